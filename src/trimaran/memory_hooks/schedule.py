@@ -10,7 +10,7 @@ model of the same class, weights that were replaced. So it is seen to that they 
     at the first pack   each is still there
     at each pack        a parameter that autograd packs is the recorded one
     at the first pack of what is made again
-                        the parameters behind it, by autograd's nodes, are those of the first flight; their versions
+                        the parameters behind it, by autograd's nodes, are those of the first forward pass; their versions
     at its release      they are held until it was made, so that they can be replaced meanwhile
     when made again     none was changed in place since
 
@@ -64,7 +64,7 @@ class Externals:
         return {number: storage for number, storage in found.items() if storage is not None}
 
     def same_leaves(self, number: int, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether the parameters behind a storage are those of the first flight.
+        """Whether the parameters behind a storage are those of the first forward pass.
 
         Args:
             number: of the storage

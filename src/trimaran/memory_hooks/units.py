@@ -11,7 +11,7 @@ the host, or nowhere, because a recipe makes them again.
 
 What autograd holds in the place of a tensor.
 
-The state of a step is in the handles and in the flight that they belong to, one for each forward. So several graphs may
+The state of a step is in the handles and in the forward pass that they belong to, one for each forward. So several graphs may
 be alive at once, be walked twice, in another order, or be dropped: a handle gives back what it stands for as often as
 it is asked, and lets go of it when autograd lets go of the handle.
 """
@@ -169,7 +169,7 @@ class Kept(NamedTuple):
     Attributes:
         tensor: detached, so that no circle of references arises with the node that made it
         version: when it was packed
-        flight: in which it was packed; None: outside of any, as when a checkpoint recomputes
+        forward: in which it was packed; None: outside of any, as when a checkpoint recomputes
         pack: number of the pack
         origin: the tensor itself, weakly
         output: which output of its node it is
@@ -177,7 +177,7 @@ class Kept(NamedTuple):
 
     tensor: torch.Tensor
     version: int
-    flight: "Flight | None"
+    forward: "ForwardPass | None"
     pack: int
     origin: "weakref.ref[torch.Tensor]"
     output: int
@@ -202,24 +202,24 @@ class Handle:
         unit: the storage
         view: how the tensor looks at it
         witness: whether the tensor was changed
-        flight: in which it was packed
+        forward: in which it was packed
         pack: number of the pack
         residence: to bring the storage back and to give it up
     """
 
-    __slots__ = ("__weakref__", "_residence", "flight", "pack", "unit", "view", "witness")
+    __slots__ = ("__weakref__", "_residence", "forward", "pack", "unit", "view", "witness")
 
     def __init__(
-        self, unit: Unit, view: View, witness: Witness, flight: "Flight", pack: int, residence: "Residence"
+        self, unit: Unit, view: View, witness: Witness, forward: "ForwardPass", pack: int, residence: "Residence"
     ) -> None:
         self.unit = unit
         self.view = view
         self.witness = witness
-        self.flight = flight
+        self.forward = forward
         self.pack = pack
         self._residence = residence
         unit.handles += 1
-        flight.handles += 1
+        forward.handles += 1
 
     def give(self) -> torch.Tensor:
         """The tensor, brought back if need be.
@@ -239,7 +239,7 @@ class Handle:
     def __del__(self) -> None:
         unit = self.unit
         unit.handles -= 1
-        self.flight.handles -= 1
+        self.forward.handles -= 1
         if not unit.handles and not unit.claims:
             self._residence.forget(unit)
 
@@ -251,7 +251,7 @@ class Handle:
 _SOME_WAY = 4
 
 
-class Flight:
+class ForwardPass:
     """One forward and its backward, on its way through a schedule.
 
     Args:
@@ -263,9 +263,9 @@ class Flight:
         packs: packs so far
         position: next planned unpack
         handles: on units, that autograd holds
-        turned: whether something was unpacked
+        backward_begun: whether something was unpacked
         reactive: whether it goes without its plan
-        restarts: flights before it that were left half-way, one after the other
+        restarts: forward passes before it that were left half-way, one after the other
         units: by number in the trace
         found: units that are in no plan, by the storage's identity
         deferred: units that are to be let go once all that their recipes read was packed
@@ -275,6 +275,7 @@ class Flight:
 
     __slots__ = (
         "__weakref__",
+        "backward_begun",
         "deferred",
         "found",
         "handles",
@@ -285,7 +286,6 @@ class Flight:
         "reactive",
         "restarts",
         "schedule",
-        "turned",
         "units",
         "verify",
         "waiting",
@@ -298,7 +298,7 @@ class Flight:
         self.packs = 0
         self.position = 0
         self.handles = 0
-        self.turned = False
+        self.backward_begun = False
         self.restarts = 0
         self.reactive = schedule is None
         self.units: dict[int, Unit] = {}
@@ -318,13 +318,13 @@ class Flight:
     def may_restart(self) -> bool:
         """Whether what does not match may be the first of a new forward, after one that was left half-way.
 
-        A flight that began so must have come some way; else it is this forward that is not the planned one.
+        A forward pass that began so must have come some way; else it is this forward that is not the planned one.
         """
         return self.packs > 0 and (not self.restarts or self.packs >= _SOME_WAY)
 
     def given_up(self, tensor: torch.Tensor) -> bool:
         """Whether autograd has dropped the graph so far, and a tensor looks like the first of a new one."""
-        if self.handles or self.turned or not (self.units or self.found) or self.schedule is None:
+        if self.handles or self.backward_begun or not (self.units or self.found) or self.schedule is None:
             return False
         return self.schedule.packs[0].matches(tensor)
 

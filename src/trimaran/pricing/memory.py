@@ -486,7 +486,7 @@ def _at_home(
     state: RankState, rank: int, reduces: Sequence[Instruction], graph: Graph, ops: Sequence[Op], strategy: Strategy
 ) -> RankState:
     """The state of a rank that updates only what it is home to."""
-    labels = {item.label for item in reduces if item.home == rank}
+    labels = {item.label for item in reduces if item.root_rank == rank}
     own = [bucket for bucket in gradient_buckets(graph, ops, strategy.bucket_bytes) if bucket.label in labels]
     return replace(
         state,

@@ -302,7 +302,7 @@ def _executed(steps: _Steps, recording: Recording, plan: MemoryPlan, policy: str
 def _run_once(steps: _Steps, executor: MemoryExecutor, *, verify: bool, accountant: Accountant | None = None) -> None:
     steps.restore()
     executor.finish_step()
-    executor.flight(verify=verify)
+    executor.begin_forward(verify=verify)
     with executor.hooks(), accountant or contextlib.nullcontext():
         steps.run()
 

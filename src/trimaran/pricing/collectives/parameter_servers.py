@@ -8,7 +8,7 @@ of a call, because tensors are many.
 from collections.abc import Sequence
 
 from trimaran.base.errors import InputError
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 
 
 def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
@@ -131,6 +131,6 @@ def home_loads(tensors: Sequence[float], devices: int) -> list[tuple[float, int]
         >>> home_loads([1.0, 5.0, 3.0, 1.0], 2)
         [(5.0, 1), (5.0, 3)]
     """
-    homes = homes_by_size(tensors, range(devices))
+    homes = owners_by_size(tensors, range(devices))
     sizes = [[size for size, home in zip(tensors, homes, strict=True) if home == place] for place in range(devices)]
     return [(float(sum(one)), len(one)) for one in sizes]

@@ -9,8 +9,8 @@ Ranks are laid out replica by replica: rank = (replica * pp + row) * tp + shard.
     AR#tie0                      gradients of a weight that several stages share
     AR#norm  CLIP  U             global norm, clipping, update
 
-With `sync="p2p"`, `0RD#b0` to the bucket's home in place of `0AR#b0`, an update of what the rank is home to, and at the
-end `0BC#b0` of the weights from their home. With `sync="hierarchical"`, `0RS#b0`, `0AR#b0`, and `0AG#b0` behind the
+With `sync="p2p"`, `0RD#b0` to the bucket's owner in place of `0AR#b0`, an update of what the rank is the owner of, and at the
+end `0BC#b0` of the weights from their owner. With `sync="hierarchical"`, `0RS#b0`, `0AR#b0`, and `0AG#b0` behind the
 last of those: see `nodes`.
 
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.layout import strategy_layout
-from trimaran.program.lowering.partition import Cut, cut_parts, segment_ops
+from trimaran.program.lowering.partition import Partition, partition_graph, segment_ops
 from trimaran.program.lowering.ranks import Place, rank_instructions
 from trimaran.program.lowering.rows import plan_rows
 from trimaran.program.lowering.schedules import (
@@ -81,11 +81,11 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    cut = _cut(graph, strategy, batch=batch)
-    lengths = _lengths(cut, strategy)
-    order = _own_order(strategy, cut, lengths)
+    partition = _partition(graph, strategy, batch=batch)
+    lengths = _lengths(partition, strategy)
+    order = _own_order(strategy, partition, lengths)
     replicas = strategy.dp // strategy.nodes if strategy.sync == "hierarchical" else 1
-    return _lower(graph, order, strategy, cut, lengths, clip=clip, replicas=replicas)
+    return _lower(graph, order, strategy, partition, lengths, clip=clip, replicas=replicas)
 
 
 def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: int, clip: bool = False) -> Program:
@@ -101,9 +101,9 @@ def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: in
     Raises:
         InputError: the order can never run
     """
-    cut = _cut(graph, strategy, batch=batch)
-    lengths = _lengths(cut, strategy)
-    return _lower(graph, order or _own_order(strategy, cut, lengths), strategy, cut, lengths, clip=clip)
+    partition = _partition(graph, strategy, batch=batch)
+    lengths = _lengths(partition, strategy)
+    return _lower(graph, order or _own_order(strategy, partition, lengths), strategy, partition, lengths, clip=clip)
 
 
 def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program:
@@ -121,8 +121,8 @@ def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    cut = _cut(graph, strategy, batch=batch)
-    return _lower(graph, evaluation_order(strategy), strategy, cut, _lengths(cut, strategy), clip=False)
+    partition = _partition(graph, strategy, batch=batch)
+    return _lower(graph, evaluation_order(strategy), strategy, partition, _lengths(partition, strategy), clip=False)
 
 
 def lower_order(
@@ -153,7 +153,7 @@ def lower_order(
 
     Raises:
         InputError: the order is incomplete or can never run; it has other segments than the boundaries make; the batch
-            does not divide; homes for a pipeline
+            does not divide; owners for a pipeline
     """
     if sync == "hierarchical":
         raise InputError(
@@ -180,14 +180,14 @@ def lower_order(
     strategy = Strategy(
         dp=dp, pp=len(order), parts=parts, microbatches=microbatches, bucket_bytes=bucket_bytes, sync=sync
     )
-    return _lower(graph, order, strategy, _cut(graph, strategy, batch=batch), None, clip=clip)
+    return _lower(graph, order, strategy, _partition(graph, strategy, batch=batch), None, clip=clip)
 
 
 def _lower(
     graph: Graph,
     order: Order,
     strategy: Strategy,
-    cut: Cut,
+    partition: Partition,
     lengths: Mapping[Compute, float] | None,
     *,
     clip: bool,
@@ -195,38 +195,38 @@ def _lower(
 ) -> Program:
     """The program of an order of compute of the segments of a strategy, or the lists of its first replicas."""
     layout = strategy_layout(strategy)
-    clock = make_clock(order, forward=cut.forward, backward=cut.backward, lengths=lengths)
-    rows = plan_rows(graph, strategy, cut, order, clock)
+    clock = make_clock(order, forward=partition.forward, backward=partition.backward, lengths=lengths)
+    rows = plan_rows(graph, strategy, partition, order, clock)
     places = (
-        Place(layout=layout, replica=replica, row=number, shard=shard, plan=row, cut=cut, strategy=strategy)
+        Place(layout=layout, replica=replica, row=number, shard=shard, plan=row, partition=partition, strategy=strategy)
         for replica in range(layout.dp if replicas is None else replicas)
         for number, row in enumerate(rows)
         for shard in range(layout.tp)
     )
     return Program(
         ranks=tuple(tuple(rank_instructions(place, clip=clip)) for place in places),
-        segments=len(cut.parts),
+        segments=len(partition.parts),
         microbatches=strategy.microbatches,
         tp=strategy.tp,
     )
 
 
-def _own_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float] | None) -> Order:
+def _own_order(strategy: Strategy, partition: Partition, lengths: Mapping[Compute, float] | None) -> Order:
     if lengths is not None:
-        return placement_order(strategy, cut, lengths)
+        return placement_order(strategy, partition, lengths)
     return compute_order(
         strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
     )
 
 
-def _cut(graph: Graph, strategy: Strategy, *, batch: int) -> Cut:
+def _partition(graph: Graph, strategy: Strategy, *, batch: int) -> Partition:
     microbatch = check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
     shards = sharded_bytes(graph, strategy)
-    return cut_parts(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
+    return partition_graph(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
 
 
-def _lengths(cut: Cut, strategy: Strategy) -> dict[Compute, float] | None:
+def _lengths(partition: Partition, strategy: Strategy) -> dict[Compute, float] | None:
     """How long steps take, where a placement decides their order by it."""
     if not strategy.parts:
         return None
-    return step_lengths(cut.parts, microbatches=strategy.microbatches, samples=cut.microbatch)
+    return step_lengths(partition.parts, microbatches=strategy.microbatches, samples=partition.microbatch)

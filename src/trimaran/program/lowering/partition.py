@@ -11,8 +11,8 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A graph, cut.
+class Partition:
+    """A graph in segments.
 
     Attributes:
         parts: operations of each segment
@@ -39,10 +39,10 @@ class Cut:
     parameter_bytes: Mapping[str, int]
 
 
-def cut_parts(
+def partition_graph(
     graph: Graph, parts: Sequence[Sequence[Op]], *, microbatch: int, shards: Mapping[str, int] | None = None
-) -> Cut:
-    """Cut a graph into any segments.
+) -> Partition:
+    """Split a graph into any segments.
 
     Args:
         graph: the graph
@@ -55,7 +55,7 @@ def cut_parts(
     """
     crossing = graph.exchanged(parts)
     loss = loss_segment(graph, parts)
-    return Cut(
+    return Partition(
         parts=tuple(map(tuple, parts)),
         microbatch=microbatch,
         loss=loss,
@@ -177,7 +177,7 @@ def _buffer_bytes(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[int, ...
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which operations each segment of a strategy holds: a chain cut at boundaries, or the parts of a placement
+# Which operations each segment of a strategy holds: a chain split at boundaries, or the parts of a placement
 
 
 def segment_ops(graph: Graph, strategy: Strategy) -> tuple[tuple[Op, ...], ...]:
@@ -185,7 +185,7 @@ def segment_ops(graph: Graph, strategy: Strategy) -> tuple[tuple[Op, ...], ...]:
 
     Args:
         graph: the network
-        strategy: where it is cut, or placed
+        strategy: where it is split, or placed
 
     Raises:
         InputError: a part names an operation that the graph does not have

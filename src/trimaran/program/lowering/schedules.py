@@ -30,7 +30,7 @@ from heapq import heappop, heappush
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Op
-from trimaran.program.lowering.partition import Cut
+from trimaran.program.lowering.partition import Partition
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
 
@@ -488,12 +488,12 @@ FLOPS_PER_BYTE = 10.0
 """Operations in the time of a byte: between a processor core's balance and a GPU's. It only decides orders."""
 
 
-def placement_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -> Order:
+def placement_order(strategy: Strategy, partition: Partition, lengths: Mapping[Compute, float]) -> Order:
     """The order of compute of a training step.
 
     Args:
         strategy: with parts
-        cut: its graph in these parts
+        partition: its graph in these parts
         lengths: how long each step takes [units]
 
     Returns:
@@ -510,7 +510,7 @@ def placement_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, floa
             )
             for row in range(strategy.pp)
         )
-    return _scheduled(strategy, cut, lengths)
+    return _scheduled(strategy, partition, lengths)
 
 
 def evaluation_order(strategy: Strategy) -> Order:
@@ -558,9 +558,9 @@ def step_lengths(parts: Sequence[Sequence[Op]], *, microbatches: int, samples: i
     return lengths if any(lengths.values()) else dict.fromkeys(lengths, 1.0)
 
 
-def _scheduled(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -> Order:
+def _scheduled(strategy: Strategy, partition: Partition, lengths: Mapping[Compute, float]) -> Order:
     rows = strategy.rows
-    waits, followers = _dependencies(strategy, cut)
+    waits, followers = _dependencies(strategy, partition)
     rank_of = {segment: place for place, segment in enumerate(backward_order(strategy))}
     under_way = [dict[int, int]() for _ in range(strategy.pp)]
     held: list[int] = [rows.count(row) for row in range(strategy.pp)]
@@ -607,7 +607,7 @@ def _scheduled(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -
                 offer(follower)
 
 
-def _dependencies(strategy: Strategy, cut: Cut) -> tuple[dict[Compute, int], dict[Compute, list[Compute]]]:
+def _dependencies(strategy: Strategy, partition: Partition) -> tuple[dict[Compute, int], dict[Compute, list[Compute]]]:
     """For each step, how many it waits for, and which wait for it."""
     steps = [
         Compute(kind, segment, microbatch)
@@ -618,16 +618,16 @@ def _dependencies(strategy: Strategy, cut: Cut) -> tuple[dict[Compute, int], dic
     waits = dict.fromkeys(steps, 0)
     followers: dict[Compute, list[Compute]] = {step: [] for step in steps}
     for microbatch in range(strategy.microbatches):
-        for first, second in _boundary_pairs(strategy.segments, cut, microbatch):
+        for first, second in _boundary_pairs(strategy.segments, partition, microbatch):
             waits[second] += 1
             followers[first].append(second)
     return waits, followers
 
 
-def _boundary_pairs(segments: int, cut: Cut, microbatch: int) -> Iterable[tuple[Compute, Compute]]:
+def _boundary_pairs(segments: int, partition: Partition, microbatch: int) -> Iterable[tuple[Compute, Compute]]:
     for segment in range(segments):
         yield Compute(Kind.FORWARD, segment, microbatch), Compute(Kind.BACKWARD, segment, microbatch)
-    for producer, consumer in cut.forward:
+    for producer, consumer in partition.forward:
         yield Compute(Kind.FORWARD, producer, microbatch), Compute(Kind.FORWARD, consumer, microbatch)
-    for producer, consumer in cut.backward:
+    for producer, consumer in partition.backward:
         yield Compute(Kind.BACKWARD, consumer, microbatch), Compute(Kind.BACKWARD, producer, microbatch)

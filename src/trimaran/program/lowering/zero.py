@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
-from trimaran.program.gradients import Bucket, homes_by_size
+from trimaran.program.gradients import Bucket, owners_by_size
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
 
@@ -145,10 +145,10 @@ def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: S
     if strategy.segments == 1:
         # Also those that the captured forward does not use: another forward may.
         names |= dict.fromkeys(sizes)
-    chosen = homes_by_size([sizes[name] for name in names], range(strategy.dp))
+    chosen = owners_by_size([sizes[name] for name in names], range(strategy.dp))
     found = []
     for replica in range(strategy.dp):
-        own = tuple(name for name, home in zip(names, chosen, strict=True) if home == replica)
+        own = tuple(name for name, owner in zip(names, chosen, strict=True) if owner == replica)
         if own:
             nbytes = sum(sizes[name] for name in own)
             found.append(Handed(label=f"w{replica}", kind=Kind.BROADCAST, nbytes=nbytes, root=replica, parameters=own))
