@@ -281,7 +281,7 @@ class MemoryExecutor:
         return not begins and not self._reactive.wants(tensor.untyped_storage())
 
     def _leave(self, tensor: torch.Tensor, forward: ForwardPass, what: str) -> Any:
-        """This forward pass has left its plan: perhaps because a new one has begun after a forward that was given up."""
+        """This forward pass has left its plan. Perhaps a new one has begun after one that was abandoned."""
         schedule = forward.schedule
         if schedule is not None and forward.packs and forward.may_restart and schedule.packs[0].matches(tensor):
             self._current = self._begin(forward.microbatch)

@@ -1,12 +1,12 @@
 """Does what a plan says at a tick, and finds the units that its steps name.
 
-A recipe repeats the operations that were recorded. Were others to run in a later step, on tensors of the same look, the
-recipe would make something else. So the names of the autograd nodes behind a recomputed tensor are compared with those
-of the first forward pass, whose recipes are compared bit for bit if it is a verified one. Where the plain numbers that the
-nodes keep are others than in the first forward pass, the recipe is compared in this forward pass too. Numbers that no node keeps,
-such as one that is added, show nowhere: who changes such a number verifies again.
+A recipe repeats the operations that were recorded. If a later step runs other operations on tensors of the same look,
+the recipe makes other values. So the names of the autograd nodes behind a recomputed tensor are compared with those of
+the first forward pass; its recipes are compared bit for bit if it is a verified one. Where the numbers that the nodes
+keep differ from those of the first forward pass, the recipe is compared in this forward pass too. Numbers that no node
+keeps, such as one that is added, show nowhere: a user who changes such a number verifies again.
 
-What autograd says of how a tensor was made: the nodes behind it, and the plain numbers that they keep.
+Autograd tells how a tensor was made: by the nodes behind it, and the plain numbers that they keep.
 
 A node keeps those numbers that its backward needs: the factor of a product, the bounds of a clamp, the slope of a
 leaky ReLU. What is added, or put where a mask says, it does not keep.
@@ -32,14 +32,14 @@ _VIEWS = (
     "Alias", "AsStrided", "Chunk", "Expand", "Narrow", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Squeeze",
     "TBackward", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze", "View",
 )  # fmt: skip
-"""Beginnings of the names of nodes that only look at a storage in another way: they are no operations of a recipe."""
+"""How the names of nodes begin that only make a view of a storage: they are no operations of a recipe."""
 
 _NUMBERS = (bool, int, float, complex, str)
 _SHAPES = ("sym_", "sizes", "strides", "numel", "options", "scalar_type", "layout")
 
 
 def ancestry(tensor: torch.Tensor, operations: int) -> list[Any]:
-    """The autograd nodes behind a tensor, the nearest first, until so many operations are among them.
+    """The autograd nodes behind a tensor, the nearest first, until `operations` of them are operations.
 
     Example:
         >>> import torch

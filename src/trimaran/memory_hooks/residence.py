@@ -47,7 +47,7 @@ class MemoryStatistics:
         ineffective: storages that were let go and stayed on the device, as someone else holds them, by name
         kept: storages that could not be let go, for want of what a recipe needs
         failed_recipes: storages whose recipe did not give the same bits
-        renumbered: storages whose nodes kept other numbers than in the first forward pass, so that the recipe was compared
+        renumbered: storages whose nodes kept other numbers than in the first forward pass: their recipes were compared
         predicted_peak_bytes: of the plan [bytes]; None: it was not said
         accounted_peak_bytes: as it was [bytes]; None: nobody looked
         arena: how full the host memory is

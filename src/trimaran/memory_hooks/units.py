@@ -1,19 +1,17 @@
-"""What is known at run time of one storage that autograd has packed.
+"""A storage that autograd has packed, the handles that autograd holds instead, and the forward pass they belong to.
 
-A unit stands for one live storage, never for an address. It has two lives on the device: the first one
-from its operation to `DEL`; the second one from `PRE` or `RE` to its last use. In between its bytes are in a slot on
-the host, or nowhere, because a recipe makes them again.
+A unit stands for one live storage, never for an address. It has two lives on the device: the first one from its
+operation to `DEL`; the second one from `PRE` or `RE` to its last use. Between them its bytes are in a slot on the host,
+or nowhere, because a recipe recomputes them. A unit counts
 
-    handles   autograd holds so many handles of it; when none is left, everything is given back
-    claims    so many recomputed units may need it to make themselves again, so that it must not be given back
-    readers   so many planned recomputations have yet to read it, so that it stays on the device
+    handles   of it that autograd holds; when none is left, everything is freed
+    claims    recomputed units that may need it for their recipes, so that it must not be freed
+    readers   planned recomputations that have yet to read it, so that it stays on the device
     left      planned unpacks to come
 
-What autograd holds in the place of a tensor.
-
-The state of a step is in the handles and in the forward pass that they belong to, one for each forward. So several graphs may
-be alive at once, be walked twice, in another order, or be dropped: a handle gives back what it stands for as often as
-it is asked, and lets go of it when autograd lets go of the handle.
+The state of a step is in the handles and in their forward pass. So several graphs may be alive at once, be walked
+twice, in another order, or be dropped: a handle gives its tensor as often as it is asked, and releases the unit when
+autograd releases the handle.
 """
 
 import weakref
@@ -46,7 +44,7 @@ class Unit:
         left: planned unpacks
         outside: whether someone else is expected to hold it when it comes back
         name: for a person
-        recipe: how to make it again; None: its bytes are copied
+        recipe: how to recompute it; None: its bytes are copied
 
     Attributes:
         nbytes: size of the storage [bytes]
@@ -60,7 +58,7 @@ class Unit:
         claimed: whether it holds claims on its sources
         second: whether the first life is over
         returned: whether the storage is one that was brought back
-        busy: whether it is being made again now
+        busy: whether its recipe runs now
         given: what was given to nodes from the present storage, to notice changes
         checking: whether its recipe is compared with its bytes
         planned_reads: numbers of what its recipe reads and autograd packs
@@ -252,7 +250,7 @@ _SOME_WAY = 4
 
 
 class ForwardPass:
-    """One forward and its backward, on its way through a schedule.
+    """One forward pass and its backward pass, and how far they are in a schedule.
 
     Args:
         schedule: the plan's ticks; None: there is no plan for it

@@ -260,11 +260,11 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
     if row.mean < 0:
         yield from _mean(place, training=training, after=())
     for position, step in enumerate(row.steps):
-        yield from (_receive(place, message) for message in row.received[position])
+        yield from (_end_of(place, message, sends=False) for message in row.received[position])
         if row.loaded[position]:
             nbytes = sum(place.partition.data_bytes[name] for name in row.data)
             yield Instruction(kind=Kind.LOAD, rank=place.rank, microbatch=step.microbatch, stream=HOST, nbytes=nbytes)
-        after = [_receive(place, message).token for message in row.needed[position]]
+        after = [_end_of(place, message, sends=False).token for message in row.needed[position]]
         if row.fed[position]:
             after.append(f"{Kind.LOAD}{step.microbatch}")
         if step.segment in broadcasts:
@@ -272,7 +272,7 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
         computed = _compute(place, step, tuple(after))
         yield computed
         yield from inner_instructions(place.plan.inners.get(step, ()), computed, place.axes)
-        yield from (_send(place, message) for message in row.sent[position])
+        yield from (_end_of(place, message, sends=True) for message in row.sent[position])
         if row.completing.get(step.segment) == step:
             yield from _reductions(place, step)
         if position == row.mean:
@@ -288,36 +288,28 @@ def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction
     if place.layout.dp > 1 and place.plan.completing.get(step.segment) == step:
         marks += tuple(Mark(name=bucket.label, op=bucket.op) for bucket in place.plan.buckets[step.segment])
     if len(marks) > 1:
-        marks = in_order(marks, place.partition.parts[step.segment], backward=step.kind in BACKWARDS)
+        marks = in_order(marks, place.partition.parts[step.segment], lambda mark: mark, backward=step.kind in BACKWARDS)
     return Instruction(
         kind=step.kind, rank=place.rank, segment=step.segment, microbatch=step.microbatch, after=after, marks=marks
     )
 
 
-def _send(place: Place, message: Message) -> Instruction:
+def _end_of(place: Place, message: Message, *, sends: bool) -> Instruction:
+    """The send or the receive of a message."""
+    if message.forward:
+        kind = Kind.SEND_FORWARD if sends else Kind.RECEIVE_FORWARD
+    else:
+        kind = Kind.SEND_BACKWARD if sends else Kind.RECEIVE_BACKWARD
     return Instruction(
-        kind=Kind.SEND_FORWARD if message.forward else Kind.SEND_BACKWARD,
+        kind=kind,
         rank=place.rank,
-        segment=message.sender,
+        segment=message.sender if sends else message.receiver,
         microbatch=message.microbatch,
         stream=COMMUNICATION,
-        peer=place.layout.rank(place.replica, message.target, place.shard),
-        peer_segment=message.receiver,
+        peer=place.layout.rank(place.replica, message.target if sends else message.source, place.shard),
+        peer_segment=message.receiver if sends else message.sender,
         nbytes=message.nbytes,
-        after=tuple(step.token for step in message.producers),
-    )
-
-
-def _receive(place: Place, message: Message) -> Instruction:
-    return Instruction(
-        kind=Kind.RECEIVE_FORWARD if message.forward else Kind.RECEIVE_BACKWARD,
-        rank=place.rank,
-        segment=message.receiver,
-        microbatch=message.microbatch,
-        stream=COMMUNICATION,
-        peer=place.layout.rank(place.replica, message.source, place.shard),
-        peer_segment=message.sender,
-        nbytes=message.nbytes,
+        after=tuple(step.token for step in message.producers) if sends else (),
     )
 
 

@@ -1,25 +1,25 @@
 """What one row of a pipeline does around its steps of compute; the same in every replica."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trimaran.graph.types import Graph, Op
 from trimaran.program.gradients import Bucket, gradient_buckets
 from trimaran.program.lowering.messages import (
     FORWARDS,
     Message,
-    Route,
     channel_order,
     messages,
     receive_positions,
     send_positions,
 )
-from trimaran.program.lowering.partition import Partition, bytes_of, carried, segment_ops, tied_segments
+from trimaran.program.lowering.partition import Partition, routes_of, segment_ops, tied_segments
 from trimaran.program.lowering.schedules import BACKWARDS, Clock, Compute, Order
 from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
 from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Inner, Instruction, Kind, Mark
+from trimaran.program.types import Inner, Instruction, Kind, Mark, Point
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The collectives inside the steps of a row, in the order in which the steps pass them
@@ -60,16 +60,22 @@ def row_inners(
     return found
 
 
-def in_order(marks: Sequence[Mark], ops: Sequence[Op], *, backward: bool) -> tuple[Mark, ...]:
-    """Marks in the order in which a step passes them; those of one point as they were.
+Passed = TypeVar("Passed")
+
+
+def in_order(
+    found: Iterable[Passed], ops: Sequence[Op], at: Callable[[Passed], Point | Mark], *, backward: bool
+) -> tuple[Passed, ...]:
+    """Marks or collectives in the order in which a step passes their points; those of one point as they were.
 
     Args:
-        marks: of the step
+        found: of the step
         ops: operations of its segment, in order
-        backward: it runs them in reverse
+        at: where each is
+        backward: the step runs the operations in reverse
     """
     place = {op.id: -number if backward else number for number, op in enumerate(ops)}
-    return tuple(sorted(marks, key=lambda mark: (place[mark.op], not mark.before)))
+    return tuple(sorted(found, key=lambda one: (place[at(one).op], not at(one).before)))
 
 
 def _step_inners(
@@ -80,12 +86,7 @@ def _step_inners(
         *tensor_collectives(graph, ops, strategy, samples=partition.microbatch, kind=kind),
         *zero_collectives(graph, ops, strategy, kind=kind, first=first, last=last),
     ]
-    place = {op.id: -number if kind in BACKWARDS else number for number, op in enumerate(ops)}
-
-    def moment(inner: Inner) -> tuple[int, bool]:
-        return place[inner.start.op], not inner.start.before
-
-    return tuple(sorted(found, key=moment))
+    return in_order(found, ops, lambda inner: inner.start, backward=kind in BACKWARDS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -204,26 +205,6 @@ class Row:
         return None
 
 
-def routes_of(graph: Graph, partition: Partition, rows: Sequence[int]) -> tuple[Route, ...]:
-    """What goes from each segment to each other row.
-
-    Args:
-        graph: the job
-        partition: the graph in segments
-        rows: row of each segment
-    """
-    return tuple(
-        Route(
-            producer=producer,
-            consumer=consumer,
-            readers=readers,
-            forward_bytes=bytes_of(specs, partition.microbatch),
-            backward_bytes=bytes_of([spec for spec in specs if spec.requires_grad], partition.microbatch),
-        )
-        for (producer, consumer), (specs, readers) in carried(graph, partition.parts, rows).items()
-    )
-
-
 def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Order, clock: Clock) -> tuple[Row, ...]:
     """Put loads, messages and reductions around the steps of an order.
 
@@ -238,7 +219,7 @@ def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Ord
         One row for each row of the order.
     """
     starts, rows = clock.starts, strategy.rows
-    sent = messages(order, routes_of(graph, partition, rows), rows, starts)
+    sent = messages(order, routes_of(graph, partition.parts, rows), rows, starts, samples=partition.microbatch)
     if clock.lengths is not None:
         sent = channel_order(order, sent, clock.lengths)
     before = [[list[Message]() for _ in steps] for steps in order]

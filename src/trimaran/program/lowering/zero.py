@@ -169,7 +169,7 @@ def zero_collectives(
         last: it completes the gradients of the segment
 
     Returns:
-        In the order in which they are issued.
+        Gathers in the order in which they are issued, then scatters in theirs.
     """
     if strategy.zero < 2 or strategy.dp == 1 or not ops:
         return ()
@@ -178,7 +178,7 @@ def zero_collectives(
         return _forward(units, ops) if strategy.zero == 3 or first or kind == Kind.EVALUATE else ()
     gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in _GATHERS_BACKWARD else []
     scatters = _scatters(units, ops) if kind in _SCATTERS else []
-    return _interleaved(gathers, scatters, ops)
+    return (*gathers, *scatters)
 
 
 def _units(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[_Unit]:
@@ -258,16 +258,6 @@ def _scatters(units: Sequence[_Unit], ops: Sequence[Op]) -> list[Inner]:
     # What is sent takes memory: a scatter has ended before the next one starts, and the last before the backward ends.
     waits = [*(inner.start for inner in found[1:]), end]
     return [replace(inner, wait=wait) for inner, wait in zip(found, waits, strict=False)]
-
-
-def _interleaved(gathers: Sequence[Inner], scatters: Sequence[Inner], ops: Sequence[Op]) -> tuple[Inner, ...]:
-    """Both in the order of a backward, which runs the operations in reverse."""
-    place = {op.id: len(ops) - position for position, op in enumerate(ops)}
-
-    def moment(inner: Inner) -> tuple[int, bool]:
-        return place[inner.start.op], not inner.start.before
-
-    return tuple(sorted((*gathers, *scatters), key=moment))
 
 
 def _gather(label: str, nbytes: int, start: Point, wait: Point | None) -> Inner:

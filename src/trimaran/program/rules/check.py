@@ -291,18 +291,12 @@ def _check_kinds(index: Index, where: str, found: Mapping[Kind, Spot], evaluatio
 
 def _step_of(index: Index, spot: Spot, message: Instruction) -> Spot | None:
     """The step of compute that makes what is sent, or reads what is received."""
-    for kind in _candidates(message.kind):
+    forward = message.kind in (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD)
+    for kind in (Kind.FORWARD, Kind.EVALUATE) if forward else (Kind.BACKWARD, Kind.BACKWARD_INPUT):
         found = index.find(spot.rank, f"{message.segment}{kind}{message.microbatch}")
         if found is not None:
             return found
     return None
-
-
-def _candidates(kind: Kind) -> Iterator[Kind]:
-    if kind in (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD):
-        yield from (Kind.FORWARD, Kind.EVALUATE)
-    else:
-        yield from (kind for kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) if kind in BACKWARDS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
