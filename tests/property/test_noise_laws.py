@@ -144,7 +144,7 @@ def test_theorys_critical_batch_is_that_of_the_best_rate_at_each_batch(first: fl
     power=st.sampled_from((0.0, 0.5)),
     batch=st.sampled_from((16, 64, 256)),
 )
-def test_with_adam_the_rates_and_the_noise_of_one_run_predict_the_curve(
+def test_with_adam_the_rates_and_the_noise_of_one_run_foretell_the_curve(
     first: float, growth: float, rate: float, warm_up: float, power: float, batch: int
 ) -> None:
     """Within a factor of 1.5, whatever the rates do; theory's, of the best rates, is less than half of it by √B."""
