@@ -13,9 +13,7 @@ the same machine takes its place.
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.files import put_in_place
 from trimaran.measure.cache import cache_directory
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.table_files import decode_table, encode_table
@@ -314,11 +313,9 @@ def keep_calibration(calibration: Calibration) -> Path:
         EnvironmentProblem: the cache cannot be written
     """
     path = kept_path(calibration.fingerprint)
-    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(encode_calibration(calibration))
-        unfinished.replace(path)
+        put_in_place(path, encode_calibration(calibration))
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot write the calibration to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
@@ -326,9 +323,6 @@ def keep_calibration(calibration: Calibration) -> Path:
             code="calibration.unwritable",
             path=str(path),
         ) from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
     return path
 
 
