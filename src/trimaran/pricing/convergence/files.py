@@ -25,10 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
 from trimaran.base.files import packaged_toml, put_in_place
 from trimaran.jobs.learning_rate import rule_seen_from
-from trimaran.machine.toml_tables import did_you_mean
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.run_tables import read_table
 from trimaran.pricing.convergence.types import CurveTable, check_table
