@@ -17,34 +17,19 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision, short_spelling
-from trimaran.machine.toml_tables import Table, did_you_mean
+from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
-
-__all__ = ["Bandwidth", "Copies", "Device", "Launch", "Memory", "Peak", "catalog", "find_device", "squeezed"]
-
 
 DEVICE_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 """Those that a device may have a rate of."""
 
 _KEYS = (
-    *(
-        "name",
-        "title",
-        "aliases",
-        "caveat",
-        "architecture",
-        "year",
-        "form",
-        "processors",
-        "memory",
-        "reported",
-        "context",
-    ),
-    *("bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares", "copies"),
-    *("source", "sources"),
+    *("name", "title", "aliases", "caveat", "architecture", "year", "form", "processors", "memory", "reported"),
+    *("context", "bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares"),
+    *("copies", "source", "sources"),
 )
 FORMS = ("sxm", "pcie", "oam", "superchip", "mobile", "cpu")
 _SLOT = re.compile(r"([3-6])\.0 x(4|8|16)")
