@@ -9,7 +9,7 @@ from tests.commands.running import trimaran
 
 EXACTLY = [
     "devices",
-    "batch_per_device",
+    "local_batch_size",
     "sync",
     "samples_per_s",
     "interval",
@@ -28,7 +28,7 @@ EXACTLY = [
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("scale")
     done = trimaran(
-        "scale", "alexnet", "--cluster", "dgx1-v100", "--devices", "1,8", "--batch", "32", "--sync", "kvstore,nccl",
+        "scale", "alexnet", "--cluster", "dgx1-v100", "--devices", "1,8", "--local-batch", "32", "--sync", "kvstore,nccl",
         "--plot", "plot.svg", "--json", cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_rows_are_whole(document: dict[str, Any]) -> None:
         low, high = row["interval"]
         assert low < row["samples_per_s"] < high
         assert row["fp_bp_s"] + row["wu_exposed_s"] + row["feeding_s"] == pytest.approx(row["step_s"])
-        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["batch_per_device"])
+        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["local_batch_size"])
         assert row["wu_s"] >= row["wu_exposed_s"] - 1e-12
         assert 0 < row["peak_bytes"] < row["card_bytes"]
         assert row["fits"] is True
@@ -63,9 +63,7 @@ def test_large_layers_are_named_with_a_change_that_helps(document: dict[str, Any
 
 
 def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
-    done = trimaran(
-        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1..4", "--global-batch", "64", cwd=tmp_path
-    )
+    done = trimaran("scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1..4", "--batch", "64", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "batch 64 in all" in done.stdout
@@ -74,7 +72,7 @@ def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
 
 def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
     done = trimaran(
-        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "32", "--measured", "1000 images/s",
+        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--local-batch", "32", "--measured", "1000 images/s",
         "--json", cwd=tmp_path,
     )  # fmt: skip
     assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(1000.0)
@@ -83,7 +81,7 @@ def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
 def test_figures_of_several_batches_set_the_scale_of_the_others(tmp_path: Path) -> None:
     """apache/mxnet, docs/faq/perf.md, ResNet-50 on a V100 in float32: 343.19 images/s at 64, within 10 %."""
     done = trimaran(
-        "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "64", "--software", "mxnet:2018.4",
+        "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--local-batch", "64", "--software", "mxnet:2018.4",
         "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128", "--json", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,7 @@ def validate_s(asked: Question, folder: Path) -> float | None:
     setup = Setup(
         network=asked.network,
         options={},
-        batch_per_device=asked.local_batch,
+        local_batch=asked.local_batch,
         precision=asked.precision,
         machine=machine,
         device=machine.node.device.name,

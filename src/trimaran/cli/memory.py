@@ -29,7 +29,16 @@ Reference = Annotated[
 DeviceName = Annotated[
     str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
 ]
-Batch = Annotated[int | None, typer.Option("--batch", help="Samples of a step.  [default: the job's]", min=1)]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--local-batch",
+        "--batch",
+        help="Samples of a step on the device; on one device that is the global batch too.",
+        min=1,
+        show_default="the job's",
+    ),
+]
 Budget = Annotated[
     str | None,
     typer.Option(

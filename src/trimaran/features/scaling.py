@@ -56,7 +56,7 @@ def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[R
     """
     found: list[Remedy] = []
     for row in _largest(rows):
-        work, estimate = known(row.step.batch_per_device)
+        work, estimate = known(row.step.local_batch)
         found += _splitting(row, work, estimate, step_of)
         found += _shrinking(row, work, estimate, step_of)
         found += _joining(row, work, estimate, step_of)
@@ -71,7 +71,7 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     """The largest group of each batch and method."""
     found: dict[tuple[int, str], ScalingRow] = {}
     for row in rows:
-        key = (row.step.batch_per_device, row.step.sync)
+        key = (row.step.local_batch, row.step.sync)
         if key not in found or found[key].step.devices < row.step.devices:
             found[key] = row
     return [row for row in found.values() if row.step.devices > 1]
@@ -174,18 +174,18 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
 
 def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
-    work, estimate = known(2 * row.step.batch_per_device)
+    work, estimate = known(2 * row.step.local_batch)
     return [
         Remedy(
             id="larger-batch",
             limiter=row.limiter,
             name=f"{work.batch} samples a device",
             action=(
-                f"Train with {work.batch} samples a device instead of {row.step.batch_per_device}: the same exchange "
+                f"Train with {work.batch} samples a device instead of {row.step.local_batch}: the same exchange "
                 "and the same launches for twice the samples."
             ),
             assumption="the larger batch fits, and needs no more epochs.",
-            setting={"batch_per_device": work.batch},
+            setting={"local_batch_size": work.batch},
             **_simulated(row, step_of(work, estimate, row), batches=2),
         )
     ]
@@ -219,7 +219,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         "gain_interval": (min(spread), max(spread)),
         "method": method,
         "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
-        "at": {"devices": row.step.devices, "batch_per_device": row.step.batch_per_device, "sync": row.step.sync},
+        "at": {"devices": row.step.devices, "local_batch_size": row.step.local_batch, "sync": row.step.sync},
     }
 
 
@@ -410,7 +410,7 @@ class Steps:
 
     def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
         """The step of a changed workload in the set-up of a row [s]."""
-        setup = self.job.setup(row.step.batch_per_device, row.step.devices, sync=row.step.sync)
+        setup = self.job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
         options = replace(setup.options, explain=False)
         return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
@@ -424,7 +424,10 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
     for devices in steps.request.devices:
         share, rest = divmod(batch, devices) if strong else (batch, 0)
         if rest or not share:
-            notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
+            notes.append(
+                f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out; take a "
+                f"multiple of {devices}, or say --local-batch"
+            )
             continue
         if sync == "kvstore" and devices > steps.job.machine.node.devices:
             notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
@@ -434,7 +437,7 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
 
 
 def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
-    samples = step.batch_per_device * step.devices
+    samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
     memory = steps.job.memory(step)

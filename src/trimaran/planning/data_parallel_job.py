@@ -112,7 +112,7 @@ class DataParallelJob:
         Args:
             step: of the group
         """
-        work, _ = self.known(step.batch_per_device)
+        work, _ = self.known(step.local_batch)
         return rank_memory(
             self.reference,
             work,

@@ -59,6 +59,47 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
+def parse_scaled_batches(
+    batch: str | None, local_batch: str | None, *, global_batch: str | None = None, strong: bool = False
+) -> tuple[tuple[int, ...], Literal["weak", "strong"], tuple[str, ...]]:
+    """Batches of a scaling study, whether they are of each device or of all, and notes on their spelling.
+
+    Args:
+        batch: of all devices together, such as "512" or "512..4096"
+        local_batch: of each device, such as "16,32"; 64 where nothing is said
+        global_batch: old spelling of `batch`
+        strong: old spelling, which `batch` implies
+
+    Raises:
+        InputError: batches of both kinds, or a strong scaling without a batch
+
+    Example:
+        >>> parse_scaled_batches(None, "16,32")
+        ((16, 32), 'weak', ())
+        >>> parse_scaled_batches("512", None)[:2]
+        ((512,), 'strong')
+    """
+    together = batch or global_batch
+    if together is None and not strong:
+        return parse_counts(local_batch or "64", what="local batches"), "weak", ()
+    if together is None or local_batch is not None or (batch and global_batch):
+        raise InputError(
+            "give one of --batch, samples of all devices together (strong scaling), and --local-batch, samples of each "
+            "device (weak scaling)",
+            code="scaling.not-one-batch",
+        )
+    if global_batch is not None or strong:
+        note = (
+            f'"{"--global-batch" if global_batch is not None else "--strong"}" is not needed: --batch is of all devices'
+        )
+    else:
+        note = (
+            f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
+            f"ask for --local-batch {together}"
+        )
+    return parse_counts(together, what="batches"), "strong", (note,)
+
+
 def parse_syncs(text: str) -> tuple[Sync, ...]:
     """Methods of exchange, such as "kvstore,nccl"; "p2p" is the old spelling of "kvstore".
 

@@ -258,7 +258,7 @@ def worker_document(worker: Worker) -> dict[str, Any]:
     """Model parallelism inside a worker."""
     return {
         "devices": worker.width,
-        "batch_size": worker.batch,
+        "local_batch_size": worker.batch,
         "strategy": worker.strategy,
         "speedup": worker.speedup,
         "speedup_interval": list(worker.interval),

@@ -283,7 +283,7 @@ def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     plan, batches = estimate.plan, estimate.largest_batch
     return {
         "job": estimate.job,
-        "batch": estimate.batch,
+        "local_batch_size": estimate.batch,
         "device": estimate.device,
         "precision": estimate.precision,
         "precision_source": estimate.precision_source,

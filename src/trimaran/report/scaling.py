@@ -133,7 +133,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
     step = row.step
     return {
         "devices": step.devices,
-        "batch_per_device": step.batch_per_device,
+        "local_batch_size": step.local_batch,
         "sync": step.sync,
         "samples_per_s": row.samples_per_s,
         "interval": [row.low, row.high],
@@ -145,6 +145,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "limiter": row.limiter,
         "peak_bytes": row.peak_bytes,
         "fits": row.fits,
+        "global_batch_size": step.local_batch * step.devices,
         "nodes": row.nodes,
         "step_s": step.step.seconds,
         "forward_s": step.forward_s,
@@ -194,14 +195,14 @@ def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]
     """
     found: dict[tuple[int, str], list[ScalingRow]] = {}
     for row in rows:
-        batch = row.step.batch_per_device * (row.step.devices if strong else 1)
+        batch = row.step.local_batch * (row.step.devices if strong else 1)
         found.setdefault((batch, row.step.sync), []).append(row)
     return list(found.values())
 
 
 def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     first, unit = rows[0].step, _unit(rows)
-    batch = first.batch_per_device * (first.devices if study.mode == "strong" else 1)
+    batch = first.local_batch * (first.devices if study.mode == "strong" else 1)
     table = Table(
         title=f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
         + ("" if unit == "ms" else f", times in {unit}"),
@@ -313,7 +314,7 @@ def legend_lines(study: ScalingStudy) -> list[str]:
 
 
 def _place(row: ScalingRow) -> str:
-    return f"{row.step.sync}, {row.step.devices} x {row.step.batch_per_device}"
+    return f"{row.step.sync}, {row.step.devices} x {row.step.local_batch}"
 
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d0a", "#3aa6a6", "#7a7a7a", "#a8324a")
@@ -409,8 +410,8 @@ def _bar(drawing: Drawing, row: ScalingRow, x: float) -> None:
 def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
     step = group[0].step
     if study.mode == "strong":
-        return f"{step.sync}, batch {step.batch_per_device * step.devices} in all"
-    return f"{step.sync}, batch {step.batch_per_device}"
+        return f"{step.sync}, batch {step.local_batch * step.devices} in all"
+    return f"{step.sync}, batch {step.local_batch}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Setup:
     Attributes:
         network: name of a job of ours
         options: of that job, such as {"sequence": "128"}
-        batch_per_device: samples
+        local_batch: samples
         accumulation: microbatches of a step, whose gradients are exchanged once
         precision: "fp32", "tf32", "fp16" or "bf16"
         machine: nodes and fabric; also for one device, what it stands in
@@ -63,7 +63,7 @@ class Setup:
 
     network: str
     options: Mapping[str, str]
-    batch_per_device: int
+    local_batch: int
     accumulation: int = 1
     precision: Precision
     machine: Machine
@@ -290,7 +290,7 @@ def _work(row: Row, setup: Setup) -> float:
     unit = row.unit.lower()
     per_device = 1.0
     if not re.search(r"\bsteps?\s*/", unit):
-        per_device = float(setup.batch_per_device * setup.accumulation * setup.items_per_sample)
+        per_device = float(setup.local_batch * setup.accumulation * setup.items_per_sample)
     if "/ms" in unit:
         per_device *= 1e-3
     if "/gpu" in unit or "per gpu" in unit:

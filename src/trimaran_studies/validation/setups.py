@@ -120,7 +120,7 @@ def understand(row: Row) -> Setup:
     return Setup(
         network=network,
         options=recipe.options,
-        batch_per_device=micro,
+        local_batch=micro,
         accumulation=steps,
         precision=_precision(row, recipe, machine),
         machine=machine,

@@ -48,7 +48,7 @@ BAD = [
     ('memory = "16 GiB"\n', "", {"match": r'devices\[0\]\.memory.*"16 GiB"'}),
     ('"448 GB/s"', '"448 GiB"', {"match": r'devices\[0\]\.bandwidth.*"25 GB/s".*"1 Gb/s"', "value": "448 GiB"}),
     ('"19.2 TFLOP/s"', '"19.2 TB/s"', {"match": r"devices\[0\]\.compute\.fp32"}),
-    ("fp32 =", "float23 =", {"match": r'devices\[0\]\.compute\.float23.*"fp32"'}),
+    ("fp32 =", "float23 =", {"match": r"devices\[0\]\.compute\.float23.*fp32"}),
     ('tensor = ["fp16"]', 'tensor = ["bf16"]', {"match": r'devices\[0\]\.tensor.*"bf16"'}),
     ('pcie = "4.0 x16"', 'pcie = "4.0"', {"match": r'devices\[0\]\.pcie.*x16"', "value": "4.0"}),
     ('power = "140 W"', 'power = "140"', {"match": r'devices\[0\]\.power.*"300 W"', "key": "power", "value": "140"}),

@@ -43,8 +43,8 @@ def of_estimate(trace: StepTrace, device: Any, precision: str, software: Softwar
         (TITAN, "fp32", None, Software()),
         (TITAN, "fp32", None, Software(framework="torch7", year=2016.2, libraries="cudnn-4")),
         (H200, "tf32", None, Software(compiled=True)),
-        (H200, "bfloat16", torch.bfloat16, Software()),
-        (H200, "float16", torch.float16, Software(framework="mxnet", year=2019.0)),
+        (H200, "bf16", torch.bfloat16, Software()),
+        (H200, "fp16", torch.float16, Software(framework="mxnet", year=2019.0)),
     ],
 )
 def test_phases_take_what_the_estimate_of_the_step_says(

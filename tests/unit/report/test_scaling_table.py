@@ -14,7 +14,7 @@ def row(seconds: float, *, devices: int = 1024, peak_gib: float = 79.9, fits: bo
     """A step of which compute is six tenths, and each other part a tenth."""
     step = ScaledStep(
         devices=devices,
-        batch_per_device=64,
+        local_batch=64,
         sync="nccl",
         step=Cost(seconds, seconds, seconds, "example"),
         forward_s=0.2 * seconds,
