@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from trimaran.base.errors import InputError
 from trimaran.base.precision import short_spelling
+from trimaran.base.units import parse_seconds
 
 Reference = Annotated[
     str,
@@ -131,9 +133,31 @@ PowersgdSamples = Annotated[
         show_default="as on built-in jobs",
     ),
 ]
+
+
+def seconds_of(text: str | float) -> float:
+    """A duration that was typed [s].
+
+    Args:
+        text: such as "90", "100us" or "10min"; a default is a number of seconds already
+
+    Raises:
+        typer.BadParameter: it is none
+    """
+    try:
+        return parse_seconds(str(text))
+    except InputError as error:
+        raise typer.BadParameter(error.message) from None
+
+
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", help="Search no longer than this [s]; the best so far is taken.", min=0.0),
+    typer.Option(
+        "--time-limit",
+        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken.',
+        parser=seconds_of,
+        metavar="TIME",
+    ),
 ]
 Gap = Annotated[
     float, typer.Option("--gap", help="Stop when the best is within this share of what anything takes.", min=0.0)
