@@ -106,7 +106,8 @@ def test_figures_of_several_batches_set_the_scale_of_the_others(tmp_path: Path) 
     """apache/mxnet, docs/faq/perf.md, ResNet-50 on a V100 in float32: 343.19 images/s at 64, within 10 %."""
     done = trimaran(
         "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--local-batch", "64",
-        "--software", "mxnet:2018.4", "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128", "--json", cwd=tmp_path,
+        "--software", "mxnet:2018.4", "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128",
+        "--json", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(343.19, rel=0.10)
