@@ -86,6 +86,14 @@ Allow = Annotated[
         show_default=False,
     ),
 ]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        help='Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its like.',
+        show_default=False,
+    ),
+]
 Replicas = Annotated[int | None, typer.Option("--dp", help="So many data-parallel replicas.", min=1)]
 Rows = Annotated[int | None, typer.Option("--pp", help="So many rows of a replica: stages, or places.", min=1)]
 Shards = Annotated[int | None, typer.Option("--tp", help="So many ranks share the tensors of a row.", min=1)]

@@ -438,7 +438,7 @@ def parse_request(
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
-        execution=_one_of(execution, Executions, "execution"),
+        execution=_execution_of(_one_of(execution, Executions, "execution"), pins),
         calibration=calibration,
         precision=None if precision is None else parse_precision(precision),
         software=None if software is None else parse_software(software),
@@ -448,6 +448,11 @@ def parse_request(
         target=target,
         accept_inexact=accept_inexact,
     )
+
+
+def _execution_of(asked: Executions, pins: Pins) -> Executions:
+    """How segments may run, where a pinned strategy says it."""
+    return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
 def _check_elsewhere(*, link: str | None, calibration: Path | None, pins: Pins) -> None:
