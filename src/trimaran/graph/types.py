@@ -228,6 +228,13 @@ class Parameter:
     aliases: tuple[str, ...] = ()
 
 
+ROOT = "(model)"
+"""Origin of what the model calls outside of its modules."""
+
+OUTSIDE = "(outside)"
+"""Origin of what runs outside of the model: the loss."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One operation, with its forward, its backward and the parameters that it uses.
@@ -247,6 +254,8 @@ class Op:
         saved: names of the storages that autograd keeps from its forward to its backward (`Graph.storages`)
         content: digest of what it computes (target, shapes without the batch, dtypes, attributes): operations with the
             same content and batch cost the same
+        origins: what a trace says of the kernels that it launches (`TraceOp.origin`): a torch function, or the calls of
+            a module and of those inside
     """
 
     id: str
@@ -262,6 +271,7 @@ class Op:
     backward_bytes_moved: Affine = Affine()
     saved: tuple[str, ...] = ()
     content: str = ""
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -371,6 +381,8 @@ def _digest(graph: Graph) -> str:
     plain = asdict(graph) | {"notes": (), "name": ""}
     # These follow from the rest.
     del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
+    for op in plain["ops"]:
+        del op["origins"]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

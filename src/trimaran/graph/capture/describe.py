@@ -50,7 +50,7 @@ from trimaran.graph.capture.sizes import Batches, describe_shape, fit
 from trimaran.graph.flops import Tally, state_of, tally_operation
 from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.regions import find_regions
-from trimaran.graph.types import Affine, Graph, Op, TensorSpec
+from trimaran.graph.types import OUTSIDE, ROOT, Affine, Graph, Op, TensorSpec
 from trimaran.graph.user_model import (
     begin_training,
     device_of,
@@ -178,6 +178,7 @@ def whole_op(
         backward_bytes_moved=_fit(runs, first.backward_nbytes, second.backward_nbytes),
         saved=(f"{name}/0",),
         content=digest(f"{name} {first.kernels} {first.flops} {second.flops} {first.nbytes} {second.nbytes}"),
+        origins=(OUTSIDE if name == "loss" else ROOT,),
     )
 
 
@@ -419,6 +420,7 @@ class _Describer:
                 outputs=(self._spec(output, "loss"),),
                 saved=self._storages.saved_by(output, "loss"),
                 content=digest(f"loss {shapes} {tallies[0].kernels} {self._job.precision}"),
+                origins=(OUTSIDE,),
                 **_work(tallies[0], tallies[1]),
             )
         )
@@ -463,6 +465,7 @@ class _Describer:
             buffers=read.buffers,
             saved=self._storages.saved_by(node, name),
             content=digest(text),
+            origins=tuple(node.meta["origins"]),
             **_work(*self._tallies[text]),
         )
 

@@ -116,7 +116,7 @@ def workload_of(
     for op in trace.ops:
         if op.phase is not Phase.UPDATE and has_kernel(op):
             made = _works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes))
-            works.extend(replace(work, moments=(op.moment,)) for work in made)
+            works.extend(replace(work, origin=op.origin, moments=(op.moment,)) for work in made)
             work_of[op.moment] = len(works) - 1
     gradients = weight_gradients(trace, work_of)
     if update and precision == "float16":

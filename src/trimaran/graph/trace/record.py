@@ -242,6 +242,7 @@ def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:
         name=draft.name,
         phase=draft.phase,
         module=draft.module,
+        origin=draft.origin,
         reads=draft.reads,
         writes=draft.writes,
         flops=draft.flops,
@@ -355,6 +356,11 @@ class Recorder:
         if self._own_hooks:
             self._hooks.__enter__()
         self._operations.__enter__()  # type: ignore[no-untyped-call]
+
+    @property
+    def paths(self) -> ModulePaths:
+        """Which module runs, while it records: told of torch functions, it says these too."""
+        return self._paths
 
     @property
     def held_bytes(self) -> int:

@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal
 
-from trimaran.graph.types import Phase
+from trimaran.graph.types import OUTSIDE, Phase
 
 Value = tuple[int, int]
 """What a storage held at some time: (storage, version). An operation that changes a storage makes its next version."""
@@ -71,6 +71,9 @@ class TraceOp:
         name: of the operator, such as "aten.convolution.default"
         phase: forward, backward or update
         module: path of the module that called it, such as "features.3"; "" where unknown
+        origin: the call of that module, such as "features.3", or "features.3@1" of its second call, and behind it, where
+            it is known, the torch function: "features.3@1/method_descriptor.add_2" is the second addition of the step.
+            Of what adds up the gradient of a parameter, the name of the parameter
         reads: values that it reads
         writes: values that it makes: a new storage's version 0, or the next version of a storage that it changes
         flops: floating-point operations [FLOP]
@@ -96,6 +99,7 @@ class TraceOp:
     repeatable: bool
     duration_s: float | None = None
     scratch_bytes: int = 0
+    origin: str = OUTSIDE
     operands: tuple[Operand, ...] = ()
     results: tuple[Shape | None, ...] = ()
 
