@@ -28,7 +28,6 @@ import copy
 import itertools
 import math
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -39,10 +38,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -60,6 +56,7 @@ from trimaran.graph.batches import (
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.capture.verify import host_generators
 from trimaran.graph.datasets import describe
+from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
@@ -118,8 +115,6 @@ first batch, with what is loaded for it, does not count]."""
 
 EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
-
-MOST_CLASSES = 4096
 
 
 def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour:
@@ -303,7 +298,7 @@ class _Examination:
         self.foreign: dict[str, None] = {}
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
-        self._calls: list[_LossCall] = []
+        self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = False
         self._scanned: list[dict[tuple[str, str], float]] = []
@@ -552,7 +547,7 @@ class _Examination:
 
     def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
         """The whole, and its parts: apart, and in turn."""
-        drawn = _Draws()
+        drawn = Draws()
         # A forward may write to its input.
         run = self._pass(_copied(whole), drawn)
         starts = [0, *itertools.accumulate(sizes)]
@@ -584,7 +579,7 @@ class _Examination:
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
 
-    def _pass(self, batch: Any, drawn: "_Draws", bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
+    def _pass(self, batch: Any, drawn: Draws, bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
         held = [one for part in modules_of(job.loss) for one in part.parameters()]
@@ -596,13 +591,13 @@ class _Examination:
         random.seed(job.seed + seed)
         numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
         hosts = host_generators()
-        coupled = _Coupled(drawn, bound)
+        coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
         versions = {name: one._version for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with self._promoting(), _without_batch_effects(), coupled, _noting_inner_backwards(self), context:
+            with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
                 value = _loss_value(job, output, batch)
             self.changed |= {name: None for name, one in name_tensors(batch).items()
@@ -612,7 +607,7 @@ class _Examination:
                 if bound is None:
                     self._note_leaves(total)
                 # Checkpointed activations are computed again, and draw again.
-                with self._promoting(), _without_batch_effects(), coupled:
+                with self._promoting(), WithoutBatchEffects(), coupled:
                     total.backward()
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
@@ -635,7 +630,7 @@ class _Examination:
         )
 
     def _promoting(self) -> Any:
-        return _Promoting() if self._double else nullcontext()
+        return Promoting() if self._double else nullcontext()
 
     def _note_leaves(self, loss: Tensor) -> None:
         """Parameters that the loss depends on and the model has not."""
@@ -670,7 +665,7 @@ class _Examination:
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
             if not enough and time.process_time() - self._started_s < SECONDS:
-                seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
+                seeds.append(self._pass(_copied(splits[0].whole), Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
             path.append("seed")
@@ -911,9 +906,9 @@ class _Examination:
             return False
         # Two ranks of which one is pretended, and messages that nobody sends.
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        coupled = _Coupled(_Draws(), None)
+        coupled = Coupled(Draws(), None)
         try:
-            with _asking(_IS_INITIALIZED), self._promoting(), _without_batch_effects(), coupled:
+            with _asking(_IS_INITIALIZED), self._promoting(), WithoutBatchEffects(), coupled:
                 _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
         except Exception:  # noqa: BLE001 - what was gathered holds nothing
             return coupled.communicated
@@ -932,7 +927,7 @@ class _Examination:
         """
         size = max(2, LOOKED_AT // ranks)
         numbers = [number % self._samples.count for number in range(ranks * size)]
-        drawn = _Draws()
+        drawn = Draws()
         with _pretending_to_be_alone():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
@@ -958,7 +953,7 @@ class _Examination:
         """Whether parts that were padded with the whole add up, by some reduction."""
         starts = [0, *itertools.accumulate(split.sizes)]
         parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
-        drawn = _Draws()
+        drawn = Draws()
         run = self._pass(split.whole, drawn)
         passes = []
         for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):
@@ -1024,164 +1019,6 @@ def _loss_value(job: Job, output: Any, batch: Any) -> Any:
     return value
 
 
-class _Draws:
-    """What was drawn for a whole batch, in order."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[str, list[Tensor]]] = []
-        self.taken: dict[tuple[int, int], int] = {}
-        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
-
-
-class _Coupled(TorchDispatchMode):
-    """Keeps what is drawn for a whole batch, or gives a part of it to a part of the batch.
-
-    Args:
-        draws: filled by the whole, read by the parts
-        bound: start, stop and samples of the whole, for a part; None: this is the whole
-    """
-
-    def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
-        self.operations: list[str] = []
-        self.read: list[int | bool] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations.append(str(func))
-        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
-        result = func(*args, **(kwargs or {}))
-        self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
-        if func is torch.ops.aten._local_scalar_dense.default:
-            self.reads = True
-            if isinstance(result, bool | int):
-                self.read.append(result)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.drew = True
-            made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
-            if self._bound is None:
-                self._draws.made.append((str(func), [one.detach().clone() for one in made]))
-            else:
-                self._take(str(func), made)
-        return result
-
-    def _take(self, name: str, made: list[Tensor]) -> None:
-        place, self._next = self._next, self._next + 1
-        if place >= len(self._draws.made) or self._draws.made[place][0] != name:
-            self.lost = True
-            return
-        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
-            part = self._part(one, whole, (place, number))
-            if part is None:
-                self.lost = True
-            else:
-                one.copy_(part)
-
-    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
-        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
-        if one.shape == whole.shape:
-            return whole
-        if one.dim() != whole.dim() or self._bound is None:
-            return None
-        start, stop, samples = self._bound
-        part: Tensor | None = None
-        for dim in range(one.dim()):
-            size, most = one.shape[dim], whole.shape[dim]
-            if size == most:
-                continue
-            if size > most:
-                return None
-            if part is not None:
-                # Padded to a shorter length than the whole.
-                part = part.narrow(dim, 0, size)
-                continue
-            each, rest = divmod(most, samples)
-            if not rest and size == each * (stop - start):
-                begin = start * each
-            else:
-                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
-                begin = self._draws.taken.get(key, 0) if start else 0
-                self._draws.taken[key] = begin + size
-                if begin + size > most:
-                    return None
-            part = whole.narrow(dim, begin, size)
-        return part
-
-
-def _is_drawn(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-class _Promoting(TorchFunctionMode):
-    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        try:
-            return func(*args, **kwargs)
-        except RuntimeError as error:
-            tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-            name = getattr(func, "__name__", "")
-            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
-            if not fits or not _ABOUT_DTYPES.search(str(error)):
-                raise
-            args, kwargs = pytree.tree_map_only(
-                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
-            )
-            return func(*args, **kwargs)
-
-
-_ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
-
-_DROPOUTS = frozenset(
-    {
-        "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
-        "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout",
-    }
-)  # fmt: skip
-
-
-class _WithoutBatchEffects(TorchFunctionMode):
-    """Dropout does nothing, and batch norm uses its running statistics."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if name == "batch_norm":
-            return _normalised(args, kwargs)
-        if name == "scaled_dot_product_attention":
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
-
-
-def _normalised(args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Batch norm by running statistics, whichever of its two signatures was called."""
-    names = ["input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
-    if len(args) > 3 and (args[3] is None or isinstance(args[3], Tensor)) and len(args) >= 8:
-        # torch.batch_norm has the weight and the bias first.
-        names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn"]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    x, mean, variance = given["input"], given.get("running_mean"), given.get("running_var")
-    mean = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device) if mean is None else mean
-    variance = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if variance is None else variance
-    with torch._C.DisableTorchFunction():
-        return nn.functional.batch_norm(
-            x, mean, variance, given.get("weight"), given.get("bias"), False, 0.0, given.get("eps", 1e-5)
-        )
-
-
-@contextmanager
-def _without_batch_effects() -> Iterator[None]:
-    with _WithoutBatchEffects():
-        yield
-
-
 @contextmanager
 def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
     """Note whether gradients are computed inside."""
@@ -1198,33 +1035,9 @@ def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
         torch.autograd.grad = grad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LossCall:
-    """A loss of torch's that takes a mean over classes."""
-
-    ignored: int
-    table: tuple[float, ...] = field(default=())
-
-
-class _Losses(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_LossCall] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("cross_entropy", "nll_loss"):
-            given = {**dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False)),
-                     **kwargs}  # fmt: skip
-            weight = given.get("weight")
-            table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
-            self.calls.append(_LossCall(ignored=given.get("ignore_index", -100), table=table))
-        return func(*args, **kwargs)
-
-
-def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[_LossCall]:
+def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[LossCall]:
     """The losses of torch's that are called with class weights or values that they ignore."""
-    mode = _Losses()
-    with _Promoting() if double else nullcontext(), _without_batch_effects(), mode:
+    mode = Losses()
+    with Promoting() if double else nullcontext(), WithoutBatchEffects(), mode:
         _loss_value(job, call_model(job, model, batch), batch)
     return list(dict.fromkeys(mode.calls))

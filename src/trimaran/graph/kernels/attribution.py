@@ -75,10 +75,10 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
             continue
         last = _find(known, work) or last
         backward = work.phase is Phase.BACKWARD
-        moved = [_moved(graph.ops[op], workload.batch, backward=backward) for op in last]
+        moved = [_moved(graph.ops[number], workload.batch, backward=backward) for number in last]
         total = sum(moved)
-        for op, nbytes in zip(last, moved, strict=True):
-            entries.append((place, op, nbytes / total if total else 1.0 / len(last), backward))
+        for number, nbytes in zip(last, moved, strict=True):
+            entries.append((place, number, nbytes / total if total else 1.0 / len(last), backward))
     columns = list(zip(*entries, strict=True)) or [(), (), (), ()]
     return Attribution(
         work=numpy.array(columns[0], dtype=numpy.int64),

@@ -36,8 +36,8 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.saved_tensors import SavedTensors
 from trimaran.graph.trace.storages import dtype_name, has_storage, view_of
-from trimaran.graph.trace.tape import NOWHERE, ModulePaths, OpDraft, Place, Tape
-from trimaran.graph.trace.types import Role, Value
+from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape
+from trimaran.graph.trace.types import Role, Shape, TraceOp, Value
 from trimaran.graph.types import OUTSIDE, Phase
 
 Interval = tuple[torch.cuda.Event, torch.cuda.Event]
@@ -190,7 +190,14 @@ class Operations(TorchDispatchMode):
             self._mark_gradients(outputs)
         if not made and not changed and (outputs or not inputs or torch.Tag.inplace_view in func.tags):
             return out  # a view
-        draft = OpDraft(
+        moment = len(tape.events)
+        call = None if template is None else self._call(func, template, made, changed)
+        if call is not None:
+            tape.calls[moment] = call
+        if ran.interval is not None:
+            tape.intervals[moment] = ran.interval
+        operation = TraceOp(
+            moment=moment,
             name=f"{func.namespace}.{func._opname}.{func._overloadname}",
             phase=tape.phase(),
             module=place.module,
@@ -200,14 +207,13 @@ class Operations(TorchDispatchMode):
             flops=flops_of(func, args, kwargs, out),
             nbytes=bytes_of(inputs, outputs),
             dtype=dtype_name((outputs or inputs)[0].dtype) if outputs or inputs else "",
-            call=None if template is None else self._call(func, template, made, changed),
+            repeatable=call is not None,
             duration_s=ran.duration_s,
-            interval=ran.interval,
             scratch_bytes=ran.scratch_bytes,
-            operands=tuple((number, tensor.shape) for number, tensor in zip(numbers, inputs, strict=True)),
+            operands=tuple((number, tuple(tensor.shape)) for number, tensor in zip(numbers, inputs, strict=True)),
             results=_shapes(out),
         )
-        tape.events.append(draft)
+        tape.events.append(operation)
         return out
 
     def _call(
@@ -292,10 +298,10 @@ class Operations(TorchDispatchMode):
         return self.paths.of_node(node._sequence_nr())
 
 
-def _shapes(out: Any) -> tuple[torch.Size | None, ...]:
+def _shapes(out: Any) -> tuple[Shape | None, ...]:
     """Shapes of results, in order."""
     if isinstance(out, torch.Tensor):
-        return (out.shape,)
+        return (tuple(out.shape),)
     if out is None:
         return (None,)
     return tuple(shape for part in out for shape in _shapes(part)) if isinstance(out, tuple | list) else ()

@@ -17,7 +17,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,46 +25,11 @@ from torch.nn.modules import module as hooks
 
 from trimaran.graph.trace.calls import Call
 from trimaran.graph.trace.storages import StorageBook
-from trimaran.graph.trace.types import View
+from trimaran.graph.trace.types import Tick, TraceOp
 from trimaran.graph.types import OUTSIDE, ROOT, Phase
 
 _RANKS = {"cpu": 0, "meta": 1}
 """Which device a step is on that has tensors on several; not named: above these."""
-
-
-@dataclass(slots=True)
-class OpDraft:
-    """An operation; see `TraceOp`."""
-
-    name: str
-    phase: Phase
-    module: str
-    origin: str
-    reads: tuple[tuple[int, int], ...]
-    writes: tuple[tuple[int, int], ...]
-    flops: float
-    nbytes: int
-    dtype: str
-    call: Call | None
-    duration_s: float | None = None
-    interval: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-    scratch_bytes: int = 0
-    operands: tuple[tuple[int, torch.Size], ...] = ()
-    results: tuple[torch.Size | None, ...] = ()
-
-
-@dataclass(slots=True)
-class TickDraft:
-    """A tick; see `Tick`."""
-
-    kind: Literal["pack", "unpack"]
-    index: int
-    pack: int
-    storage: int
-    version: int
-    view: View
-    node: str
-    end: int | None = None
 
 
 @dataclass
@@ -72,7 +37,10 @@ class Tape:
     """What has happened so far in the step.
 
     Attributes:
-        events: operations and ticks in order
+        events: operations and ticks in order; the `end` of a tick and times of a GPU are set when the step has ended
+        ends: `Tick.end` by moment, of those that have ended
+        calls: operations that can be run again, by moment
+        intervals: events before and after an operation on a GPU, by moment
         packs: number of packs
         unpacks: number of unpacks
         running: whether an operation runs now, whose event comes when it has ended
@@ -87,7 +55,10 @@ class Tape:
         optimizer: class name of the first optimizer that steps
     """
 
-    events: list[OpDraft | TickDraft] = field(default_factory=list)
+    events: list[TraceOp | Tick] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, Call] = field(default_factory=dict)
+    intervals: dict[int, tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=dict)
     packs: int = 0
     unpacks: int = 0
     running: bool = False

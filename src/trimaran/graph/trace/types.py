@@ -71,9 +71,9 @@ class TraceOp:
         name: of the operator, such as "aten.convolution.default"
         phase: forward, backward or update
         module: path of the module that called it, such as "features.3"; "" where unknown
-        origin: the call of that module, such as "features.3", or "features.3@1" of its second call, and behind it, where
-            it is known, the torch function: "features.3@1/method_descriptor.add_2" is the second addition of the step.
-            Of what adds up the gradient of a parameter, the name of the parameter
+        origin: the call of that module, such as "features.3", or "features.3@1" for its second call; where it is known,
+            with the torch function: "features.3@1/method_descriptor.add_2" is the second addition of the step. Of what
+            adds up the gradient of a parameter, the name of the parameter
         reads: values that it reads
         writes: values that it makes: a new storage's version 0, or the next version of a storage that it changes
         flops: floating-point operations [FLOP]
@@ -129,7 +129,7 @@ class Tick:
     version: int
     view: View
     node: str
-    end: int
+    end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,11 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.graph.kernels.attribution import Attribution, attribute
 from trimaran.graph.kernels.workload import Work, Workload
 from trimaran.graph.types import Graph, Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
-from trimaran.graph.kernels.attribution import Attribution, attribute
 from trimaran.pricing.kernels.device import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software

@@ -8,9 +8,10 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.catalog import find_device
+from trimaran.planning import workload_tracing, workloads
 from trimaran.planning.estimated import traces_of
-from trimaran.planning.estimated_problem import graph_of, machine_problem
-from trimaran.planning.workloads import make_request, workload
+from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.workloads import graph_of, make_request, workload
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.estimate import estimate_step
@@ -62,13 +63,11 @@ def test_graphs_of_recurrent_networks_can_be_cut_between_layers() -> None:
 
 
 def test_a_graph_is_read_from_disk_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimaran.planning import estimated_problem as capturing
-
     request = make_request("lenet", precision="float32", options=None, optimizer=None)
-    capturing._graph.cache_clear()
+    workloads._graph.cache_clear()
     first = graph_of(request)
-    capturing._graph.cache_clear()
-    monkeypatch.setattr(capturing, "_capture", None)
+    workloads._graph.cache_clear()
+    monkeypatch.setattr(workload_tracing, "capture_without_weights", None)
     assert graph_of(request) == first
 
 
