@@ -37,7 +37,7 @@ FORMS = "a batch is (input, target), or a dict"
 def split_batch(
     batch: Any, *, own_loss: bool = False, model: nn.Module | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The arguments of the model, and what the loss is given beside the model's output.
+    """The arguments of the model, and what the loss is given besides the model's output.
 
     Args:
         batch: a batch

@@ -20,7 +20,7 @@ and masks differ most. Where several weights would still do (all classes in the 
 ignored, the mask is all ones), values that tell them apart are written into the batch. What that shows chooses among
 the weights that fit the data; it refuses nothing.
 
-Parts are made by `Job.collate` of their own samples, as a rank makes them; by slicing where `Job.collate` draws.
+Parts are made by `Job.collate` from their samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
 import bisect
@@ -107,7 +107,7 @@ TRIED = 24
 """More batches that are looked at where values are read, until parts have read others than the whole."""
 
 TELLING = 3
-"""So many batches, of which parts read other values than the whole, are enough."""
+"""Batches that are enough, if their parts read other values than the whole."""
 
 SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
@@ -137,7 +137,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone())
+        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _as_one_process())
         for context in contexts:
             stack.enter_context(context)
         begin_training(model)
@@ -249,7 +249,7 @@ class _Pass:
 
     Attributes:
         value: of the loss
-        weight: that the loss returned beside it
+        weight: that the loss returned with it
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         path: of operations
@@ -904,7 +904,7 @@ class _Examination:
         if dist.group.WORLD is not None:
             # The other ranks are not there to answer; see `look_at_gathering`.
             return False
-        # Two ranks of which one is pretended, and messages that nobody sends.
+        # Two ranks, of which one is simulated, and messages that nobody sends.
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
         coupled = Coupled(Draws(), None)
         try:
@@ -928,7 +928,7 @@ class _Examination:
         size = max(2, LOOKED_AT // ranks)
         numbers = [number % self._samples.count for number in range(ranks * size)]
         drawn = Draws()
-        with _pretending_to_be_alone():
+        with _as_one_process():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
         own = slice(rank * size, (rank + 1) * size)
@@ -967,7 +967,7 @@ class _Examination:
 _IS_INITIALIZED = dist.is_initialized
 
 
-def _pretending_to_be_alone() -> AbstractContextManager[None]:
+def _as_one_process() -> AbstractContextManager[None]:
     """For code that asks torch.distributed before it gathers."""
     return _asking(lambda: False)
 
@@ -983,7 +983,7 @@ def _asking(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 def _copied(batch: Any) -> Any:
-    """Tensors of its own."""
+    """A batch with copies of the tensors."""
     if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
         return {name: one.clone() for name, one in batch.items()}
     return map_tensors(batch, torch.clone)

@@ -14,7 +14,7 @@ Parts of a network whose work can be shared out over ranks: pure data, found by 
 A region starts at linear operations whose weights are split by output features, and ends at some that are split by
 input features; in between every rank has its share of the features or heads. So there is one sum in the forward for
 each end, and one in the backward for each tensor that comes in from outside. An embedding that is split by the entries
-of its vocabulary is a region of its own, which ends in a sum; so is a classifier, which ends in a gather. Where a
+of its vocabulary is a region, which ends in a sum; so is a classifier, which ends in a gather. Where a
 network has no such pair, each linear layer and each convolution is a region that ends in a gather:
 
     whole ─▶ column ─▶ gather over the ranks ─▶ whole
@@ -287,14 +287,14 @@ class Graph:
         parameters: every parameter of the model, each tied group once
         buffers: name and size [bytes] of every buffer of the model
         storages: size of each storage that autograd keeps [bytes]; shared ones are there once
-        cuts: ids of the operations after which the model may be cut into segments, in order
+        cuts: ids of the operations after which the model may be split into segments, in order
         precision: of the job
         notes: what could not be captured, and what that costs the user
         regions: what tensor-parallel ranks can share, in order; each parameter is in the regions of all its readers, or
             in none
         stream: what lies between regions and can be split along sequences
         whole: for operations with large weights that are in no pair of layers, the reason
-        behaviour: what the job was seen to do, beside what it computes; None: nobody has looked
+        behaviour: what the job was seen to do, besides what it computes; None: nobody has looked
     """
 
     name: str

@@ -5,7 +5,7 @@ from tests.unit.graph.chain import NETWORKS, captured
 from tests.unit.graph.networks import InPlace, SharedNorm, make_job
 
 from trimaran.graph.capture.capture import capture
-from trimaran.graph.capture.operations import choose_cuts
+from trimaran.graph.capture.operations import choose_splits
 
 
 def test_no_cut_between_norm_and_relu_in_place() -> None:
@@ -42,8 +42,8 @@ def test_every_segment_has_an_operation_that_costs(name: str) -> None:
 
 def test_of_cuts_that_differ_by_views_the_smallest_is_kept() -> None:
     """Cuts after operations 0 and 1 differ by a free view; 4 bytes cross the second of them, 8 the first."""
-    assert choose_cuts([True] * 4, [True, False, True, True], [8.0, 4.0, 9.0, 9.0]) == [1, 2]
+    assert choose_splits([True] * 4, [True, False, True, True], [8.0, 4.0, 9.0, 9.0]) == [1, 2]
 
 
 def test_no_cut_before_or_after_everything_that_costs() -> None:
-    assert choose_cuts([True] * 4, [False, True, True, False], [1.0] * 4) == [1]
+    assert choose_splits([True] * 4, [False, True, True, False], [1.0] * 4) == [1]

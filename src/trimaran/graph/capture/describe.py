@@ -1,4 +1,4 @@
-"""The pure graph of a flow: operations with their work, parameters, tensors, saved storages and legal cuts.
+"""The pure graph of a flow: operations with their work, parameters, tensors, saved storages and split points.
 
 Everything is looked at for two batch sizes, which gives what is fixed and what grows with the batch.
 
@@ -9,7 +9,7 @@ They run on data, at two batch sizes, as nothing else shows what they do.
 Stable names of the operations and tensors of a flow.
 
 An operation is a call of a leaf module or of a tensor function. Items of what it returns, numbers and attributes are
-not operations of their own. Names do not depend on what lies inside leaf modules, so that they stay the same across
+no separate operations. Names do not depend on what lies inside leaf modules, so that they stay the same across
 versions of torch.
 
 Set on the nodes of the flow: `meta["op"]`, the id of the operation that makes the node's value, and `meta["tensor"]`,
@@ -37,11 +37,11 @@ from trimaran.graph.capture.operations import (
     SavedStorages,
     State,
     Walk,
-    choose_cuts,
+    choose_splits,
     content_text,
     digest,
     fill_workspaces,
-    legal_cuts,
+    legal_splits,
     mark_rewrites,
     tensors_in,
     walk,
@@ -372,7 +372,7 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
 
 
 class _Describer:
-    """Turns what was seen of a flow into a graph."""
+    """Makes a graph of what was seen of a flow."""
 
     def __init__(self, job: Job, model: nn.Module, flow: Flow, walks: tuple[Walk, Walk], pair: bool) -> None:
         self._job = job
@@ -439,7 +439,7 @@ class _Describer:
             parameters=self._state.parameters,
             buffers=self._state.buffers,
             storages=self._storages.found,
-            cuts=self._cuts(ops, evaluation) if self._flow.one_for_both_modes else (),
+            cuts=self._split_points(ops, evaluation) if self._flow.one_for_both_modes else (),
             precision=self._job.precision,
             notes=self._flow.notes,
             regions=regions,
@@ -490,16 +490,16 @@ class _Describer:
             return []
         return [name for name in self._flow.inputs if not self._pair or name.partition(".")[0] == "target"]
 
-    def _cuts(self, ops: Sequence[Op], evaluation: Walk) -> tuple[str, ...]:
+    def _split_points(self, ops: Sequence[Op], evaluation: Walk) -> tuple[str, ...]:
         legal = [True] * len(self._operations)
         for seen in (*self._walks, evaluation):
-            allowed = legal_cuts(self._flow.module.graph, self._operations, seen)
+            allowed = legal_splits(self._flow.module.graph, self._operations, seen)
             legal = [one and other for one, other in zip(legal, allowed, strict=True)]
         costs = [
             not node.meta.get("constant") and bool(op.flops.at(1) or op.bytes_moved.at(1))
             for node, op in zip(self._operations, ops, strict=False)
         ]
-        return tuple(ops[position].id for position in choose_cuts(legal, costs, _crossing_bytes(ops)))
+        return tuple(ops[position].id for position in choose_splits(legal, costs, _crossing_bytes(ops)))
 
 
 def _check_loss(job: Job, model: nn.Module, flow: Flow, batch: Any) -> None:
@@ -530,7 +530,7 @@ def _work(first: Tally, second: Tally) -> dict[str, Any]:
 
 
 def _crossing_bytes(ops: Sequence[Op]) -> list[float]:
-    """Bytes of one sample that cross a cut after each operation [bytes]."""
+    """Bytes of one sample that cross a split after each operation [bytes]."""
     last = {name: position for position, op in enumerate(ops) for name in op.inputs}
     change = [0.0] * (len(ops) + 1)
     for position, op in enumerate(ops):

@@ -10,15 +10,15 @@ The digest holds the kind of operation, its constants, the shapes (as expression
 reads and of its parameters, and which of them want a gradient. It holds no names, addresses or devices, so that the
 twelve equal blocks of a transformer share their measurements, on every machine and in every process.
 
-Where a model may be cut.
+Where a model may be split.
 
-A segment works on copies of what it receives, so no operation after a cut may write, in place, into a storage that was
-made before it: `relu_(batch_norm(x))` stays together. State that is written (running statistics of a layer that is
-called twice) must be used on one side only.
+A segment works on copies of what it receives, so no operation after a split may write, in place, into a storage that
+was made before it: `relu_(batch_norm(x))` stays together. State that is written (running statistics of a layer that
+is called twice) must be used on one side only.
 
     operation    0     1     2     3     4
-                conv  norm  relu_ conv  relu_         relu_ at 2 writes what norm made at 1: no cut after 1
-    cuts             ^           ^                    relu_ at 4 writes what conv made at 3: no cut after 3
+                conv  norm  relu_ conv  relu_         relu_ at 2 writes what norm made at 1: no split after 1
+    split points     ^           ^                    relu_ at 4 writes what conv made at 3: no split after 3
 """
 
 import hashlib
@@ -396,8 +396,8 @@ def fill_workspaces(flow: fx.GraphModule, nodes: Sequence[fx.Node], walks: Seque
             seen.sizes.update(zip(empty, workspace_bytes(module, source), strict=False))
 
 
-def legal_cuts(graph: fx.Graph, operations: Sequence[fx.Node], walk: Walk) -> list[bool]:
-    """Whether the model may be cut after each operation, as far as in-place writing goes.
+def legal_splits(graph: fx.Graph, operations: Sequence[fx.Node], walk: Walk) -> list[bool]:
+    """Whether the model may be split after each operation, as far as in-place writing goes.
 
     Args:
         graph: of the flow
@@ -442,18 +442,18 @@ def mark_rewrites(graph: fx.Graph, walk: Walk) -> None:
             ]
 
 
-def choose_cuts(legal: Sequence[bool], costs: Sequence[bool], crossing: Sequence[float]) -> list[int]:
-    """The positions worth cutting after: every segment between two of them has an operation that costs something.
+def choose_splits(legal: Sequence[bool], costs: Sequence[bool], crossing: Sequence[float]) -> list[int]:
+    """The positions worth splitting after: every segment between two of them has an operation that costs something.
 
     Of several positions that differ only by free operations, such as views, the one that least crosses is kept.
 
     Args:
-        legal: for each operation, whether the model may be cut after it
+        legal: for each operation, whether the model may be split after it
         costs: for each operation, whether it costs anything
-        crossing: for each operation, bytes that cross a cut after it [bytes]
+        crossing: for each operation, bytes that cross a split after it [bytes]
 
     Example:
-        >>> choose_cuts([True] * 4, [True, True, False, True], [9.0, 9.0, 3.0, 9.0])
+        >>> choose_splits([True] * 4, [True, True, False, True], [9.0, 9.0, 3.0, 9.0])
         [0, 2]
     """
     best: dict[int, int] = {}

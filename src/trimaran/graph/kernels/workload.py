@@ -7,8 +7,8 @@ in it but the shapes of weights grows with the batch, so a workload at any batch
 A workload at any batch, from those at two batches.
 
 A step does the same kernels at every batch, and every size in it is `a + b * batch`: weights do not grow, everything
-else grows with the samples. What decides by the batch, such as a model that takes another path for a small one, has
-another structure at another batch; that is seen, and has no such form.
+else grows with the samples. What depends on the batch otherwise, such as a model that takes another path for a small
+one, has another structure at another batch; that is seen, and has no such form.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
 kernel than a device does, the device's is asked for: attention (`attention`), dropout (`dropout`) and autocast
 (`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
-in one storage of its own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
+in one storage; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
 workspace.
 
 Lets functions of torch be replaced while a model runs, also those that functions of torch call.

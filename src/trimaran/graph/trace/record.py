@@ -5,7 +5,7 @@
         optimizer.step()
     recorder.recording.trace
 
-While it records, autograd holds no tensor that it packs: each is let go, and given back in a storage of its own. So the
+While it records, autograd holds no tensor that it packs: each is let go, and given back in another storage. So the
 recorded step tells how long everything is there without autograd, and each time that autograd needs something again.
 Gradients are those of an ordinary step, bit for bit.
 

@@ -9,10 +9,10 @@ is an interval of moments, so that memory at a moment is a sum that depends on n
     storage 7   [birth 0 ......................................... end 7)
 
 A storage is there in the moments `birth <= m < end`: during the operation that makes it, and no more when event `end`
-begins. Views are no storages of their own; a unit of a memory plan is always a whole storage.
+begins. Views are no storages; a unit of a memory plan is always a whole storage.
 
 Lives are recorded in a step in which autograd itself holds nothing: each packed tensor is dropped, and what an unpack
-gives back is a storage of its own, there for as long as the node uses it. What autograd holds in an ordinary step
+gives back is another storage, there for as long as the node uses it. What autograd holds in an ordinary step
 follows from the packs, and what it would hold under any other plan as well.
 """
 

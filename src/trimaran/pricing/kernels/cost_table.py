@@ -56,7 +56,7 @@ LOADED_AHEAD = "assumed: batches are loaded ahead"
 
 
 def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Device) -> StepCosts:
-    """What a step takes beside its forward and its backward.
+    """What a step takes besides its forward and its backward.
 
     Args:
         workload: of the step, at any batch
