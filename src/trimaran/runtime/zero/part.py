@@ -25,11 +25,11 @@ from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import (
     Trained,
+    changes_nothing,
     differing_option,
     equal_values,
     named_in,
     stand_ins,
-    stands_still,
     try_steps,
 )
 from trimaran.graph.types import ParameterUse
@@ -108,7 +108,9 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
             f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
             optimizer=traits.class_name,
         ) from error
-    if stands_still(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
+    if changes_nothing(starts, whole) or not all(
+        equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)
+    ):
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
             "not do what it does on whole ones: take zero=1 or zero=0",
@@ -205,7 +207,9 @@ def share_update(
     ops = segment_ops(graph, strategy)[segment]
     named = parameters_by_name(graph, stage.module)
     handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
-    homes = {item.label: item.home for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"}
+    homes = {
+        item.label: item.root_rank for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"
+    }
     if homes.keys() != {item.label for item in handed}:
         raise InputError(
             f"the program hands out {', '.join(homes) or 'nothing'} after the update, and the strategy "
