@@ -287,7 +287,7 @@ class Graph:
         parameters: every parameter of the model, each tied group once
         buffers: name and size [bytes] of every buffer of the model
         storages: size of each storage that autograd keeps [bytes]; shared ones are there once
-        cuts: ids of the operations after which the model may be split into segments, in order
+        split_points: ids of the operations after which the model may be split into segments, in order
         precision: of the job
         notes: what could not be captured, and what that costs the user
         regions: what tensor-parallel ranks can share, in order; each parameter is in the regions of all its readers, or
@@ -304,7 +304,7 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     buffers: Mapping[str, int]
     storages: Mapping[str, Affine]
-    cuts: tuple[str, ...] = ()
+    split_points: tuple[str, ...] = ()
     precision: str = "fp32"
     notes: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
@@ -383,6 +383,7 @@ def _digest(graph: Graph) -> str:
     del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
     for op in plain["ops"]:
         del op["origins"]
+    plain["cuts"] = plain.pop("split_points")  # as it was called when digests began, which files hold
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

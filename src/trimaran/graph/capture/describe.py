@@ -439,7 +439,7 @@ class _Describer:
             parameters=self._state.parameters,
             buffers=self._state.buffers,
             storages=self._storages.found,
-            cuts=self._split_points(ops, evaluation) if self._flow.one_for_both_modes else (),
+            split_points=self._split_points(ops, evaluation) if self._flow.one_for_both_modes else (),
             precision=self._job.precision,
             notes=self._flow.notes,
             regions=regions,

@@ -208,7 +208,7 @@ def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Se
 
     Args:
         capture: of the job
-        boundaries: ids of the last operations of every segment but the last (`Graph.cuts`), in order
+        boundaries: ids of the last operations of every segment but the last (`Graph.split_points`), in order
         index: number of the segment
 
     Raises:
@@ -216,7 +216,7 @@ def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Se
     """
     boundaries = tuple(boundaries)
     _flow(capture)
-    order = {name: place for place, name in enumerate(capture.graph.cuts)}
+    order = {name: place for place, name in enumerate(capture.graph.split_points)}
     places = [order.get(name, -1) for name in boundaries]
     if -1 in places or places != sorted(set(places)):
         raise InputError(

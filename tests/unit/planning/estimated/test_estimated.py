@@ -58,7 +58,7 @@ def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: st
 
 def test_graphs_of_recurrent_networks_can_be_cut_between_layers() -> None:
     graph = graph_of(make_request("big-lstm:sequence=2", precision="float32", options=None, optimizer=None))
-    assert {"layers.0", "layers.1"} <= set(graph.cuts)
+    assert {"layers.0", "layers.1"} <= set(graph.split_points)
     assert sum(parameter.nbytes for parameter in graph.parameters) // 4 == 1_776_948_095
 
 

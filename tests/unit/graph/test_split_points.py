@@ -12,7 +12,7 @@ def test_no_cut_between_norm_and_relu_in_place() -> None:
     graph = captured("cnn")[1].graph
     norms = {op.id for op in graph.ops if op.target == "BatchNorm2d"}
     assert len(norms) == 6
-    assert not norms & set(graph.cuts)
+    assert not norms & set(graph.split_points)
 
 
 def test_no_cut_between_an_operation_and_a_later_write_through_a_view() -> None:
@@ -21,22 +21,22 @@ def test_no_cut_between_an_operation_and_a_later_write_through_a_view() -> None:
     ids = [op.id for op in graph.ops]
     inside = set(ids[ids.index("mul") : ids.index("mul_")])
     assert {"select", "tanh", "add"} <= inside
-    assert not inside & set(graph.cuts)
-    assert graph.cuts[-1] in ids[ids.index("mul_") :]
+    assert not inside & set(graph.split_points)
+    assert graph.split_points[-1] in ids[ids.index("mul_") :]
 
 
 def test_no_cut_between_two_calls_of_a_layer_with_running_statistics() -> None:
     graph = capture(make_job(SharedNorm)).graph
     ids = [op.id for op in graph.ops]
     assert {"norm", "norm@1", "first@1"} <= set(ids)
-    assert not set(ids[ids.index("norm") : ids.index("norm@1")]) & set(graph.cuts)
-    assert "first" in graph.cuts
+    assert not set(ids[ids.index("norm") : ids.index("norm@1")]) & set(graph.split_points)
+    assert "first" in graph.split_points
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_segment_has_an_operation_that_costs(name: str) -> None:
     graph = captured(name)[1].graph
-    for part in graph.parts(graph.cuts):
+    for part in graph.parts(graph.split_points):
         assert any(op.flops.at(1) or op.bytes_moved.at(1) for op in part if op.id != "loss")
 
 
