@@ -58,6 +58,7 @@ from trimaran.graph.capture.verify import host_generators
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
+from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
     SAMPLES,
@@ -188,7 +189,7 @@ def _from_model(model: nn.Module) -> Behaviour:
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
     for name, one in trained.items():
         if one.dtype != common:
-            dtypes.setdefault(str(one.dtype).removeprefix("torch."), name)
+            dtypes.setdefault(dtype_name(one.dtype), name)
     return Behaviour(
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),

@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.job import Job
 from trimaran.graph.capture.export import workspace_bytes
 from trimaran.graph.capture.sizes import Batches, describe_number, describe_shape, fit
+from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import Affine, Parameter
 from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
@@ -203,7 +204,7 @@ def content_text(node: fx.Node, target: Any, walks: tuple[Walk, Walk], batches: 
         first, second = (walk.values[source] for walk in walks)
         if isinstance(first, Tensor):
             shape = describe_shape(first.shape, second.shape, batches)
-            return f"{_dtype(first)}{list(shape)}{'+' if first.requires_grad else ''}"
+            return f"{dtype_name(first.dtype)}{list(shape)}{'+' if first.requires_grad else ''}"
         if isinstance(first, fx.GraphModule):
             return [str(part.target) for part in first.graph.nodes]
         return describe_number(first, second, batches)
@@ -213,7 +214,7 @@ def content_text(node: fx.Node, target: Any, walks: tuple[Walk, Walk], batches: 
     if isinstance(target, nn.Module):
         parts["module"] = f"{type(target).__module__}.{type(target).__qualname__}"
         parts["state"] = [
-            f"{name}:{_dtype(tensor)}{list(tensor.shape)}{'+' if tensor.requires_grad else ''}"
+            f"{name}:{dtype_name(tensor.dtype)}{list(tensor.shape)}{'+' if tensor.requires_grad else ''}"
             for name, tensor in [*target.named_parameters(), *target.named_buffers()]
         ]
         if type(target).__module__.startswith("torch.nn."):
@@ -259,10 +260,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     return value if isinstance(value, str | int | bool) or value is None else str(value)
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -330,7 +327,7 @@ def _describe(tensor: Tensor, names: list[str]) -> Parameter:
     return Parameter(
         name=names[0],
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=dtype_name(tensor.dtype),
         nbytes=tensor.numel() * tensor.element_size(),
         trainable=tensor.requires_grad,
         aliases=tuple(names[1:]),
