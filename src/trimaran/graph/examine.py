@@ -47,11 +47,11 @@ from trimaran.graph.batches import (
     call_model,
     cast_batch,
     is_sliceable,
+    loss_value,
     map_tensors,
     name_tensors,
     rebuild_batch,
     slice_batch,
-    split_batch,
 )
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.capture.verify import host_generators
@@ -433,7 +433,7 @@ class _Examination:
             try:
                 batch = self._batch(range(size))
                 with self._promoting():
-                    _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
             except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
                 failing.append((size, describe(error)))
             self._put_back()
@@ -600,7 +600,7 @@ class _Examination:
         try:
             with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
-                value = _loss_value(job, output, batch)
+                value = loss_value(job, output, batch)
             self.changed |= {name: None for name, one in name_tensors(batch).items()
                              if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
             total, weight = value if isinstance(value, tuple) else (value, None)
@@ -910,7 +910,7 @@ class _Examination:
         coupled = Coupled(Draws(), None)
         try:
             with _asking(_IS_INITIALIZED), self._promoting(), WithoutBatchEffects(), coupled:
-                _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
+                loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
         except Exception:  # noqa: BLE001 - what was gathered holds nothing
             return coupled.communicated
         finally:
@@ -1011,15 +1011,6 @@ def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
     return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))
 
 
-def _loss_value(job: Job, output: Any, batch: Any) -> Any:
-    if job.loss is not None:
-        return job.loss(output, split_batch(batch)[2])
-    value = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if value is None:
-        raise InputError(f"with Job.loss=None the model returns an object with .loss; it returned {type(output)}")
-    return value
-
-
 @contextmanager
 def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
     """Note whether gradients are computed inside."""
@@ -1040,5 +1031,5 @@ def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> l
     """The losses of torch's that are called with class weights or values that they ignore."""
     mode = Losses()
     with Promoting() if double else nullcontext(), WithoutBatchEffects(), mode:
-        _loss_value(job, call_model(job, model, batch), batch)
+        loss_value(job, call_model(job, model, batch), batch)
     return list(dict.fromkeys(mode.calls))

@@ -67,11 +67,6 @@ def mean(live: Live) -> float:
     return float(live.mean()) if live.size else 0.0
 
 
-def without_weights() -> frozenset[Role]:
-    """Roles that grow with the batch: inputs and activations."""
-    return EVERY - WEIGHTS
-
-
 def writers(trace: StepTrace) -> dict[Value, int]:
     """The moment of the operation that makes each value."""
     return {value: operation.moment for operation in trace.ops for value in operation.writes}

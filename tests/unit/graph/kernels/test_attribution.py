@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture
-from trimaran.graph.kernels import workload_of
 from trimaran.graph.kernels.attribution import attribute
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import OUTSIDE, Affine, Graph, Op, Phase
 from trimaran.planning.meta_trace import JobTracer
