@@ -51,7 +51,7 @@ import torch
 
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
-from trimaran.runtime.seeds import find_moved, mark_host, seeded
+from trimaran.runtime.seeds import find_moved, host_states, seeded
 
 Kind = Literal["tensor", "array", "scalar", "int", "float", "bool"]
 
@@ -445,9 +445,9 @@ def look_at(dataset: Any, samples: int) -> Layout:
 def _read(dataset: Any, number: int, seed: int) -> Any:
     try:
         with seeded(seed):
-            marks = mark_host()
+            before = host_states()
             sample = dataset[number]
-            drawn = find_moved(marks)
+            drawn = find_moved(before)
     except Exception as error:  # noqa: BLE001 whatever the user's code raises
         raise Uncachable(f"sample {number} could not be read: {type(error).__name__}") from None
     if drawn:
