@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -34,10 +33,9 @@ from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
-from trimaran.runtime.communication.channels import Channels, in_contact
+from trimaran.runtime.communication.channels import ALONE, Agreement, Channels, in_contact
 from trimaran.runtime.data.batch_shares import Share, Shares, cut_batch, microbatch_sizes
 from trimaran.runtime.data.datasets import dataset_length
-from trimaran.runtime.data.orders import ALONE, Agreement
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.prefetch import Place
 from trimaran.runtime.data.streaming import StreamReader
@@ -222,6 +220,7 @@ class Executor:
 
     Attributes:
         program: of a training step
+        agreement: between all ranks
         reads: this rank reads data
         steps: training steps done
 
@@ -268,6 +267,7 @@ class Executor:
         self._evaluation = evaluation.ranks[world.rank]
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
+        self.agreement = self._channels.agreement
         share_weights(self._model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self._model)
@@ -285,7 +285,7 @@ class Executor:
             reduce_bucket=self._reduce_bucket,
         )
         self.reads = self._part.reads
-        self._scaler = LossScaler(world.device, self._channels.first_rank) if job.precision == "fp16" else None
+        self._scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         machinery = assemble(
             job,
             strategy,
@@ -357,14 +357,6 @@ class Executor:
         """The optimizer of what this rank updates; None where it updates nothing."""
         return self._reductions.torch_optimizer
 
-    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """What each rank says, by rank.
-
-        Args:
-            own: of this one: as many numbers as the others have
-        """
-        return self._channels.told_by_all(own)
-
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.
 
@@ -399,7 +391,7 @@ class Executor:
             self._world,
             replica=self._replica,
             reads=self.reads,
-            group=self._channels.control,
+            agreement=self.agreement,
         )
         self._opened.callback(shared.close)
         self._opened.callback(feed.close)
@@ -483,7 +475,7 @@ class Executor:
             replica=self._replica,
             reads=self.reads,
             device=self._world.device,
-            agreement=Agreement(self._world.rank, self._world.size, self._channels.control),
+            agreement=self.agreement,
         )
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
@@ -553,23 +545,10 @@ class Executor:
                 self._part,
                 self._reductions.updater,
                 self._world,
-                self._channels.control,
+                self.agreement,
                 kinds=kinds,
                 compare=compare,
             )
-
-    def hear_all(self, own: Any) -> list[Any]:
-        """What every rank says, by rank; every rank calls it.
-
-        Args:
-            own: said by this one
-        """
-        if self._channels.control is None:
-            return [own]
-        heard: list[Any] = [None] * self._world.size
-        with in_contact(self._world.rank, "a word to all ranks"):
-            dist.all_gather_object(heard, own, group=self._channels.control)
-        return heard
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model; rank 0 does.
@@ -580,7 +559,7 @@ class Executor:
         weights = self.weights()
         if self._world.rank == 0:
             write_weights(weights, path)
-        self._channels.from_rank_0(0)
+        self.agreement.figures([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.

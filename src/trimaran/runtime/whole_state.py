@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.step.updates import Updater
@@ -150,7 +151,7 @@ class StateGatherer:
         part: Part,
         updater: Updater | None,
         world: World,
-        group: dist.ProcessGroup | None,
+        agreement: Agreement,
         *,
         kinds: Sequence[Kind] = EVERYTHING,
         compare: bool = False,
@@ -161,7 +162,7 @@ class StateGatherer:
             part: of this rank
             updater: of this rank; None: nobody asks for the optimizer's state
             world: this process's
-            group: all ranks, for host memory; None: this process is alone
+            agreement: between all ranks
             kinds: what is wanted
             compare: look whether ranks that have copies of one parameter, or of its state, have the same
 
@@ -176,12 +177,7 @@ class StateGatherer:
             part.ready()
         held = dict(self._held(part, updater, world, kinds, compare=compare))
         options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
-        said: list[Any] = [None] * world.size
-        own = ([piece for piece, _ in held.values()], options)
-        if group is None:
-            said = [own]
-        else:
-            dist.all_gather_object(said, own, group=group)
+        said = agreement.words(([piece for piece, _ in held.values()], options), "gathering the state")
         pieces = [of for of, _ in said]
         chosen, differing = _choose(pieces)
         groups = _merge_groups([of for _, of in said])
@@ -197,7 +193,7 @@ class StateGatherer:
                 whole = held[piece.what][1]()
                 tensor = _on_host(whole) if world.rank == source else None
             if source > 0:
-                tensor = _pass_on(tensor, piece, source, world.rank, group)
+                tensor = _pass_on(tensor, piece, source, world.rank, agreement.group)
             if world.rank == 0 and tensor is not None:
                 self._put(state, piece, tensor)
         return state if world.rank == 0 else WholeState()

@@ -71,7 +71,7 @@ import torch
 from trimaran.base.timeline import WAIT
 from trimaran.program.gradients import SMALLEST_BYTES, Compression
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels, InFlight, Pending
+from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.streams import Stamp, fetch
@@ -513,17 +513,10 @@ class Wire:
     ) -> None:
         work = self._channels.all_reduce(now.payload, instruction.group)
         nbytes = sent_bytes + now.payload.nbytes
-        pending = Pending(
-            token=instruction.token,
-            nbytes=nbytes,
-            works=[work],
-            buffers=[now.payload],
-            start=start,
-            finish=partial(self._continue, instruction, rounds, start, nbytes),
-        )
+        pending = self._in_flight.add(instruction, [work], [now.payload], start=start, nbytes=nbytes)
+        pending.finish = partial(self._continue, instruction, rounds, start, nbytes)
         if not now.is_last:
             self._unfinished.append(instruction.token)
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=False)
 
     def _continue(self, instruction: Instruction, rounds: Iterator[Round], start: Stamp, sent_bytes: int) -> None:
         before = self._recorder.stamp()

@@ -268,20 +268,8 @@ class Exchanges:
     ) -> Pending:
         if instruction.peer is None:
             raise InputError(f"{instruction.id} must name a peer")
-        pending = Pending(
-            token=instruction.token,
-            nbytes=buffer.nbytes,
-            works=[operation(buffer, instruction.peer)],
-            buffers=[buffer],
-            start=start,
-        )
-        self._in_flight.add(
-            pending,
-            f"{instruction.kind} {instruction.peer}",
-            collective=False,
-            stood_still=True,
-        )
-        return pending
+        work = operation(buffer, instruction.peer)
+        return self._in_flight.add(instruction, [work], [buffer], start=start, blocking=True)
 
     def _layout(self, instruction: Instruction, state: State) -> MessageLayout:
         samples = state.sizes[microbatch_of(instruction)]

@@ -20,7 +20,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
+from trimaran.runtime.communication.channels import Channels, InFlight, pack, unpack
 from trimaran.runtime.communication.compression import Wire
 from trimaran.runtime.communication.hierarchical import Levels
 from trimaran.runtime.launch.world import World
@@ -30,7 +30,6 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
 from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
 from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.streams import Stamp
 
 
 class Reductions:
@@ -91,7 +90,7 @@ class Reductions:
         self._used = used
         self._never = tuple(never)
         self._weighted: bool | None = None
-        self.losses = LossSums(world, channels.first_rank)
+        self.losses = LossSums(world, channels.agreement.first_rank)
         self.gradient_noise: GradientNoise | None = None
         self.settled: Callable[[], None] | None = None
 
@@ -169,7 +168,7 @@ class Reductions:
             work = self._channels.reduce(flat, instruction.group, instruction.home)
         else:
             work = self._channels.all_reduce(flat, instruction.group)
-        self._launch(instruction, [work], [flat], start=start, stood_still=False)
+        self._in_flight.add(instruction, [work], [flat], start=start)
 
     def broadcast(self, instruction: Instruction, state: State) -> None:
         """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
@@ -182,7 +181,7 @@ class Reductions:
         packed = pack(tensors)
         flats = [flat for flat, _ in packed]
         works = [self._channels.broadcast(flat, instruction.group, instruction.home) for flat in flats]
-        pending = self._launch(instruction, works, flats, start=start)
+        pending = self._in_flight.add(instruction, works, flats, start=start, blocking=True)
         if instruction.home != self._world.rank:
             pending.finish = partial(unpack, packed)
 
@@ -235,7 +234,7 @@ class Reductions:
 
         start = self._recorder.stamp()
         work = self._channels.all_reduce(own, instruction.group)
-        self._launch(instruction, [work], [own], start=start).finish = store
+        self._in_flight.add(instruction, [work], [own], start=start, blocking=True).finish = store
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
         self._add_up(instruction, state, own_metric(state, self._world.device))
@@ -245,8 +244,8 @@ class Reductions:
             state.mean = own
 
         start = self._recorder.stamp()
-        pending = self._launch(instruction, [self._channels.all_reduce(own, instruction.group)], [own], start=start)
-        pending.finish = store
+        work = self._channels.all_reduce(own, instruction.group)
+        self._in_flight.add(instruction, [work], [own], start=start, blocking=True).finish = store
 
     def _norm(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -261,7 +260,7 @@ class Reductions:
 
         start = self._recorder.stamp()
         work = self._channels.all_reduce(squared, instruction.group)
-        self._launch(instruction, [work], [squared], start=start).finish = store
+        self._in_flight.add(instruction, [work], [squared], start=start, blocking=True).finish = store
 
     def _tie(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -274,7 +273,8 @@ class Reductions:
         gradient = found.contiguous()
         parameter.grad = gradient
         start = self._recorder.stamp()
-        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
+        work = self._channels.all_reduce(gradient, instruction.group)
+        self._in_flight.add(instruction, [work], [gradient], start=start, blocking=True)
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
@@ -322,24 +322,8 @@ class Reductions:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
         if self._weighted is None:
             own = any(term.weighted for term in state.terms)
-            self._weighted = self._channels.first_rank(own) is not None
+            self._weighted = self._channels.agreement.first_rank(own) is not None
         return self._weighted
-
-    def _launch(
-        self,
-        instruction: Instruction,
-        works: Sequence[object],
-        buffers: Sequence[torch.Tensor],
-        *,
-        start: Stamp,
-        stood_still: bool = True,
-    ) -> Pending:
-        nbytes = sum(buffer.nbytes for buffer in buffers)
-        pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
-        self._in_flight.add(
-            pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=stood_still
-        )
-        return pending
 
     def _wait(self, instruction: Instruction) -> None:
         if self._wire is not None:

@@ -9,14 +9,12 @@ from trimaran.runtime.data.datasets import (
     make_dataset,
     make_evaluation_dataset,
 )
-from trimaran.runtime.data.orders import ALONE, Agreement, draw_order, sample_order
+from trimaran.runtime.data.orders import draw_order, sample_order
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.prefetch import Loading
 from trimaran.runtime.data.streaming import StreamReader
 
 __all__ = [
-    "ALONE",
-    "Agreement",
     "Feed",
     "Loading",
     "Share",

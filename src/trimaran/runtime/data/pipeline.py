@@ -22,11 +22,12 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, skip_to
 from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
 from trimaran.runtime.data.datasets import check_length, check_replicas, check_streamed, data_length, make_dataset
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
-from trimaran.runtime.data.orders import ALONE, Agreement, Orders, other_order
+from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, AheadInLine, Arrivals, Loading, OnDemand, Taken
 from trimaran.runtime.data.reading import Reading, Request
 from trimaran.runtime.data.streaming import StreamReader
@@ -550,7 +551,7 @@ def open_feed(
     *,
     replica: int,
     reads: bool,
-    group: Any,
+    agreement: Agreement = ALONE,
 ) -> tuple[Feed, Shared]:
     """Open the training data of one rank; every rank calls it.
 
@@ -561,7 +562,7 @@ def open_feed(
         world: this process's
         replica: of this rank
         reads: this rank reads data
-        group: of all ranks, on the host; None: this process is alone
+        agreement: with the other ranks
 
     Returns:
         The feed, and this rank's end of the cache, to be closed after it.
@@ -569,7 +570,6 @@ def open_feed(
     Raises:
         InputError: the data or the sampler will not do, or are not the same on every rank
     """
-    agreement = Agreement(world.rank, world.size, group)
     # A sampler is asked on rank 0 too, should it read nothing: somebody must know the data.
     dataset, fault = None, None
     said: tuple[bool, int | None] | None = None
