@@ -508,8 +508,7 @@ def assemble(
     )
     noise = None
     if gradient_noise:
-        second_moment = reductions.second_moment
-        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=second_moment)
+        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=updater.second_moment)
         reductions.gradient_noise = noise
     parts = () if capture is None else segment_ops(capture.graph, strategy)
     exchanged = {} if capture is None else capture.graph.exchanged(parts)

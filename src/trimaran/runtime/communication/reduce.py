@@ -94,35 +94,6 @@ class Reductions:
         self.gradient_noise: GradientNoise | None = None
         self.settled: Callable[[], None] | None = None
 
-    @property
-    def updater(self) -> Updater:
-        """The update of this rank."""
-        return self._updater
-
-    @property
-    def optimizer(self) -> str:
-        """Name of the optimizer's class; empty where this rank updates nothing."""
-        return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
-
-    @property
-    def learning_rate(self) -> float | None:
-        """That of the optimizer's first group; None where this rank updates nothing."""
-        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
-
-    def end_epoch(self, metric: float) -> None:
-        """One step of a schedule that follows a metric, where this rank has one."""
-        self._updater.end_epoch(metric)
-
-    @property
-    def torch_optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer; None where this rank updates nothing."""
-        optimizer: torch.optim.Optimizer | None = self._updater.optimizer
-        return optimizer
-
-    def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
-        """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
-        return self._updater.second_moment(parameter)
-
     def run(self, instruction: Instruction, state: State) -> None:
         """Run a collective, by its kind and label."""
         if instruction.kind is Kind.BROADCAST:

@@ -59,7 +59,7 @@ def microbatch_sizes(samples: int, *, replicas: int, microbatches: int) -> tuple
     return tuple(split_evenly(share, used) + empty for share in split_evenly(samples, replicas))
 
 
-def cut_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
+def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
     """Cut a rank's share of a global batch into microbatches.
 
     Args:

@@ -318,8 +318,8 @@ def rate_limited_network(link: Link | None, uplink: Uplink | None = None, *, ran
             nodes=uplink.nodes,
         )
     links = [link] if uplink is None else [link, uplink.link]
-    for one in links:
-        check_link(one, ranks)
+    for limited in links:
+        check_link(limited, ranks)
     tools = {name: find_tool(name) for name in ("ip", "tc")}
     # A bridge does not split packets.
     packet = max(map(packet_bytes, links))

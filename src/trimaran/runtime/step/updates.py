@@ -32,6 +32,10 @@ class Updater:
         traits: of the optimizer over all parameters, where this rank has some of them, or parts; None: it has all
         measured: nothing is trained, the update is timed: without schedule, and hooks on the optimizer do not fire
 
+    Attributes:
+        optimizer: of torch, or another one of its form; None: this rank updates nothing
+        schedule: of the learning rate; None: there is none
+
     Raises:
         InputError: the job fails to make its optimizer or its schedule, the optimizer needs a closure, it holds none of
             the parameters or others than it may, or it would do another thing than over all parameters
@@ -77,6 +81,11 @@ class Updater:
             )
         self.schedule = make_schedule(job, self.optimizer)
         self._by_metric = self.schedule is not None and takes_metric(self.schedule)
+
+    @property
+    def name(self) -> str:
+        """Name of the optimizer's class; empty where this rank updates nothing."""
+        return "" if self.optimizer is None else type(self.optimizer).__name__
 
     def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
         """What the optimizer has in the place of a parameter of this rank."""
