@@ -22,7 +22,7 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
-from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.step.updates import Updater, local_part
 
 Kind = Literal["parameter", "buffer", "gradient", "optimizer"]
 EVERYTHING: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer")
@@ -139,7 +139,9 @@ class StateGatherer:
             parameters: those that are updated on this rank
         """
         self._gradients = {
-            id(parameter): _on_host(_local(parameter.grad)) for parameter in parameters if parameter.grad is not None
+            id(parameter): _on_host(local_part(parameter.grad))
+            for parameter in parameters
+            if parameter.grad is not None
         }
 
     def forget_gradients(self) -> None:
@@ -224,12 +226,12 @@ class StateGatherer:
                 local.dtype,
                 (world.rank,) if layout is None else layout.ranks,
                 spare=spare,
-                prints=_fingerprint(_local(local)) if copies else None,
+                prints=_fingerprint(local_part(local)) if copies else None,
             )
             return piece.what, (piece, lambda: local if layout is None else layout.whole(local.to(world.device)))
 
         for name, parameter in parameters.items():
-            local, layout = _local(parameter.detach()), sharing.get(name)
+            local, layout = local_part(parameter.detach()), sharing.get(name)
             if "parameter" in kinds:
                 yield found("parameter", name, "", local, layout)
             if "gradient" in kinds and id(parameter) in self._gradients:
@@ -249,7 +251,9 @@ class StateGatherer:
             if "parameter" in kinds:
                 for name, parameter in self._model.named_parameters():
                     if name not in parameters:
-                        yield found("parameter", name, "", _local(parameter.detach()), sharing.get(name), spare=True)
+                        yield found(
+                            "parameter", name, "", local_part(parameter.detach()), sharing.get(name), spare=True
+                        )
             if "buffer" in kinds:
                 for name, buffer in self._model.named_buffers():
                     if name not in buffers:
@@ -413,8 +417,6 @@ class _Spread(Protocol):
 
     def full_tensor(self) -> torch.Tensor: ...
 
-    def to_local(self) -> torch.Tensor: ...
-
     @property
     def shape(self) -> torch.Size: ...
 
@@ -429,10 +431,6 @@ def _plain(value: Any) -> Any:
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, _Spread) else tensor
 
 
 def _on_host(tensor: torch.Tensor | None) -> Any:

@@ -20,7 +20,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels, InFlight, pack, unpack
+from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
 from trimaran.runtime.communication.compression import Wire
 from trimaran.runtime.communication.hierarchical import Levels
 from trimaran.runtime.launch.world import World
@@ -203,9 +203,7 @@ class Reductions:
         def store() -> None:
             state.mean, state.used = own[:2], own[2:]
 
-        start = self._recorder.stamp()
-        work = self._channels.all_reduce(own, instruction.group)
-        self._in_flight.add(instruction, [work], [own], start=start, blocking=True).finish = store
+        self._sum(instruction, own).finish = store
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
         self._add_up(instruction, state, own_metric(state, self._world.device))
@@ -214,9 +212,7 @@ class Reductions:
         def store() -> None:
             state.mean = own
 
-        start = self._recorder.stamp()
-        work = self._channels.all_reduce(own, instruction.group)
-        self._in_flight.add(instruction, [work], [own], start=start, blocking=True).finish = store
+        self._sum(instruction, own).finish = store
 
     def _norm(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -229,9 +225,7 @@ class Reductions:
         def store() -> None:
             state.norm = squared[0]
 
-        start = self._recorder.stamp()
-        work = self._channels.all_reduce(squared, instruction.group)
-        self._in_flight.add(instruction, [work], [squared], start=start, blocking=True).finish = store
+        self._sum(instruction, squared).finish = store
 
     def _tie(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -243,9 +237,13 @@ class Reductions:
             raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
         gradient = found.contiguous()
         parameter.grad = gradient
+        self._sum(instruction, gradient)
+
+    def _sum(self, instruction: Instruction, tensor: torch.Tensor) -> Pending:
+        """Start to add a tensor up over the group of an instruction, in place."""
         start = self._recorder.stamp()
-        work = self._channels.all_reduce(gradient, instruction.group)
-        self._in_flight.add(instruction, [work], [gradient], start=start, blocking=True)
+        work = self._channels.all_reduce(tensor, instruction.group)
+        return self._in_flight.add(instruction, [work], [tensor], start=start, blocking=True)
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""

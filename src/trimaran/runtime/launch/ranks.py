@@ -37,9 +37,7 @@ from trimaran.base.errors import InputError
 from trimaran.machine.types import Link
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
 from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
-from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice, World, join_world
-
-__all__ = ["Event", "World", "join_world", "launch"]
+from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
 

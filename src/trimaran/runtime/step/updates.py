@@ -231,9 +231,10 @@ def _drop_others(optimizer: Any, parameters: Sequence[nn.Parameter]) -> None:
 
 def _gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """What this rank has of the gradients."""
-    return [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    return [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # Only a tensor that is sharded over ranks has a local part.
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor: its shard of a DTensor, else the tensor."""
+    # Not by its class, which takes long to import.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

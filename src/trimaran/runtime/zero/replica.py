@@ -34,6 +34,7 @@ from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
 from trimaran.runtime.parts.replica import WholeModel
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 
 
@@ -153,7 +154,7 @@ class ShardedReplica(WholeModel):
         self._notes.settle()
         for parameter, gradient in before:
             if parameter.grad is not None:
-                _local(gradient).add_(_local(parameter.grad))
+                local_part(gradient).add_(local_part(parameter.grad))
             parameter.grad = gradient
         if completing:
             self._forwards = self._backwards = 0
@@ -291,13 +292,7 @@ def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:
     shares = torch.chunk(whole, tensor.device_mesh.size(), dim=0)
     rank = tensor.device_mesh.get_local_rank()
     if rank < len(shares):
-        _local(tensor).copy_(shares[rank])
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The shard of this rank."""
-    shard: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return shard
+        local_part(tensor).copy_(shares[rank])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
