@@ -1,10 +1,10 @@
 """Costs of strategies that a library runs: a few steps of the strategy are run on all ranks.
 
-Sharded operations (DTensor), sharded state (FSDP2) and backwards split into dgrad and wgrad have an overhead that neither
-single operations nor the plain model show. So a few steps of the very program are run on all ranks, and the time of its
-forwards and backwards is noted; communication inside them counts, as it does in the program. From that follows what the
-whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are as long as the
-measured ones. The longer update of such tensors is counted with the backward before it.
+Sharded operations (DTensor), sharded state (FSDP2) and backwards split into dgrad and wgrad have an overhead that
+neither single operations nor the plain model show. So a few steps of the very program are run on all ranks, and the
+time of its forwards and backwards is noted; communication inside them counts, as it does in the program. From that
+follows what the whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are
+as long as the measured ones. The longer update of such tensors is counted with the backward before it.
 """
 
 import time

@@ -13,8 +13,8 @@ The noise of runs: one small program is run several times, each time with fresh 
     ...
 
 The program is LeNet on random images. The runtime runs it as it runs a user's job. Two runs differ in the addresses of
-their memory, the cores of their ranks and the other work of the machine. A larger network is disturbed less. The noise of
-a pipeline is not measured.
+their memory, the cores of their ranks and the other work of the machine. A larger network is disturbed less. The noise
+of a pipeline is not measured.
 """
 
 import functools

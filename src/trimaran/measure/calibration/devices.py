@@ -9,10 +9,10 @@ spread over the measuring time; the median is a cost, and becomes a rate:
     axpy       y += a * x: both vectors read, one written
     operator   the sum of two tensors of one element: all of it is Python, dispatch and allocation
 
-None of these figures enters a price, because prices are measured operation by operation. They describe the machine. Runs
-inside the ranks; imports torch.
+None of these figures enters a price, because prices are measured operation by operation. They describe the machine.
+Runs inside the ranks; imports torch.
 
-The clock of compute. On a CPU it counts only while the rank's thread computes, so that the costs of a job do not contain
+The clock of compute. On a CPU it counts only while the rank's thread computes, so that costs of a job do not contain
 other programs: predictions are for a machine that is otherwise idle. Where there are more ranks than cores, waiting for
 a core is part of the cost, and the clock is the wall clock. On a GPU it is the device's clock.
 

@@ -21,8 +21,8 @@ Runs inside the ranks; imports torch.
 
 The time of a rank's thread for a transfer: packing, posting, and storing what arrived.
 
-On a CPU that thread computes nothing meanwhile, so the rank loses this time even where the transfer itself overlaps with
-compute. It is measured with the runtime's records of pending communication, by the clock of the thread, while the
+On a CPU that thread computes nothing meanwhile, so the rank loses this time even where the transfer itself overlaps
+with compute. It is measured with the runtime's records of pending communication, by the clock of the thread, while the
 transfer overlaps with compute as it does in a pipeline:
 
     rank 0   ──barrier──┤ compute ┤ send ┤ compute ────────────┤ wait ┤      send + wait is the sample
@@ -35,9 +35,9 @@ The time of a rank's thread for a compressed bucket of gradients, while every ra
     encode    from a complete bucket to what is sent
     decode    from the sums to the bucket, with what PowerSGD computes between its two sums
 
-The codecs are those of the runtime, without a process group: their time does not depend on the sums. The unit of PowerSGD
-is one matrix. Buckets are taken in turn from more memory than most caches hold, as the gradients of a backward and the
-errors of the step before are.
+The codecs are those of the runtime, without a process group: their time does not depend on the sums. The unit of
+PowerSGD is one matrix. Buckets are taken in turn from more memory than most caches hold, as the gradients of a backward
+and the errors of the step before are.
 
 Runs inside the ranks; imports torch.
 """

@@ -93,7 +93,7 @@ def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multipl
         batches: full global batches of an epoch, at least one; the first is that of the synthetic steps
         rounds: at most
         lead: steps at the start of a block that do not count
-        multiple: the number of steps that count in a block is a multiple of it, as the batches of several workers come together
+        multiple: the steps of a block that count are a multiple of it, as batches of several workers come together
 
     Returns:
         The rounds, without a cold block where the epoch has no further batches.

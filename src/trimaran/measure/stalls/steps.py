@@ -10,8 +10,8 @@ interpreter between two instructions, and whatever else is not measured.
 
 Why a step waits for its loading: reading, preparing, or the copy to the device.
 
-Where the training's thread loads, its times are known. Where workers load, the thread only waits; its wait is shared out
-to reading and preparing in the proportion of the workers' times.
+Where the training's thread loads, its times are known. Where workers load, the thread only waits; its wait is shared
+out to reading and preparing in the proportion of the workers' times.
 
 Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late.
 
@@ -23,8 +23,8 @@ the rank could go on:
     rank 0   F ██ B ████ b0 ▒▒▒▒▒▒ b1 ▒▒▒│ U      7 = 3 communication + 4 synchronization
     rank 1   F ██ B ████████ b0 ▒ b1 ▒▒  │ U      3 communication
 
-A message has two ends. Before both have posted it, a rank that waits does so for the other rank; after that for the link.
-Packing and posting, which come first, are communication.
+A message has two ends. Before both have posted it, a rank that waits does so for the other rank; after that for the
+link. Packing and posting, which come first, are communication.
 """
 
 from bisect import bisect_right
