@@ -192,7 +192,7 @@ def _run_rounds(
 
 
 def _flying(executor: MemoryExecutor) -> AbstractContextManager[object]:
-    executor.flight()
+    executor.begin_forward()
     return executor.hooks()
 
 
