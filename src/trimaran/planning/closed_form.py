@@ -164,8 +164,8 @@ class ClosedForms(CatalogBackend):
             notes.append("compressing gradients was not tried: closed forms send them whole")
         if self.request.software is None:
             notes.append(
-                f"software assumed: fused kernels, as in Megatron of {found.task.program.year:g}; --software pytorch "
-                "prices eager PyTorch, by which plans of up to 64 devices are simulated"
+                f"software assumed: Megatron of {found.task.program.year:g} with its fused kernels; plans of up to 64 "
+                "devices are simulated for eager PyTorch, which is slower, and take --software megatron too"
             )
         if self.request.batch is None and not self.request.asks_for_outlook:
             notes.append(f"no --batch was given: {cell.batch} sequences of {self.shape.sequence} tokens are taken")

@@ -471,7 +471,7 @@ def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
         "global_batch_size": task.batch,
         "precision": task.program.precision,
         "precision_source": planned.request.precision_source,
-        "software": f"{'megatron' if task.program.fused else 'pytorch'} {task.program.year:g}",
+        "software": f"megatron {task.program.year:g}",
         "rule": rule_of_search(found, goal=goal_of_plan(planned.outlook)),
         "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
         "candidates": [

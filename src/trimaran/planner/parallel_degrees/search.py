@@ -113,7 +113,7 @@ def search_divisions(
         machine: nodes and fabric
         batch: sequences of a step, of all replicas
         precision: of products: "bf16", "fp16" or "fp8"
-        software: "megatron", whose kernels are fused, or eager "pytorch"; None: Megatron of today
+        software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
         limits: where the search ends
         pins: what the user has decided
@@ -170,33 +170,22 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     Args:
         device: old ones compute attention as two batched products
         precision: of products
-        software: a framework and its year; None: Megatron of 2025, on old devices of 2022
+        software: Megatron and its year; None: of 2025, on old devices of 2022
 
     Raises:
         InputError: another framework
     """
-    early = device.architecture in _EARLY
-    framework = "megatron" if software is None else software.framework
-    if framework not in ("megatron", "pytorch"):
+    if software is not None and software.framework != "megatron":
         raise InputError(
-            f'the analytical model of transformers has figures of "megatron" (fused kernels) and "pytorch" (eager), '
-            f'not of "{framework}": ask for --software megatron or pytorch',
+            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
+            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
+            "and 5 billion parameters, where every operation is priced under any software",
             code="software.not-priced",
-            software=framework,
+            software=software.framework,
         )
+    early = device.architecture in _EARLY
     year = (2022.0 if early else 2025.0) if software is None else software.year
-    fused = framework == "megatron"
-    return Program(
-        precision=precision,
-        attention="fused" if not early and (fused or year >= _FUSED_ATTENTION) else "unfused",
-        fused=fused,
-        tensor_overlaps=fused and not early,
-        year=year,
-    )
-
-
-_FUSED_ATTENTION = 2023.2
-"""Since when PyTorch has fused attention: version 2.0."""
+    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
 
 
 def search_task(task: DivisionTask, *, time_limit_s: float = TIME_LIMIT_S) -> DivisionSearch:
