@@ -1,23 +1,22 @@
-"""What moves bytes between the device and the host, beside the computation.
+"""Copies between the device and the host, while operations run.
 
 Two lanes, one for each direction; the copies of a lane run in the order in which they were asked for. Everything above
-this protocol is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
-a CPU the lanes are threads, and the thread that waits stands still.
+`CopyEngine` is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
+a CPU the lanes are threads, and the thread that waits blocks.
 
-    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then lets go)
+    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then releases)
                                    │                         ▲
     d2h                            └─▶ copy ═════════════════╝
 
 A copy reads its source as the operations issued so far leave it. It holds both ends until it has ended.
 
-Copies on a CPU: two threads, in place of the two copy engines of a GPU.
+On a CPU two threads take the place of the two copy engines of a GPU. Device and host are the same memory here, so
+nothing is gained; but every byte is copied, in another thread, while operations run. So an error in the order of
+operations and copies shows on a CPU, and a GPU adds speed only.
 
-Device and host are the same memory here, so that nothing is gained; but every byte is really copied, in another thread,
-while operations run. What is wrong in the order of things shows on a CPU then, and nothing but speed is left to a GPU.
+On a GPU there is a stream for each direction, and events.
 
-Copies on a GPU: a stream for each direction, and events.
-
-    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is let go
+    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is released
     d2h                            └▶ copy ═════● saved
     compute   empty ●─┐ free         unpack ▒ waits for `loaded`, in the stream
     h2d               └▶ copy ═════● loaded
@@ -26,16 +25,15 @@ Points that matter:
 
 1. `ready` is recorded on the compute stream, which is read before a copy stream is made current. Inside the block of a
    copy stream the current stream is that one, and an event on it would wait for nothing.
-2. Only events are waited for. A tensor is never recorded on a stream: memory that is let go after the compute stream
+2. Only events are waited for. A tensor is never recorded on a stream: memory that is released after the compute stream
    waits for its copy may be used again by that stream at once.
-3. Memory for what comes back is taken from the compute stream's pool, not from one of the copy streams, so that no pool
-   grows beside it. It may still be in use by operations before it: the copy waits for `free`.
-4. The two streams live as long as the engine. New streams would each bring a pool of their own.
+3. Memory for what comes back is taken from the compute stream's pool, so that the copy streams need no pools. It may
+   still be in use by operations before it: the copy waits for `free`.
+4. The two streams live as long as the engine. New streams would each bring a pool.
 5. The stream that waits is the current one of the thread that asks, which in a backward is the one of the forward.
 
-Puts bytes aside in an arena while a step is recorded: recording and execution then share one piece of host memory.
-
-A copy is waited for at once: what is recorded may be written or freed as soon as its bytes are aside.
+`ArenaStore` saves bytes in an arena while a step is recorded: recording and execution then share one piece of host
+memory. It waits for each copy at once: what is recorded may be written or freed as soon as its bytes are saved.
 """
 
 import ctypes
@@ -43,6 +41,7 @@ import queue
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -65,14 +64,14 @@ class Copy(Protocol):
         """Operations issued by this thread from now on come after the copy.
 
         Returns:
-            Time that this thread stood still [s]; on a GPU it does not.
+            Time for which this thread blocked [s]; on a GPU it does not.
 
         Raises:
             ExecutionError: the copy failed
         """
 
     def order(self) -> None:
-        """Operations issued from now on come after the copy, without standing still and without raising."""
+        """Operations issued from now on come after the copy, without blocking and without raising."""
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -81,42 +80,66 @@ class Copy(Protocol):
         """Do something once it has ended: at once if it has, perhaps in another thread, or at a later copy."""
 
 
-class CopyEngine(Protocol):
+class CopyEngine(ABC):
     """The two lanes of a device.
 
-    Attributes:
+    Args:
         device: whose memory it copies from and to
+
+    Attributes:
+        device: the same
     """
 
-    device: torch.device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """Device memory for the operations issued from now on, such as a copy back may fill."""
+        """Device memory for the operations issued from now on (point 3), such as a copy back may fill.
+
+        On a CPU a dispatch mode sees it, as it sees that of operations.
+        """
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
 
     def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> Copy:
-        """Start to copy to the host.
+        """Start to copy to the host, behind what the current stream has been given.
 
         Args:
             storage: on the device
             slot: on the host; as many bytes as it has are copied
             offset: first byte of the storage that is copied [bytes]
         """
+        return self.copy(TO_HOST, storage, slot, offset)
 
     def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> Copy:
-        """Start to copy to the device.
+        """Start to copy to the device, behind what the current stream has been given.
 
         Args:
             slot: on the host
             storage: on the device
             offset: first byte of the storage that is filled [bytes]
         """
+        return self.copy(TO_DEVICE, storage, slot, offset)
+
+    @abstractmethod
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> Copy:
+        """Start to copy on a lane.
+
+        Args:
+            lane: `TO_HOST` or `TO_DEVICE`
+            storage: on the device
+            slot: on the host
+            offset: first byte of the storage [bytes]
+        """
 
     def sweep(self) -> None:
-        """Do what was to be done after copies that have ended, where nobody else does."""
+        """Do what was to be done after copies that have ended, where no thread does it."""
+        return
 
     def capturing(self) -> bool:
         """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
+        return False
 
+    @abstractmethod
     def close(self) -> None:
         """End the lanes after what was asked for has been copied. Closing twice is allowed."""
 
@@ -157,7 +180,7 @@ class HostCopy:
         self._error: BaseException | None = None
 
     def wait(self) -> float:
-        """Stand still until it has ended."""
+        """Block until it has ended."""
         stalled_s = 0.0
         if not self._ended.is_set():
             start_ns = time.perf_counter_ns()
@@ -272,15 +295,12 @@ class _Lane:
             slot.coding.load(theirs, ours)
 
 
-class HostEngine:
+class HostEngine(CopyEngine):
     """The CPU as a device.
 
     Args:
         delay: called around each copy; tests stretch copies with it, to find what does not wait for them
         codec: codes what is offloaded, in the copy threads; None: bytes go as they are
-
-    Attributes:
-        device: the CPU
 
     Example:
         >>> import torch
@@ -295,27 +315,12 @@ class HostEngine:
     """
 
     def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
-        self.device = torch.device("cpu")
+        super().__init__(torch.device("cpu"))
         self._lanes = {name: _Lane(name, delay, codec) for name in (TO_HOST, TO_DEVICE)}
 
-    def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """Memory that a dispatch mode sees, as it sees that of operations."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
-
-    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> HostCopy:
-        """Start to copy to the host."""
-        return self._lanes[TO_HOST].put(storage, offset, slot)
-
-    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> HostCopy:
-        """Start to copy to the device."""
-        return self._lanes[TO_DEVICE].put(storage, offset, slot)
-
-    def sweep(self) -> None:
-        """Nothing: the threads do it."""
-
-    def capturing(self) -> bool:
-        """Never."""
-        return False
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> HostCopy:
+        """Start to copy in a thread."""
+        return self._lanes[lane].put(storage, offset, slot)
 
     def close(self) -> None:
         """End the threads."""
@@ -354,14 +359,11 @@ class CudaCopy:
             self._engine.later(self._ended, action)
 
 
-class CudaEngine:
+class CudaEngine(CopyEngine):
     """The copy engines of a GPU.
 
     Args:
         device: "cuda" or "cuda:<n>"
-
-    Attributes:
-        device: with its number
 
     Raises:
         EnvironmentProblem: torch sees no such device
@@ -372,22 +374,10 @@ class CudaEngine:
             raise EnvironmentProblem("torch sees no CUDA device here. Use HostEngine on a CPU.")
         wanted = torch.device(device)
         index = torch.cuda.current_device() if wanted.index is None else wanted.index
-        self.device = torch.device("cuda", index)
+        super().__init__(torch.device("cuda", index))
         self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
         self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
         self._open = True
-
-    def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """From the pool of the current stream (point 3)."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
-
-    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> CudaCopy:
-        """Start to copy to the host, behind what the current stream has been given."""
-        return self._copy(TO_HOST, storage, slot, offset)
-
-    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> CudaCopy:
-        """Start to copy to the device, behind what the current stream has been given."""
-        return self._copy(TO_DEVICE, storage, slot, offset)
 
     def sweep(self) -> None:
         """What was to be done after copies that have ended. They end in order on each stream, not on both."""
@@ -415,7 +405,8 @@ class CudaEngine:
             stream.synchronize()
         self.sweep()
 
-    def _copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
+        """Start to copy on a stream."""
         if not self._open:
             raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
         # Point 1: before the copy stream is made current.

@@ -5,15 +5,13 @@
 
 The n-th pack and the n-th unpack are the program counter: what a step packs is the same each time, so a tick is known
 by its number, and its tensor's shape, stride, offset and dtype say whether it really is the one that was planned for.
-If not, the forward pass goes on without its plan, right but slow, and whoever owns the executor is told.
+If not, the forward pass goes on without its plan, right but slow, and the owner of the executor is told.
 
-What is outside of the plan is as autograd has it: what a checkpoint packs while it recomputes inside a backward,
+Outside of the plan, autograd keeps tensors as usual: what a checkpoint packs while it recomputes inside a backward,
 wrapper subclasses, sparse tensors, views with a conjugation or sign to be applied.
 
-The block in which autograd's saved tensors go through the runtime, and what it cannot be combined with.
-
-`torch.func` transforms refuse hooks of saved tensors, and what is captured into a CUDA graph is replayed with the
-addresses that it had, so that nothing may move. Both are said where they happen, with the way out.
+Two things cannot be combined with the hooks: `torch.func` transforms refuse hooks of saved tensors, and a CUDA graph is
+replayed with the addresses of its capture, so that nothing may move. Errors say so, and what to do instead.
 """
 
 import functools
@@ -34,7 +32,7 @@ from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.planned import Planned
 from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
-from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence, Tally
+from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence
 from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
 from trimaran.memory_hooks.units import ForwardPass, Handle, Kept
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
@@ -100,7 +98,7 @@ class MemoryExecutor:
         plan: made from the recording's trace
         engine: copies; stays the caller's, as the arena does
         arena: memory on the host
-        keep: tensors that must stay when there is no plan, beside those that the recording names: parameters, buffers
+        keep: tensors that must stay when there is no plan, in addition to those of the recording: parameters, buffers
         smallest_bytes: storages below it stay when there is no plan [bytes]
         on_mismatch: told once for each forward pass that has left its plan
         observe: called at each tick of the plan with its moment, after its steps
@@ -129,10 +127,9 @@ class MemoryExecutor:
             check_device(recording.trace.device, engine)
         self._externals = None if recording is None else Externals(recording, plan)
         self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
-        self._tally = Tally()
         if repeat_recipe is None:
             repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
-        self._residence = Residence(engine, arena, repeat_recipe, self._tally, self._externals)
+        self._residence = Residence(engine, arena, repeat_recipe, self._externals)
         self._planned = Planned(self._residence, observe, self._externals)
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
@@ -144,7 +141,7 @@ class MemoryExecutor:
         self._verify = False
         self._in_backward: ForwardPass | None = None
         self._current = self._begin(0)
-        self._tally.forward_passes = 0
+        self._residence.done = MemoryStatistics()
 
     @classmethod
     def without_plan(cls, engine: CopyEngine, arena: HostArena, **options: Any) -> "MemoryExecutor":
@@ -173,11 +170,11 @@ class MemoryExecutor:
         Args:
             accounted_peak_bytes: peak of the device as it was seen [bytes]
         """
-        arena = self._residence.arena
-        result = self._tally.result(arena.use(), self._predicted, accounted_peak_bytes)
-        arena.start_peak()
-        self._tally.clear()
-        return result
+        done, self._residence.done = self._residence.done, MemoryStatistics()
+        done.arena = self._residence.arena.use()
+        done.predicted_peak_bytes, done.accounted_peak_bytes = self._predicted, accounted_peak_bytes
+        self._residence.arena.start_peak()
+        return done
 
     def confirm(self) -> None:
         """See that recipes made the bytes that were there, before gradients are used: on a GPU this is known late.
@@ -224,7 +221,7 @@ class MemoryExecutor:
                 position = forward.position
                 if position < len(schedule.order) and schedule.order[position] == index:
                     forward.position = position + 1
-                    self._tally.moment = schedule.moments[position]
+                    self._residence.moment = schedule.moments[position]
                     if schedule.steps[position] or self._observe is not None:
                         self._planned.run(forward, schedule.steps[position], schedule.moments[position])
                 else:
@@ -239,7 +236,7 @@ class MemoryExecutor:
             tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
         else:
             tensor = packed.give()
-        self._tally.moment = -1
+        self._residence.moment = -1
         return tensor
 
     def _pack_planned(
@@ -257,7 +254,7 @@ class MemoryExecutor:
             if forward.deferred:
                 self._planned.release_late(forward)
         self._planned.run(forward, tick.steps, tick.moment)
-        self._tally.moment = -1
+        self._residence.moment = -1
         return handle or self._kept_handle(tensor, forward, index)
 
     def _pack_beyond(self, tensor: torch.Tensor, forward: ForwardPass, inside: bool) -> Any:
@@ -287,9 +284,9 @@ class MemoryExecutor:
             self._current = self._begin(forward.microbatch)
             self._current.restarts = forward.restarts + 1
             return self.pack(tensor)
-        self._tally.mismatches += 1
+        self._residence.done.mismatches += 1
         if schedule is not None and forward.packs < len(schedule.packs):
-            self._tally.strangers += schedule.packs[forward.packs].looks_like(tensor)
+            self._residence.done.strangers += schedule.packs[forward.packs].looks_like(tensor)
         self._reactive.give_up(forward)
         if self._on_mismatch is not None:
             self._on_mismatch(forward.packs, what)
@@ -307,7 +304,7 @@ class MemoryExecutor:
         return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
 
     def _begin(self, microbatch: int) -> ForwardPass:
-        self._tally.forward_passes += 1
+        self._residence.done.forward_passes += 1
         return ForwardPass(self._schedule, microbatch=microbatch, verify=self._verify)
 
 

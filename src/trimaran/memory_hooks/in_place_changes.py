@@ -1,4 +1,4 @@
-"""Tells whether a tensor was changed after autograd packed it, and says so as autograd does.
+"""Whether a tensor was changed after autograd packed it, with the error that autograd raises.
 
 Autograd compares versions before it uses a saved tensor, but not of one that hooks have packed. A witness shares the
 version counter of the tensor without its memory, so that a change is seen also after the memory was let go.
@@ -139,7 +139,7 @@ def _nothing(device: torch.device) -> torch.Tensor:
 
 @cache
 def _example(anomaly: bool) -> str:
-    """The message of this torch, provoked once, in a thread of its own: hooks and modes belong to a thread."""
+    """The message of this torch, provoked once, in another thread: hooks and modes belong to a thread."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(_provoke, anomaly).result()
 

@@ -12,7 +12,7 @@ difference. `state_dict` has copies of the values on the host.
 Refused: optimizers that do not treat parameters one by one, and sharded parameters, whose state FSDP2 can itself keep
 on the host (its CPUOffloadPolicy). Loading a state dict brings all state to the device for a moment, as torch does it.
 
-One tensor of optimizer state: its bytes on the host, its visits to the device.
+Each tensor of state has a slot on the host:
 
     host     slot ═══ load ══╗                 ╔══ save ═══▶ slot
     device                   ╚▶ storage, step ─╝             (let go once the copy has ended)
@@ -76,7 +76,7 @@ def fill_buckets(groups: Sequence[Group], nbytes: int) -> list[Bucket]:
 
     Args:
         groups: of the optimizer
-        nbytes: parameters of a bucket [bytes]; a larger parameter has a bucket of its own
+        nbytes: parameters of a bucket [bytes]; a larger parameter has its own bucket
 
     Example:
         >>> parameters = [torch.zeros(size, requires_grad=True) for size in (2, 2, 8, 1)]
@@ -170,7 +170,7 @@ class Place:
 
 
 def can_leave(value: Any, device: torch.device) -> bool:
-    """Whether a value of the state is worth a copy: a plain tensor on the device that fills a storage of its own.
+    """Whether a value of the state is worth a copy: a plain tensor on the device, alone in its storage.
 
     Args:
         value: of the state of a parameter
@@ -408,7 +408,3 @@ def _wait(leaving: list[Leaving]) -> None:
     for _, copy in leaving:
         copy.wait()
     leaving.clear()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Optimizer state that lives on the host and visits the device bucket by bucket, for the length of its update

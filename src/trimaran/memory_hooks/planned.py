@@ -155,7 +155,8 @@ class Planned:
         unit.versions = versions
         unit.checking = plan.recipe is not None and (forward.verify or other_numbers)
         if other_numbers:
-            self._residence.tally.renumbered.add(plan.number)
+            done = self._residence.done
+            done.renumbered = tuple(sorted({*done.renumbered, plan.number}))
         forward.units[plan.number] = unit
         return unit
 
@@ -176,7 +177,7 @@ class Planned:
             moment: of the tick
         """
         residence = self._residence
-        residence.tally.moment = moment
+        residence.moment = moment
         made = []
         for kind, number in steps:
             unit = forward.units.get(number)
@@ -189,7 +190,7 @@ class Planned:
             elif kind is Kind.RELEASE:
                 if not residence.release(unit, forward.sources_of(unit.planned_reads)):
                     forward.deferred.append(unit)
-                    residence.tally.kept += 1
+                    residence.done.kept += 1
             elif kind is Kind.PREFETCH:
                 residence.fetch(unit)
             else:

@@ -1,10 +1,10 @@
-"""What is done without a plan: each large storage goes to the host once nobody else holds it, and returns when needed.
+"""Offload without a plan: each large storage goes to the host once nobody else holds it, and returns when needed.
 
 It is slow and right. A step goes on like this when it does not pack what its plan was made for.
 
 Nothing is known here of what comes: a storage may still be written after autograd has packed a part of it. The cell of
 an LSTM packs its first gate before it computes the second one, in place and in the same storage, and the version of the
-first gate does not tell, as gates have versions of their own. So bytes are copied when they are final: when only the
+first gate does not tell, as each gate has its version. So bytes are copied when they are final: when only the
 unit holds the storage, nobody is left who could write it. What others hold until the backward takes no memory of its
 own, and stays as it is.
 """

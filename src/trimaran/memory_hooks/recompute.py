@@ -1,4 +1,4 @@
-"""Runs the operations of a recipe again, to make a storage as it was.
+"""Recomputes a storage: runs the operations of its recipe.
 
     sources ──▶ call ──▶ call ──▶ call ──▶ the recipe's storage
                  what no later call reads is let go at once
@@ -43,7 +43,7 @@ class RecipeLike(Protocol):
 
 
 def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Storages:
-    """Make a recipe's storage again.
+    """Recompute the storage of a recipe.
 
     Args:
         recording: whose calls to run
@@ -94,7 +94,7 @@ class _Sources:
             storage = self.recording.externals[number]()
         if storage is None:
             raise ExecutionError(
-                f"storage {self.target} cannot be made again: its recipe reads storage {number}, which is not there. "
+                f"storage {self.target} cannot be recomputed: its recipe reads storage {number}, which is not there. "
                 "Give it in `sources`",
                 code="recompute.missing-source",
                 storage=self.target,
@@ -116,7 +116,7 @@ def _run(call: Call, sources: _Sources) -> None:
     foreign = written - sources.made.keys()
     if foreign:
         raise ExecutionError(
-            f"storage {sources.target} cannot be made again: {call.op} would change storages {sorted(foreign)}, "
+            f"storage {sources.target} cannot be recomputed: {call.op} would change storages {sorted(foreign)}, "
             "which its recipe does not make",
             code="recompute.changes-storages",
             storage=sources.target,
@@ -142,7 +142,7 @@ def _call(recording: Recording, moment: int, storage: int) -> Call:
     if call is None:
         event = recording.trace.events[moment]
         raise ExecutionError(
-            f"storage {storage} cannot be made again: {getattr(event, 'name', 'a tick')} at moment {moment} cannot be "
+            f"storage {storage} cannot be recomputed: {getattr(event, 'name', 'a tick')} at moment {moment} cannot be "
             "repeated",
             code="recompute.not-repeatable",
             storage=storage,

@@ -172,27 +172,21 @@ class PackTick:
 
     Attributes:
         moment: of the tick
-        shape: expected
-        stride: expected [elements]
-        offset: expected [elements]
-        dtype: expected
+        view: how the tensor looks at its storage
+        dtype: of the view, as torch has it
         node: name of the node that made the tensor
         before: unpacks that come before it
         unit: what the storage is to the plan; None: the tensor is simply kept
-        view: of the tensor
         steps: to do first
         external: the parameter or buffer that it is, where recipes depend on its being the same; None: of no matter
     """
 
     moment: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    view: View
     dtype: torch.dtype
     node: str
     before: int
     unit: UnitPlan | None
-    view: View
     steps: Steps = ()
     external: "weakref.ref[torch.UntypedStorage] | None" = None
 
@@ -204,10 +198,10 @@ class PackTick:
     def looks_like(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor looks like the one that was planned for, be it that one or not."""
         return (
-            tensor.shape == self.shape
+            tensor.shape == self.view.shape
             and tensor.dtype is self.dtype
-            and tensor.stride() == self.stride
-            and tensor.storage_offset() == self.offset
+            and tensor.stride() == self.view.stride
+            and tensor.storage_offset() == self.view.offset
         )
 
 
@@ -262,14 +256,11 @@ def make_schedule(
             packs.append(
                 PackTick(
                     moment=tick.moment,
-                    shape=tick.view.shape,
-                    stride=tick.view.stride,
-                    offset=tick.view.offset,
+                    view=tick.view,
                     dtype=dtype_of(tick.view.dtype),
                     node=tick.node,
                     before=before,
                     unit=units.get(tick.storage),
-                    view=tick.view,
                     steps=steps.get(tick.moment, ()),
                     external=(externals or {}).get(tick.storage) if tick.storage in fixed else None,
                 )

@@ -25,7 +25,7 @@ MEMORY_KINDS = frozenset({Kind.OFFLOAD, Kind.RELEASE, Kind.PREFETCH, Kind.RECOMP
 
 
 class Decision(StrEnum):
-    """What becomes of a storage between its last use in the forward and its first in the backward."""
+    """Where a storage is between its last use in the forward and its first in the backward."""
 
     KEEP = "keep"
     OFFLOAD = "offload"
@@ -34,10 +34,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to make a storage again.
+    """How to recompute a storage.
 
     Attributes:
-        storage: what is made
+        storage: that is recomputed
         ops: moments of the operations to run again, in order
         sources: storages that they read and do not make; packed ones must be on the device, parameters and buffers are
         duration_s: time of the operations [s]
@@ -98,7 +98,7 @@ class MemoryPlan:
     waits: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, storage: int) -> Decision:
-        """What becomes of a storage."""
+        """The decision on a storage."""
         return self.decisions.get(storage, Decision.KEEP)
 
     @property

@@ -6,9 +6,9 @@
 A region ends in a sum over the group (an embedding too; a classifier, and a layer by itself, in a gather), and in the
 backward it sums the gradient of each tensor that came in whole. They follow from the graph and the shards alone.
 
-Which operations a strategy shards: whole regions of the graph, over the ranks of a tensor-parallel group.
+A strategy shards whole regions of the graph over the ranks of a tensor-parallel group:
 
-find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regions ──▶ collectives, bytes, shares of the work
+    find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regions ──▶ collectives, bytes, shares of the work
 """
 
 import math
@@ -35,7 +35,7 @@ from trimaran.program.types import Axis, Inner, Kind, Point
 
 
 def find_shards(graph: Graph, ranks: int, *, sequence: bool = False, layers: bool = False) -> tuple[Shard, ...]:
-    """All that so many ranks can share of a network.
+    """All that a number of ranks can share of a network.
 
     Args:
         graph: the network
@@ -83,7 +83,7 @@ def find_classifier_shards(graph: Graph, replicas: int) -> tuple[Shard, ...]:
 
 
 def why_not(graph: Graph, ranks: int) -> str:
-    """Why so many ranks can share nothing, in a sentence; empty where they can."""
+    """Why this number of ranks can share nothing, in a sentence; empty where they can."""
     if find_shards(graph, ranks, layers=True):
         return ""
     pairs = [region for region in graph.regions if region.kind in ("pair", "attention")]
@@ -469,5 +469,5 @@ class _Sharing:
 
 
 def _stop(label: str, kind: Kind, point: Point, nbytes: int, axis: Axis) -> Inner:
-    """A collective at which the step stands still."""
+    """A collective for which the step waits."""
     return Inner(label=label, kind=kind, axis=axis, nbytes=nbytes, start=point, wait=point)

@@ -15,19 +15,16 @@ the end of the backward. A gather is started when the step arrives at the unit b
     gathers     v3      v2                  v1
     scatters                   s3                  s2                  s1  s0 ▒▒
 
-Gradients on their way take memory: the backward stands still where a unit is done until the scatter before has ended,
-and at its end until all have.
+Gradients on their way take memory: where a unit is done the backward waits until the scatter before has ended, and at
+its end until all have.
 
-Left out: that a library may start two ahead where its device has caught up. Gathered and scattered tensors are padded
-so that the first dimension of each parameter divides by the number of replicas.
+Left out: that a library may start two ahead where its device has caught up.
 
 Source:
     `fully_shard` of torch 2.13: gathers in its hooks before forward and backward, scatters after the backward, the root
     keeps its parameters after the forward, `_get_dim0_padded_size`.
 
-Bytes of parameters that are split over replicas along their first dimension.
-
-The first dimension is padded so that it divides, as `fully_shard` does it.
+Parameters are split over replicas along their first dimension, which is padded so that it divides, as in `fully_shard`.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Whether a strategy fits a graph and a batch, and if not, what would.
 
-Whether the parts of a placement cover a graph, can run one after the other, and keep together what must be.
-
-What must stay together are the operations between two neighbouring cuts of the graph (`Graph.cuts`): one of them may
-write in place what another has made, or share its running state.
+The parts of a placement must cover the graph, be able to run one after the other, and keep together the operations
+between two neighbouring split points of the graph (`Graph.cuts`): one of them may write in place what another has made,
+or share its running state.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ def check_parts(graph: Graph, strategy: Strategy) -> None:
 
 
 def stretches(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Ids of the operations that must be in one part: those between two neighbouring cuts, in order."""
+    """Ids of the operations that must be in one part: those between two neighbouring split points, in order."""
     return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.cuts))
 
 
@@ -97,7 +96,7 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
         if apart:
             raise InputError(
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
-                f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be divided after "
+                f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be split after "
                 f"{_listed_parts(graph.cuts)}",
                 code="parts.in-place-split",
                 together=stretch,
@@ -110,7 +109,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
         if producer > consumer:
             raise InputError(
                 f'part {consumer} reads "{specs[0].name}", which part {producer} makes after it: list the parts in an '
-                "order in which their forwards can run, and divide parts that need each other",
+                "order in which their forwards can run, and split parts that need each other",
                 code="parts.reads-later-part",
                 parts=(producer, consumer),
             )
@@ -236,13 +235,13 @@ def _check_zero(strategy: Strategy) -> None:
     zero = strategy.zero
     if not zero:
         return
-    divided = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
+    split = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
     wrong = ""
     if strategy.dp == 1:
         wrong = "needs several replicas (dp)"
     elif zero == 1 and (strategy.chunks > 1 or strategy.parts):
         wrong = "is for networks whose replicas have one segment a rank"
-    elif zero > 1 and divided:
+    elif zero > 1 and split:
         wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
     if wrong:
         raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
@@ -317,14 +316,14 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
     Raises:
         InputError: a boundary that is not in `graph.cuts`, or not after the one before it
     """
-    order = {cut: index for index, cut in enumerate(graph.cuts)}
+    order = {name: index for index, name in enumerate(graph.cuts)}
     for boundary in boundaries:
         if boundary not in order:
             raise InputError(
-                f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.cuts)}",
+                f"{graph.name!r} cannot be split after {boundary!r}; it can be split after {_listed(graph.cuts)}",
                 code="strategy.cannot-split-after",
                 boundary=boundary,
-                cuts=graph.cuts,
+                split_points=graph.cuts,
             )
     positions = [order[boundary] for boundary in boundaries]
     if positions != sorted(set(positions)):

@@ -23,7 +23,7 @@ MOST_SPOTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """An instruction by where it stands.
+    """The place of an instruction.
 
     Attributes:
         rank: number of the list
@@ -156,8 +156,8 @@ def index_program(program: Program) -> Index:
         tokens: dict[str, int] = {}
         for position, instruction in enumerate(instructions):
             if instruction.rank != rank:
-                what = f"{instruction.id} stands in the list of rank {rank}"
-                raise fault(program, 1, what, [Spot(rank, position)], "Move it to the list of its own rank.")
+                what = f"{instruction.id} is in the list of rank {rank}"
+                raise fault(program, 1, what, [Spot(rank, position)], "Move it to the list of its rank.")
             entries.append((Spot(rank, position), instruction))
             earlier = tokens.setdefault(instruction.token, position)
             if earlier != position:
