@@ -23,6 +23,7 @@ There is no recipe through an operation that cannot be repeated, that would chan
 be longer than `MOST_OPS`. What a batch norm writes to its running statistics is left out.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -303,14 +304,15 @@ def memory_problem(
     at = {moment: place for place, moment in enumerate(places.tolist())}
     recipes = find_recipes(trace, costs, banned=banned, depth=DEPTH)
     index = {storage.number: unit for unit, storage in enumerate(chosen)}
-    ticks = [isinstance(trace.events[moment], Tick) for moment in places.tolist()]
+    ticks = [place for place, moment in enumerate(places.tolist()) if isinstance(trace.events[moment], Tick)]
+    before, after = [-1, *ticks], [*ticks, len(places)]
     drawn = _Drawn(
         trace=trace,
         costs=costs,
         at=at,
         index=index,
         places=places,
-        ticks=[place for place, tick in enumerate(ticks) if tick],
+        ticks=ticks,
         recipes=recipes,
     )
     return MemoryProblem(
@@ -320,8 +322,8 @@ def memory_problem(
         places=places,
         live=np.maximum.reduceat(kept_bytes(trace), places) if len(places) else np.zeros(0, dtype=np.int64),
         elapsed_s=np.concatenate(([0.0], np.cumsum(costs.durations_s)))[np.append(places, trace.length)],
-        tick_before=_before(ticks),
-        tick_after=_after(ticks),
+        tick_before=[before[bisect_right(before, place) - 1] for place in range(len(places))],
+        tick_after=[after[bisect_right(after, place)] for place in range(len(places))],
     )
 
 
@@ -399,19 +401,3 @@ def _places(
         found |= {storage.packs[-1], gone, use, use + 1, _over(trace, storage)}
     found |= {storage.keep_end for storage in trace.movable}
     return np.array(sorted(moment for moment in found if moment < trace.length), dtype=np.int64)
-
-
-def _before(ticks: Collection[bool]) -> list[int]:
-    found, last = [], -1
-    for place, tick in enumerate(ticks):
-        last = place if tick else last
-        found.append(last)
-    return found
-
-
-def _after(ticks: list[bool]) -> list[int]:
-    found, following = [0] * len(ticks), len(ticks)
-    for place in range(len(ticks) - 1, -1, -1):
-        found[place] = following
-        following = place if ticks[place] else following
-    return found

@@ -140,7 +140,7 @@ class MemoryExecutor:
         self._predicted = predicted_peak_bytes
         self._verify = False
         self._in_backward: ForwardPass | None = None
-        self._current = self._begin(0)
+        self._current = self._begin()
         self._residence.done = MemoryStatistics()
 
     @classmethod
@@ -152,16 +152,15 @@ class MemoryExecutor:
         """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
         return Hooks(self.pack, self.unpack, self._residence.engine)
 
-    def begin_forward(self, microbatch: int = 0, *, verify: bool | None = None) -> ForwardPass:
-        """Begin a new forward. One begins by itself when packs follow on unpacks, or when all were packed.
+    def begin_forward(self, *, verify: bool | None = None) -> ForwardPass:
+        """Begin a new forward pass. One begins by itself when packs follow unpacks, or when all were packed.
 
         Args:
-            microbatch: number of the forward within the step
             verify: whether recipes are compared with the real bytes; None: as before
         """
         if verify is not None:
             self._verify = verify
-        self._current = self._begin(microbatch)
+        self._current = self._begin()
         return self._current
 
     def finish_step(self, accounted_peak_bytes: int | None = None) -> MemoryStatistics:
@@ -193,7 +192,7 @@ class MemoryExecutor:
         if forward is None:
             return self._kept_handle(tensor, None, -1)
         if not forward.handles and forward.given_up(tensor) and not inside:
-            forward = self._current = self._begin(forward.microbatch)
+            forward = self._current = self._begin()
         index = forward.packs
         if forward.schedule is None or index >= len(forward.schedule.packs) or forward.reactive:
             return self._pack_beyond(tensor, forward, inside)
@@ -266,7 +265,7 @@ class MemoryExecutor:
         if schedule is not None and done and self._is_extra(tensor, schedule):
             return self._kept_handle(tensor, None, -1)
         if forward.backward_begun or done:
-            self._current = self._begin(forward.microbatch)
+            self._current = self._begin()
             return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
         if forward.reactive:
             return self._pack_free(tensor, forward)
@@ -281,7 +280,7 @@ class MemoryExecutor:
         """This forward pass has left its plan. Perhaps a new one has begun after one that was abandoned."""
         schedule = forward.schedule
         if schedule is not None and forward.packs and forward.may_restart and schedule.packs[0].matches(tensor):
-            self._current = self._begin(forward.microbatch)
+            self._current = self._begin()
             self._current.restarts = forward.restarts + 1
             return self.pack(tensor)
         self._residence.done.mismatches += 1
@@ -303,9 +302,9 @@ class MemoryExecutor:
     def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> Kept:
         return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
 
-    def _begin(self, microbatch: int) -> ForwardPass:
+    def _begin(self) -> ForwardPass:
         self._residence.done.forward_passes += 1
-        return ForwardPass(self._schedule, microbatch=microbatch, verify=self._verify)
+        return ForwardPass(self._schedule, verify=self._verify)
 
 
 def _no_recipes(*_: Any) -> Any:

@@ -254,7 +254,6 @@ class ForwardPass:
 
     Args:
         schedule: the plan's ticks; None: there is no plan for it
-        microbatch: number of the forward within the step
         verify: whether recipes are compared with the real bytes
 
     Attributes:
@@ -277,7 +276,6 @@ class ForwardPass:
         "deferred",
         "found",
         "handles",
-        "microbatch",
         "packs",
         "pending",
         "position",
@@ -289,9 +287,8 @@ class ForwardPass:
         "waiting",
     )
 
-    def __init__(self, schedule: Schedule | None, *, microbatch: int = 0, verify: bool = False) -> None:
+    def __init__(self, schedule: Schedule | None, *, verify: bool = False) -> None:
         self.schedule = schedule
-        self.microbatch = microbatch
         self.verify = verify
         self.packs = 0
         self.position = 0

@@ -93,11 +93,7 @@ class Compression:
             >>> Compression(method="powersgd", rank=2).wire_numbers((64,))
             64
         """
-        numbers = math.prod(shape)
-        if self.method != "powersgd" or not self.factors(shape):
-            return numbers
-        rows = shape[0]
-        return min(self.rank, rows, numbers // rows) * (rows + numbers // rows)
+        return sum(self._thin(shape)) or math.prod(shape)
 
     def second_numbers(self, shape: Sequence[int]) -> int:
         """Those of `wire_numbers` that go in a second sum: r a column.
@@ -109,10 +105,7 @@ class Compression:
             >>> Compression(method="powersgd", rank=2).second_numbers((64, 32, 3, 3))  # 2 · 288
             576
         """
-        if not self.factors(shape):
-            return 0
-        rows, columns = shape[0], math.prod(shape) // shape[0]
-        return min(self.rank, rows, columns) * columns
+        return self._thin(shape)[1]
 
     def factors(self, shape: Sequence[int]) -> bool:
         """Whether the gradient of a parameter goes as two thin matrices.
@@ -120,11 +113,16 @@ class Compression:
         Args:
             shape: of the parameter
         """
+        return any(self._thin(shape))
+
+    def _thin(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Numbers of the two thin matrices of a gradient; zeros: it goes as it is."""
         numbers = math.prod(shape)
         if self.method != "powersgd" or len(shape) < 2 or not numbers:
-            return False
+            return 0, 0
         rows, columns = shape[0], numbers // shape[0]
-        return min(self.rank, rows, columns) * (rows + columns) < numbers
+        rank = min(self.rank, rows, columns)
+        return (rank * rows, rank * columns) if rank * (rows + columns) < numbers else (0, 0)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], *, itemsize: int = 4) -> int:
         """Size of a bucket as it is sent [bytes]; gradients of 16 bits go as they are, by any method.

@@ -161,8 +161,8 @@ class Strategy(Degrees):
 
     Ranks are laid out so that what talks most sits closest: rank = (replica * pp + row) * tp + shard.
 
-    Segments are either a chain, split at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row has
-    several); or any directed acyclic graph of `parts`, which says the row of each.
+    Segments are either a chain, split at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row
+    has several); or any directed acyclic graph of `parts`, which says the row of each.
 
     Attributes:
         boundaries: last operation of every segment of a chain but the last (`Graph.cuts`): pp * chunks - 1

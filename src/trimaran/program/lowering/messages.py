@@ -25,8 +25,6 @@ from trimaran.program.lowering.partition import Pair, Route
 from trimaran.program.lowering.schedules import FLOPS_PER_BYTE, Clock, Compute, Order, play
 from trimaran.program.types import Kind
 
-FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:

@@ -144,16 +144,6 @@ def loss_segment(graph: Graph, parts: Sequence[Sequence[Op]]) -> int:
     return next((number for number, ops in enumerate(parts) if any(op.id == last for op in ops)), len(parts) - 1)
 
 
-def tied_parameters(graph: Graph, boundaries: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The trained parameters that several segments of a chain use, with those segments; see `tied_segments`.
-
-    Args:
-        graph: the graph
-        boundaries: last operation of every segment but the last, in order
-    """
-    return tied_segments(graph, graph.parts(boundaries))
-
-
 def tied_segments(graph: Graph, parts: Sequence[Sequence[Op]]) -> dict[str, tuple[int, ...]]:
     """The trained parameters that several segments use, with those segments.
 

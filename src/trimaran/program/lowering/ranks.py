@@ -9,7 +9,7 @@ from trimaran.program.layout import Layout, across_nodes, shard_bytes, within_no
 from trimaran.program.lowering.messages import Message
 from trimaran.program.lowering.partition import Partition
 from trimaran.program.lowering.rows import Row, in_order
-from trimaran.program.lowering.schedules import BACKWARDS, Compute
+from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS, Compute
 from trimaran.program.strategy import Strategy, Sync
 from trimaran.program.types import Axis, Instruction, Kind, Mark, inner_instructions, inner_marks, token_of
 
@@ -259,13 +259,16 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
     training = bool(row.completing)
     if row.mean < 0:
         yield from _mean(place, training=training, after=())
+    loaded: set[int] = set()
     for position, step in enumerate(row.steps):
         yield from (_end_of(place, message, sends=False) for message in row.received[position])
-        if row.loaded[position]:
+        reads = step.kind in FORWARDS and bool(place.partition.data[step.segment])
+        if reads and step.microbatch not in loaded:
+            loaded.add(step.microbatch)
             nbytes = sum(place.partition.data_bytes[name] for name in row.data)
             yield Instruction(kind=Kind.LOAD, rank=place.rank, microbatch=step.microbatch, stream=HOST, nbytes=nbytes)
         after = [_end_of(place, message, sends=False).token for message in row.needed[position]]
-        if row.fed[position]:
+        if reads:
             after.append(f"{Kind.LOAD}{step.microbatch}")
         if step.segment in broadcasts:
             after.append(broadcasts.pop(step.segment).token)

@@ -28,7 +28,8 @@ from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
 
 BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
-COMPUTES = BACKWARDS | {Kind.FORWARD, Kind.EVALUATE}
+FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
+COMPUTES = FORWARDS | BACKWARDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
 from trimaran.program.gradients import Bucket, owners_by_size
+from trimaran.program.lowering.schedules import FORWARDS
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
 
@@ -63,7 +64,6 @@ def shard_bytes(parameter: Parameter, replicas: int) -> int:
     return -(-rows // replicas) * (parameter.nbytes // rows) if rows else 0
 
 
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
 _GATHERS_BACKWARD = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
 _SCATTERS = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
@@ -74,14 +74,12 @@ class Handed:
 
     Attributes:
         label: "w<replica>"
-        kind: how
         nbytes: of the parameters [bytes]
         root: replica that they come from
         parameters: their names
     """
 
     label: str
-    kind: Kind
     nbytes: int
     root: int
     parameters: tuple[str, ...]
@@ -148,7 +146,7 @@ def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: S
         own = tuple(name for name, owner in zip(names, chosen, strict=True) if owner == replica)
         if own:
             nbytes = sum(sizes[name] for name in own)
-            found.append(Handed(label=f"w{replica}", kind=Kind.BROADCAST, nbytes=nbytes, root=replica, parameters=own))
+            found.append(Handed(label=f"w{replica}", nbytes=nbytes, root=replica, parameters=own))
     return tuple(found)
 
 
@@ -171,7 +169,7 @@ def zero_collectives(
     if strategy.zero < 2 or strategy.dp == 1 or not ops:
         return ()
     units = _units(graph, ops, strategy)
-    if kind in _FORWARDS:
+    if kind in FORWARDS:
         return _forward(units, ops) if strategy.zero == 3 or first or kind == Kind.EVALUATE else ()
     gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in _GATHERS_BACKWARD else []
     scatters = _scatters(units, ops) if kind in _SCATTERS else []

@@ -70,7 +70,7 @@ def _check_cover(graph: Graph, strategy: Strategy) -> None:
     missing = [op.id for op in graph.ops if op.id not in seen]
     if missing:
         raise InputError(
-            f"the placement loses {_listed_parts(missing)}: every operation of {graph.name!r} is in exactly one part",
+            f"the placement loses {_listed(missing)}: every operation of {graph.name!r} is in exactly one part",
             code="parts.operation-missing",
             missing=tuple(missing),
         )
@@ -97,7 +97,7 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
             raise InputError(
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
                 f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be split after "
-                f"{_listed_parts(graph.cuts)}",
+                f"{_listed(graph.cuts)}",
                 code="parts.in-place-split",
                 together=stretch,
             )
@@ -118,7 +118,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
         return
     if sorted(order) != list(range(strategy.segments)):
         raise InputError(
-            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed_parts(order)}",
+            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed(order)}",
             code="parts.bad-backward-order",
             backward_order=order,
         )
@@ -132,11 +132,6 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
                 backward_order=order,
                 parts=(producer, consumer),
             )
-
-
-def _listed_parts(values: Sequence[object], most: int = 12) -> str:
-    shown = ", ".join(str(value) for value in values[:most])
-    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown
 
 
 def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
