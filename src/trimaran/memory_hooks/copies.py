@@ -37,13 +37,12 @@ memory. It waits for each copy at once: what is recorded may be written or freed
 """
 
 import ctypes
-import queue
-import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 import torch
@@ -92,6 +91,21 @@ class CopyEngine(ABC):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._open = True
+
+    def check_open(self, lane: str) -> None:
+        """Refuse a copy after the end.
+
+        Args:
+            lane: that was asked for it
+
+        Raises:
+            ExecutionError: the engine is closed
+        """
+        if not self._open:
+            raise ExecutionError(
+                f"The copy engine is closed, and was asked to copy ({lane}).", code="copy-engine.closed", lane=lane
+            )
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
         """Device memory for the operations issued from now on (point 3), such as a copy back may fill.
@@ -168,131 +182,49 @@ Delay = Callable[[str], None]
 
 
 class HostCopy:
-    """A copy of one of the threads."""
+    """A copy of one of the threads.
 
-    __slots__ = ("_actions", "_ended", "_error", "_guard", "_lane")
+    Args:
+        ended: when it has: with the error that stopped it, or None
+        lane: name of the thread
+    """
 
-    def __init__(self, lane: "_Lane") -> None:
+    __slots__ = ("_ended", "_lane")
+
+    def __init__(self, ended: "Future[BaseException | None]", lane: str) -> None:
+        self._ended = ended
         self._lane = lane
-        self._ended = threading.Event()
-        self._guard = threading.RLock()
-        self._actions: list[Callable[[], None]] = []
-        self._error: BaseException | None = None
 
     def wait(self) -> float:
         """Block until it has ended."""
-        stalled_s = 0.0
-        if not self._ended.is_set():
+        blocked_s = 0.0
+        if not self._ended.done():
             start_ns = time.perf_counter_ns()
-            self._ended.wait()
-            stalled_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        if self._error is not None:
-            message = f"A copy between device and host failed ({self._lane.name}): {self._error}"
-            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane.name) from self._error
-        return stalled_s
+            self._ended.result()
+            blocked_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        error = self._ended.result()
+        if error is not None:
+            message = f"A copy between device and host failed ({self._lane}): {error}"
+            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane) from error
+        return blocked_s
 
     def order(self) -> None:
         """Nothing: the thread holds what it copies."""
 
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._ended.is_set()
+        return self._ended.done()
 
     def then(self, action: Callable[[], None]) -> None:
         """In the copy thread, or at once."""
-        with self._guard:
-            if not self._ended.is_set():
-                self._actions.append(action)
-                return
-        action()
-
-    def finish(self, error: BaseException | None) -> None:
-        """It has ended."""
-        with self._guard:
-            self._error = error
-            self._ended.set()
-            actions, self._actions = self._actions, []
-        for action in actions:
-            action()
+        self._ended.add_done_callback(lambda _: action())
 
 
 class _Job(NamedTuple):
-    copy: HostCopy
     storage: torch.UntypedStorage
     offset: int
     slot: Slot
-    to_host: bool
-
-
-class _Lane:
-    """One thread and what it has to do."""
-
-    def __init__(self, name: str, delay: Delay | None, codec: Codec | None) -> None:
-        self.name = name
-        self._delay = delay
-        self._codec = codec
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"trimaran-{name}", daemon=True)
-        self._open = True
-        self._thread.start()
-
-    def put(self, storage: torch.UntypedStorage, offset: int, slot: Slot) -> HostCopy:
-        if not self._open:
-            raise ExecutionError(
-                f"The copy engine is closed, and was asked to copy ({self.name}).",
-                code="copy-engine.closed",
-                lane=self.name,
-            )
-        copy = HostCopy(self)
-        self._jobs.put(_Job(copy, storage, offset, slot, self.name == TO_HOST))
-        return copy
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._jobs.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            copy = job.copy
-            error = self._perform(job)
-            # The storage must be able to go as soon as someone has seen the end of the copy.
-            del job
-            copy.finish(error)
-            del copy
-
-    def _perform(self, job: _Job) -> BaseException | None:
-        try:
-            if self._delay is not None:
-                self._delay(self.name)
-            device = job.storage.data_ptr() + job.offset
-            if job.offset + job.slot.nbytes > job.storage.nbytes():
-                raise ValueError(
-                    f"{job.slot.nbytes:,} bytes from byte {job.offset:,} are not in a storage of "
-                    f"{job.storage.nbytes():,} bytes: it was resized"
-                )
-            self._transfer(job, device)
-            if self._delay is not None:
-                self._delay(self.name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
-            return error.with_traceback(None)
-        return None
-
-    def _transfer(self, job: _Job, device: int) -> None:
-        """Move the bytes."""
-        slot = job.slot
-        if job.to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, job.offset):
-            slot.coding = Coding(self._codec)
-        if slot.coding is None:
-            target, source = (slot.address, device) if job.to_host else (device, slot.address)
-            ctypes.memmove(target, source, slot.nbytes)
-            return
-        ours, theirs = bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes)
-        if job.to_host:
-            slot.coding.save(ours, theirs)
-        else:
-            slot.coding.load(theirs, ours)
+    lane: str
 
 
 class HostEngine(CopyEngine):
@@ -316,16 +248,49 @@ class HostEngine(CopyEngine):
 
     def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
         super().__init__(torch.device("cpu"))
-        self._lanes = {name: _Lane(name, delay, codec) for name in (TO_HOST, TO_DEVICE)}
+        self._delay, self._codec = delay, codec
+        self._lanes = {name: ThreadPoolExecutor(1, f"trimaran-{name}") for name in (TO_HOST, TO_DEVICE)}
 
     def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> HostCopy:
         """Start to copy in a thread."""
-        return self._lanes[lane].put(storage, offset, slot)
+        self.check_open(lane)
+        return HostCopy(self._lanes[lane].submit(self._perform, [_Job(storage, offset, slot, lane)]), lane)
 
     def close(self) -> None:
         """End the threads."""
+        self._open = False
         for lane in self._lanes.values():
-            lane.close()
+            lane.shutdown()
+
+    def _perform(self, jobs: list[_Job]) -> BaseException | None:
+        """Copy the only job of a list, which is empty afterwards: the storage can go as soon as the copy ends."""
+        try:
+            self._transfer(*jobs.pop())
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
+            return error.with_traceback(None)
+        return None
+
+    def _transfer(self, storage: torch.UntypedStorage, offset: int, slot: Slot, lane: str) -> None:
+        """Move the bytes."""
+        if self._delay is not None:
+            self._delay(lane)
+        if offset + slot.nbytes > storage.nbytes():
+            raise ValueError(
+                f"{slot.nbytes:,} bytes from byte {offset:,} are not in a storage of {storage.nbytes():,} bytes: it "
+                "was resized"
+            )
+        device, to_host = storage.data_ptr() + offset, lane == TO_HOST
+        if to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, offset):
+            slot.coding = Coding(self._codec)
+        if slot.coding is None:
+            target, source = (slot.address, device) if to_host else (device, slot.address)
+            ctypes.memmove(target, source, slot.nbytes)
+        elif to_host:
+            slot.coding.save(bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes))
+        else:
+            slot.coding.load(bytes_at(slot.address, slot.nbytes), bytes_at(device, slot.nbytes))
+        if self._delay is not None:
+            self._delay(lane)
 
 
 class CudaCopy:
@@ -377,7 +342,6 @@ class CudaEngine(CopyEngine):
         super().__init__(torch.device("cuda", index))
         self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
         self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
-        self._open = True
 
     def sweep(self) -> None:
         """What was to be done after copies that have ended. They end in order on each stream, not on both."""
@@ -407,8 +371,7 @@ class CudaEngine(CopyEngine):
 
     def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
         """Start to copy on a stream."""
-        if not self._open:
-            raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
+        self.check_open(lane)
         # Point 1: before the copy stream is made current.
         compute = torch.cuda.current_stream(self.device)
         ready = torch.cuda.Event()

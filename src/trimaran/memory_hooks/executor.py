@@ -16,9 +16,9 @@ replayed with the addresses of its capture, so that nothing may move. Errors say
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -46,40 +46,6 @@ _CAPTURE = (
     "recomputed in it. Capture outside of the block, or train without CUDA graphs (torch.compile: mode without "
     "'reduce-overhead')."
 )
-
-
-class Hooks:
-    """Enters and leaves the pair of hooks. It can be entered again after it was left.
-
-    Args:
-        pack: called with each tensor that autograd saves
-        unpack: called with what `pack` returned
-        engine: knows whether operations are being captured
-    """
-
-    def __init__(
-        self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor], engine: CopyEngine
-    ) -> None:
-        self._pack, self._unpack = pack, unpack
-        self._engine = engine
-        self._entered: list[Any] = []
-
-    def __enter__(self) -> Self:
-        if self._engine.capturing():
-            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        hooks.__enter__()
-        self._entered.append(hooks)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
-        if isinstance(error, RuntimeError) and "saved tensor hooks" in str(error):
-            error.add_note(_TRANSFORM)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -148,9 +114,24 @@ class MemoryExecutor:
         """An executor that offloads each large storage as it is packed."""
         return cls(None, KEEP_ALL, engine, arena, **options)
 
-    def hooks(self) -> Hooks:
-        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
-        return Hooks(self.pack, self.unpack, self._residence.engine)
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside.
+
+        Raises:
+            InputError: in a CUDA graph's capture, or in a transform of `torch.func`
+        """
+        if self._residence.engine.capturing():
+            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+                yield
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error):
+                error.add_note(_TRANSFORM)
+            raise
 
     def begin_forward(self, *, verify: bool | None = None) -> ForwardPass:
         """Begin a new forward pass. One begins by itself when packs follow unpacks, or when all were packed.

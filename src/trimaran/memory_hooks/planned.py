@@ -139,19 +139,7 @@ class Planned:
                 versions = self._externals.versions(plan.number, leaves)
             kept = tuple(map(numbers, nodes))
             other_numbers = self._numbers.setdefault(plan.number, kept) != kept
-        unit = Unit(
-            storage,
-            Witness(tensor, node),
-            number=plan.number,
-            start=plan.start,
-            stop=plan.stop,
-            left=plan.unpacks,
-            outside=plan.outside,
-            name=plan.name,
-            recipe=plan.recipe,
-        )
-        unit.planned_reads = plan.reads
-        unit.views = plan.views
+        unit = Unit(storage, Witness(tensor, node), plan)
         unit.versions = versions
         unit.checking = plan.recipe is not None and (forward.verify or other_numbers)
         if other_numbers:
@@ -165,7 +153,7 @@ class Planned:
         forward.deferred = [
             unit
             for unit in forward.deferred
-            if unit.alive and not self._residence.release(unit, forward.sources_of(unit.planned_reads))
+            if unit.alive and not self._residence.release(unit, forward.sources_of(unit.plan.reads))
         ]
 
     def run(self, forward: ForwardPass, steps: Steps, moment: int) -> None:
@@ -188,7 +176,7 @@ class Planned:
             elif kind is Kind.OFFLOAD:
                 residence.save(unit)
             elif kind is Kind.RELEASE:
-                if not residence.release(unit, forward.sources_of(unit.planned_reads)):
+                if not residence.release(unit, forward.sources_of(unit.plan.reads)):
                     forward.deferred.append(unit)
                     residence.done.kept += 1
             elif kind is Kind.PREFETCH:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trimaran.graph.trace.storages import view_of
 from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Residence
+from trimaran.memory_hooks.schedule import UnitPlan
 from trimaran.memory_hooks.units import ForwardPass, Handle, Unit
 
 IN_FLIGHT = 2
@@ -53,7 +54,8 @@ class Reactive:
         unit = forward.find(storage)
         if unit is None:
             # What no operation of the graph made, as a batch, is the loop's own: it may hold it as long as it likes.
-            unit = Unit(storage, witness, name=f"{node or 'input'} {list(tensor.shape)}", outside=not node)
+            name, nbytes = f"{node or 'input'} {list(tensor.shape)}", storage.nbytes()
+            unit = Unit(storage, witness, UnitPlan(nbytes=nbytes, stop=nbytes, name=name, outside=not node))
             if len(forward.found) >= _MOST_FOUND:
                 forward.found = {key: unit for key, unit in forward.found.items() if unit.alive}
             forward.found[unit.key] = unit
@@ -118,7 +120,7 @@ class Reactive:
 def _is_alone(unit: Unit) -> bool:
     """Whether nobody but the unit holds its storage, neither tensors nor variables of Python."""
     storage = unit.storage
-    if storage is None or storage.nbytes() != unit.nbytes:
+    if storage is None or storage.nbytes() != unit.plan.nbytes:
         return False  # resized: what its bytes are is for somebody else to say
     return _holders(storage) == _holders_of_one()
 
@@ -132,7 +134,9 @@ def _holders_of_one() -> tuple[int, int]:
     """What this torch and this Python count for a storage that only a unit holds."""
     with _disable_current_modes():  # it is none of what a mode follows
         tensor = torch.empty(1, device="cpu")
-        unit = Unit(tensor.untyped_storage(), Witness(tensor))
+        unit = Unit(
+            tensor.untyped_storage(), Witness(tensor), UnitPlan(nbytes=tensor.nbytes, stop=tensor.nbytes, name="")
+        )
         del tensor
     storage = unit.storage
     return (0, 0) if storage is None else _holders(storage)

@@ -129,7 +129,7 @@ class Residence:
         """Drop the copy of a unit that has not been let go; the next one is of all its bytes."""
         slot, saving = unit.slot, unit.saving
         unit.slot = unit.saving = None
-        unit.start, unit.stop, unit.views = 0, unit.nbytes, ()
+        unit.start, unit.stop, unit.views = 0, unit.plan.nbytes, ()
         if slot is not None and saving is not None:
             saving.then(slot.free)
 
@@ -170,7 +170,7 @@ class Residence:
         """Start to bring a unit back from the host."""
         if unit.storage is not None or unit.slot is None or self._adopt(unit):
             return
-        storage = self.engine.allocate(unit.nbytes)
+        storage = self.engine.allocate(unit.plan.nbytes)
         unit.loading = self.engine.load(unit.slot, storage, unit.start)
         self.done.to_device_bytes += unit.slot.nbytes
         self._have(unit, storage)
@@ -183,12 +183,12 @@ class Residence:
         if unit.versions.changed and unit.slot is None:
             raise self._other_bytes(unit)
         if unit.busy:
-            raise ExecutionError(f"The recipe of storage {unit.number} needs itself.", storage=unit.number)
+            raise ExecutionError(f"The recipe of storage {unit.plan.number} needs itself.", storage=unit.plan.number)
         unit.busy = True
         for source in sources:
             source.claims += 1
         try:
-            storages = {**unit.held, **{source.number: self.require(source) for source in sources}}
+            storages = {**unit.held, **{source.plan.number: self.require(source) for source in sources}}
             made = self._repeat(recipe, storages)[recipe.storage]
             del storages
         finally:
@@ -197,14 +197,14 @@ class Residence:
                 self._drop_claim(source)
         self.done.recomputations += 1
         if unit.checking and unit.slot is not None and differs(made, unit.slot, unit.start, unit.views):
-            self.done.failed(unit.number)
+            self.done.failed(unit.plan.number)
             unit.recipe = None
             del made
             self.fetch(unit)
             return
         if unit.fingerprint is not None:
-            self._compared[unit.number] = unit.name
-            if self._fingerprints.differs(unit.number, made, unit.views, unit.fingerprint):
+            self._compared[unit.plan.number] = unit.plan.name
+            if self._fingerprints.differs(unit.plan.number, made, unit.views, unit.fingerprint):
                 raise self._other_bytes(unit)
         self._have(unit, made)
 
@@ -233,7 +233,9 @@ class Residence:
         self.arrive(unit)
         storage = unit.storage
         if storage is None:
-            raise ExecutionError(f"Storage {unit.number} is gone and cannot be recomputed.", storage=unit.number)
+            raise ExecutionError(
+                f"Storage {unit.plan.number} is gone and cannot be recomputed.", storage=unit.plan.number
+            )
         for given in unit.given:
             given.check()
         return storage
@@ -289,8 +291,8 @@ class Residence:
             unit.fingerprint = self._fingerprints.take(storage, unit.views)
 
     def _other_bytes(self, unit: Unit) -> ExecutionError:
-        self.done.failed(unit.number)
-        return ExecutionError(describe([unit.name]), code="recompute.other-bytes", storage=unit.number)
+        self.done.failed(unit.plan.number)
+        return ExecutionError(describe([unit.plan.name]), code="recompute.other-bytes", storage=unit.plan.number)
 
     def _have(self, unit: Unit, storage: torch.UntypedStorage) -> None:
         unit.storage = storage
@@ -301,10 +303,10 @@ class Residence:
     def _adopt(self, unit: Unit) -> bool:
         """Hold what someone else still holds, if nothing has changed it."""
         storage = unit.weak()
-        if storage is None or storage.nbytes() != unit.nbytes or unit.witness.changed:
+        if storage is None or storage.nbytes() != unit.plan.nbytes or unit.witness.changed:
             return False
-        if not unit.returned and not unit.outside:
-            self.done.ineffective = tuple(sorted({*self.done.ineffective, unit.name}))
+        if not unit.returned and not unit.plan.outside:
+            self.done.ineffective = tuple(sorted({*self.done.ineffective, unit.plan.name}))
         unit.storage = storage
         return True
 

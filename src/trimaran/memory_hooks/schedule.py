@@ -139,10 +139,10 @@ Steps = tuple[tuple[Kind | None, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What is known of a storage beforehand.
+    """What is known of a storage before it is packed.
 
     Attributes:
-        number: of the storage
+        number: of the storage in the trace; -1: it is not in a trace
         nbytes: size [bytes]
         unpacks: planned unpacks
         start: first byte to copy [bytes]
@@ -154,15 +154,15 @@ class UnitPlan:
         name: for a person
     """
 
-    number: int
+    number: int = -1
     nbytes: int
-    unpacks: int
-    start: int
+    unpacks: int = 0
+    start: int = 0
     stop: int
-    recipe: Recipe | None
-    reads: tuple[int, ...]
-    outside: bool
-    views: tuple[View, ...]
+    recipe: Recipe | None = None
+    reads: tuple[int, ...] = ()
+    outside: bool = False
+    views: tuple[View, ...] = ()
     name: str
 
 

@@ -212,12 +212,10 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
     for stage in range(stages):
         ahead = min(stages - 1 - stage, microbatches)
         row = [Compute(Kind.FORWARD, stage, microbatch) for microbatch in range(ahead)]
-        for microbatch in range(ahead, microbatches):
-            row.append(Compute(Kind.FORWARD, stage, microbatch))
-            row.append(Compute(Kind.BACKWARD, stage, microbatch - ahead))
-        row.extend(
-            Compute(Kind.BACKWARD, stage, microbatch) for microbatch in range(microbatches - ahead, microbatches)
-        )
+        for microbatch in range(microbatches):
+            if microbatch + ahead < microbatches:
+                row.append(Compute(Kind.FORWARD, stage, microbatch + ahead))
+            row.append(Compute(Kind.BACKWARD, stage, microbatch))
         rows.append(tuple(row))
     return tuple(rows)
 
