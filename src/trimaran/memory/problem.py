@@ -1,4 +1,4 @@
-"""What a memory plan decides about, in the form in which schedules, bounds and searches need it.
+"""The problem of a memory plan, in the form in which schedules, bounds and searches need it.
 
 **Units** are the storages worth moving: movable, not small, with a time in which they may be away. They are numbered in
 the order in which they are packed for the last time. The **axis** is the step's moments, drawn together: between two
@@ -184,14 +184,14 @@ DEPTH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a unit can be recomputed.
+    """A recipe of a unit, with its needs.
 
     Attributes:
         recipe: operations to run
         extra: most bytes in the making, beyond its own size [bytes]
         sources: units that it reads
         held: (place, size) of kept storages that are no units and that it reads: where they would end otherwise
-        ready: first place at which all that it reads was packed; what it makes cannot be let go before
+        ready: first place at which all that it reads was packed; what it makes cannot be released before
     """
 
     recipe: Recipe
@@ -329,7 +329,7 @@ def memory_problem(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What is needed to make units of storages."""
+    """A trace and its places, from which units are made."""
 
     trace: StepTrace
     costs: MemoryCosts

@@ -38,7 +38,7 @@ _elsewhere: list[mmap.mmap] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaUse:
-    """How full an arena is.
+    """Use of an arena.
 
     Attributes:
         cap_bytes: size of the mapping [bytes]
@@ -149,7 +149,7 @@ class HostArena:
         return Slot(self, memory, _address(memory), nbytes, None)
 
     def use(self) -> ArenaUse:
-        """How full it is."""
+        """Its present use."""
         with self._guard:
             return ArenaUse(
                 cap_bytes=self._cap,

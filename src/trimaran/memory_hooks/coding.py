@@ -38,7 +38,7 @@ class Codec(Protocol):
 
     Attributes:
         name: as one asks for it
-        traffic: what it was given, and what came out
+        traffic: bytes into and out of it
     """
 
     name: str
@@ -74,7 +74,7 @@ class Codec(Protocol):
 
 @dataclass(slots=True)
 class Traffic:
-    """What a codec was given, and what came out.
+    """Bytes into and out of a codec.
 
     Attributes:
         raw_bytes: given [bytes]
@@ -86,12 +86,12 @@ class Traffic:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes; 1 where nothing was coded."""
+        """Compression ratio; 1 where nothing was coded."""
         return self.raw_bytes / self.coded_bytes if self.coded_bytes else 1.0
 
 
 class _Chunk(NamedTuple):
-    """Where the code of a chunk lies in the slot; the code of what could not be coded is the chunk itself."""
+    """Place of the code of a chunk in the slot; a chunk that could not be coded is its code."""
 
     start: int
     stop: int
@@ -100,7 +100,7 @@ class _Chunk(NamedTuple):
 
 
 class Coding:
-    """How the bytes of one slot are coded.
+    """The coded chunks of one slot.
 
     Args:
         codec: codes chunks

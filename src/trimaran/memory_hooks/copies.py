@@ -344,7 +344,7 @@ class CudaEngine(CopyEngine):
         self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
 
     def sweep(self) -> None:
-        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
+        """Run the actions of copies that have ended. They end in order on each stream, not on both."""
         for _ in range(len(self._later)):
             ended, action = self._later.popleft()
             if ended.query():
@@ -389,7 +389,7 @@ class CudaEngine(CopyEngine):
 
 
 class ArenaStore:
-    """What a recorder puts bytes aside in.
+    """Where a recorder saves bytes.
 
     Args:
         engine: copies

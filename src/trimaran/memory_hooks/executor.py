@@ -145,7 +145,7 @@ class MemoryExecutor:
         return self._current
 
     def finish_step(self, accounted_peak_bytes: int | None = None) -> MemoryStatistics:
-        """What happened since the last call.
+        """Counts since the last call.
 
         Args:
             accounted_peak_bytes: peak of the device as it was seen [bytes]

@@ -26,7 +26,7 @@ from trimaran.base.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Which modules run on a part of the batch at a time.
+    """Modules that run on a part of the batch at a time.
 
     Attributes:
         parent: path of the `nn.Sequential`, such as "features"; "" is the model itself

@@ -118,7 +118,7 @@ def narrowed(optimizer: Optimizer, bucket: Bucket) -> Iterator[None]:
 
 
 class Place:
-    """Where a tensor of state is.
+    """A tensor of state and its slot on the host.
 
     Args:
         tensor: on the device, alone in its storage
@@ -324,7 +324,7 @@ class HostState:
                 self._optimizer.step = self._before  # type: ignore[method-assign]
 
     def _current(self) -> Iterator[tuple[Key, Place]]:
-        """What is on the host and still the optimizer's state; the rest was thrown away by the user."""
+        """State on the host that is still the optimizer's; the user has discarded the rest."""
         for key, place in list(self._places.items()):
             parameter, name = key
             if self._optimizer.state.get(parameter, {}).get(name) is place.host:
@@ -404,7 +404,7 @@ def _as_method(optimizer: Optimizer, handle: HostState) -> Any:
 
 
 def _wait(leaving: list[Leaving]) -> None:
-    """What is issued from now on comes after the copies; then the memory that they read may be used again."""
+    """Later operations come after the copies; then the memory that the copies read may be used again."""
     for _, copy in leaving:
         copy.wait()
     leaving.clear()

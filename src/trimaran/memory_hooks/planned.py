@@ -1,4 +1,4 @@
-"""Does what a plan says at a tick, and finds the units that its steps name.
+"""Runs the steps of a plan at each tick, and finds the units that they name.
 
 A recipe repeats the operations that were recorded. If a later step runs other operations on tensors of the same look,
 the recipe makes other values. So the names of the autograd nodes behind a recomputed tensor are compared with those of
@@ -32,7 +32,7 @@ _VIEWS = (
     "Alias", "AsStrided", "Chunk", "Expand", "Narrow", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Squeeze",
     "TBackward", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze", "View",
 )  # fmt: skip
-"""How the names of nodes begin that only make a view of a storage: they are no operations of a recipe."""
+"""Prefixes of nodes that only make a view of a storage: they are no operations of a recipe."""
 
 _NUMBERS = (bool, int, float, complex, str)
 _SHAPES = ("sym_", "sizes", "strides", "numel", "options", "scalar_type", "layout")
@@ -120,7 +120,7 @@ class Planned:
         storage = tensor.untyped_storage()
         unit = forward.units.get(plan.number)
         if unit is not None and unit.alive:
-            # Only what was not written between its packs is planned; nor may it be now, as what was let go is older.
+            # Only what was not written between its packs is planned; nor may it be now, as what was released is older.
             return unit if unit.weak() is storage and not unit.witness.changed else None
         made_by = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         here = storage.device == self._residence.engine.device

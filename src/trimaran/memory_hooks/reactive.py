@@ -131,7 +131,7 @@ def _holders(storage: torch.UntypedStorage) -> tuple[int, int]:
 
 @cache
 def _holders_of_one() -> tuple[int, int]:
-    """What this torch and this Python count for a storage that only a unit holds."""
+    """The counts of this torch and this Python for a storage that only a unit holds."""
     with _disable_current_modes():  # it is none of what a mode follows
         tensor = torch.empty(1, device="cpu")
         unit = Unit(

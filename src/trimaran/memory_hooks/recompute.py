@@ -1,7 +1,7 @@
 """Recomputes a storage: runs the operations of its recipe.
 
     sources ──▶ call ──▶ call ──▶ call ──▶ the recipe's storage
-                 what no later call reads is let go at once
+                 what no later call reads is released at once
 
 Nothing else is changed: running statistics of a batch norm stay as they are, and an operation in place writes only
 what the recipe itself has made. Autograd, autocast and hooks of saved tensors are off.
@@ -31,11 +31,11 @@ Storages = Mapping[int, torch.UntypedStorage]
 
 
 class RecipeLike(Protocol):
-    """What `repeat` needs to know of a recipe."""
+    """The part of a recipe that `repeat` needs."""
 
     @property
     def storage(self) -> int:
-        """What is made."""
+        """The storage that is recomputed."""
 
     @property
     def ops(self) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Stora
 
 
 class _Sources:
-    """Where the arguments of a call come from."""
+    """The storages from which a call gets its arguments."""
 
     def __init__(
         self, recording: Recording, made: dict[int, torch.UntypedStorage], sources: Storages, target: int
@@ -85,7 +85,7 @@ class _Sources:
         self.target = target
 
     def tensor(self, ref: Ref) -> torch.Tensor:
-        """What a reference stands for."""
+        """The tensor that a reference stands for."""
         return look(self._storage(ref.value[0]), ref.view)
 
     def _storage(self, number: int) -> torch.UntypedStorage:

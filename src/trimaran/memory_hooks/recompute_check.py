@@ -1,6 +1,6 @@
 """Whether a recipe made the bytes that the forward had.
 
-A sum over bytes is taken when a storage is let go, and compared with that over what the recipe makes.
+A sum over bytes is taken when a storage is released, and compared with that over what the recipe makes.
 
 A recipe repeats what was recorded. A temperature, a slope or a crop that the model has changed since shows in no shape.
 The sum goes over all of a small storage, and over some thousand places of a large one: at random, but spread over all
@@ -88,7 +88,7 @@ class Fingerprints:
             number: of the storage
             made: by the recipe
             views: how packed tensors look at it
-            before: the sum over the storage that was let go
+            before: the sum over the storage that was released
         """
         if any(extent(view)[1] > made.nbytes() for view in views):
             return True
@@ -182,7 +182,7 @@ def _places_of(view: View, size: int, most: int | None, random: torch.Generator)
 
 
 def describe(names: Sequence[str]) -> str:
-    """What to tell a person whose model has changed under its plan."""
+    """The error message where a model has changed under its plan."""
     return (
         f"{', '.join(names)}: recomputed, it had other bytes than in the forward: a number or a tensor that the model "
         "uses has changed since the step was recorded, or within it, as a temperature, a slope, a bias, an average. "

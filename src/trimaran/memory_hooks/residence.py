@@ -9,7 +9,7 @@
     settle          let go again once the planned uses are used up
     forget          autograd holds no handle any more: give everything back
 
-A unit that is let go must be able to return. One that a recipe makes holds a claim on what the recipe reads, so that
+A unit that is released must be able to return. One that a recipe makes holds a claim on what the recipe reads, so that
 this is not given back before.
 """
 
@@ -126,7 +126,7 @@ class Residence:
         self.done.to_host_bytes += unit.slot.nbytes
 
     def unsave(self, unit: Unit) -> None:
-        """Drop the copy of a unit that has not been let go; the next one is of all its bytes."""
+        """Drop the copy of a unit that has not been released; the next one is of all its bytes."""
         slot, saving = unit.slot, unit.saving
         unit.slot = unit.saving = None
         unit.start, unit.stop, unit.views = 0, unit.plan.nbytes, ()
@@ -141,7 +141,7 @@ class Residence:
             sources: what its recipe reads; None: not all of it was packed so far
 
         Returns:
-            Whether it is let go; what could not return is not.
+            Whether it is released; what could not return is not.
         """
         if unit.second or unit.storage is None:
             return True

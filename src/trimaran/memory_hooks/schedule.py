@@ -1,4 +1,4 @@
-"""A plan and its trace, turned into what the hooks look up at each tick.
+"""A plan and its trace as tables that the hooks look up at each tick.
 
 A tick with nothing to do costs the look-up only: a storage that is kept, and that no recipe reads, needs no unit.
 
@@ -58,7 +58,7 @@ class Externals:
         return any(one is None or one() is None for sources in self._of.values() for one in sources.values())
 
     def hold(self, recipe: Recipe) -> Mapping[int, torch.UntypedStorage]:
-        """What a recipe reads here, by number; what is gone is left out."""
+        """Externals that a recipe reads, by number; those that are gone are left out."""
         found = {number: one() for number, one in self._of.get(recipe.storage, {}).items() if one is not None}
         return {number: storage for number, storage in found.items() if storage is not None}
 
@@ -134,12 +134,12 @@ def is_unit(storage: TraceStorage) -> bool:
 
 
 Steps = tuple[tuple[Kind | None, int], ...]
-"""What to do at a tick with which storage; None: wait until it is back."""
+"""Actions at a tick, each with its storage; None: wait until it is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What is known of a storage before it is packed.
+    """Facts about a storage that are known before it is packed.
 
     Attributes:
         number: of the storage in the trace; -1: it is not in a trace
@@ -207,7 +207,7 @@ class PackTick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What the hooks look up.
+    """Tables that the hooks look up.
 
     Attributes:
         packs: by the number of the pack
@@ -308,7 +308,7 @@ def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
 
 
 def _fixed(trace: StepTrace, plan: MemoryPlan) -> set[int]:
-    """What must be the same storage as when it was recorded: parameters, if there are recipes; buffers that they read.
+    """Storages that must be the recorded ones: parameters, if there are recipes; buffers that recipes read.
 
     A parameter tells which part of a model runs, also where the recipes read another one.
     """
@@ -350,7 +350,7 @@ def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
 
 
 def _extent(storage: TraceStorage, views: list[View], *, whole: bool) -> tuple[int, int]:
-    """Which bytes must be copied: those under the packed views, or all if a recipe may look elsewhere."""
+    """Range of the bytes to copy: those under the packed views, or all if a recipe may read elsewhere."""
     if whole:
         return 0, storage.nbytes
     ranges = [extent(view) for view in views]

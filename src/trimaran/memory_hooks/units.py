@@ -62,7 +62,7 @@ class Unit:
         views: how the tensors look at it that were packed
         versions: of the parameters that its recipe reads, when it was packed
         held: parameters and buffers that its recipe reads, held until it is forgotten
-        fingerprint: sum over its bytes when it was let go; None: they are on the host, or it was not let go
+        fingerprint: sum over its bytes when it was released; None: they are on the host, or it was not let go
         witness: of the tensor that was packed first
         key: tells it from other units while its first storage lives
     """
@@ -125,7 +125,7 @@ class Unit:
 
     @property
     def returns(self) -> bool:
-        """Whether its bytes can be had again after the device's memory was let go.
+        """Whether its bytes can be had again after the device's memory was released.
 
         A unit that is alive is on the device or returns: by its slot, or because what its recipe reads is claimed and
         so alive as well. Hence one look at the sources is enough, however long the chain behind them.
@@ -239,9 +239,9 @@ class ForwardPass:
         restarts: forward passes before it that were left half-way, one after the other
         units: by number in the trace
         found: units that are in no plan, by the storage's identity
-        deferred: units that are to be let go once all that their recipes read was packed
+        deferred: units that are to be released once all that their recipes read was packed
         waiting: units that are in no plan and that go to the host once nobody else holds them
-        pending: those of them whose copy is under way, and that are to be let go after it
+        pending: those of them whose copy is under way, and that are to be released after it
     """
 
     __slots__ = (
@@ -298,7 +298,7 @@ class ForwardPass:
         return self.schedule.packs[0].matches(tensor)
 
     def find(self, storage: torch.UntypedStorage) -> Unit | None:
-        """The unit of a storage that is in no plan, and that has not been let go.
+        """The unit of a storage that is in no plan, and that has not been released.
 
         One for all versions of it: where autograd allows a change, what it gives is as memory is then.
         """

@@ -127,7 +127,7 @@ KINDS: dict[str, Strategy] = {
 
 
 def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
-    """Why a kind of plan is refused, as it would train something else than the job; None: it is not.
+    """Why a kind of plan is refused: it would not train the job; None: it would.
 
     Nothing is refused where nobody has looked, or the user has accepted that.
 
@@ -161,7 +161,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
 
 
 def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
-    """How gradients would be others than those of the whole batch, accepted or not; None: they would not.
+    """How gradients would differ from those of the whole batch, accepted or not; None: they would not.
 
     Args:
         behaviour: what was seen of the job
@@ -171,11 +171,11 @@ def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
 
 
 def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
-    """Refuse a strategy by which something else would be trained.
+    """Refuse a strategy that would not train the job exactly.
 
     Args:
         behaviour: what was seen of the job
-        strategy: what is to be run
+        strategy: to run
 
     Raises:
         InputError: with the reason

@@ -1,4 +1,4 @@
-"""Which rank holds what: rank = (replica * rows + row) * shards + shard, so that what talks most sits closest.
+"""Layout of ranks: rank = (replica * rows + row) * shards + shard, so that ranks that exchange most are closest.
 
 Replicas on several nodes may sum gradients by a hierarchical all-reduce: sync="hierarchical". Each bucket is summed and
 scattered within a node (`RS`), each shard is summed across the nodes (`AR`), and the sums are gathered within the node
@@ -82,7 +82,7 @@ class Layout:
 
 
 def strategy_layout(strategy: Strategy) -> Layout:
-    """Which rank of a strategy holds what."""
+    """The layout of ranks of a strategy."""
     return Layout(dp=strategy.dp, width=strategy.pp, rows=strategy.rows, tp=strategy.tp)
 
 
@@ -129,7 +129,7 @@ def even_nodes(hosts: Sequence[int]) -> int:
 
 
 def shard_bytes(nbytes: int, ranks: int) -> int:
-    """What each of some ranks has of a bucket, rounded up [bytes].
+    """Size of a shard of a bucket, rounded up [bytes].
 
     Example:
         >>> shard_bytes(10, 4)

@@ -8,7 +8,7 @@ tick itself (the tensor is packed or given back). The tokens are those of a prog
     PRE s    take device memory for s and start to copy it back
     RE s     recompute s by its recipe; what the recipe reads is on the device by then (earlier steps see to it)
 
-Reading s at an unpack waits for its PRE, in the stream of the operations. A storage is let go for good when its last
+Reading s at an unpack waits for its PRE, in the stream of the operations. A storage is released for good when its last
 unpack has been served and the last recipe that reads it has run. So how much memory is used at a moment follows from
 the plan alone, whatever the clocks say; a late copy costs time, never memory.
 
@@ -76,7 +76,7 @@ class MemoryStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What happens to the storages of one step.
+    """A memory plan of one step.
 
     Attributes:
         policy: who decided, such as "trimaran", "vdnn_all"

@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Kind(StrEnum):
-    """What an instruction does. Values are the tokens of the text form."""
+    """Kind of an instruction. Values are the tokens of the text form."""
 
     LOAD = "IN"
     FORWARD = "F"
@@ -174,7 +174,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What each rank does in one step.
+    """Instructions of each rank in one step.
 
     Attributes:
         ranks: one list of instructions a rank

@@ -106,7 +106,7 @@ def messages(
 
 
 def receive_positions(order: Order, sent: Sequence[Message], clock: Clock) -> tuple[int, ...]:
-    """Where each message is received: before which step of its target row.
+    """The step of its target row before which each message is received.
 
     Args:
         order: one row of steps a rank

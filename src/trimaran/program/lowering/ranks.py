@@ -80,11 +80,11 @@ class Place:
 
     @property
     def reduction(self) -> Kind:
-        """What has ended when gradients are added up."""
+        """Kind of the collective whose end completes the sum of gradients."""
         return _LAST[self.strategy.sync]
 
     def owners(self, segment: int) -> Mapping[str, int]:
-        """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
+        """The rank that updates each bucket of a segment, by its label; empty: every rank updates all."""
         if self.strategy.sync != "p2p" or self.layout.dp == 1:
             return {}
         return bucket_owners(self.plan.buckets[segment], self.replicas)
@@ -134,7 +134,7 @@ def collective(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a rank does after its last backward: sums of shared weights, the global norm, the update, weights handed out
+# After the last backward of a rank: sums of shared weights, the global norm, the update, broadcasts of weights
 
 
 NORM_BYTES = 8
@@ -183,7 +183,7 @@ def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
 
 
 def hand_out(place: Place) -> Iterator[Instruction]:
-    """Weights from those who have updated them: the owners of buckets, or the replicas that share the update.
+    """Broadcasts of weights by those that updated them: the owners of buckets, or the replicas that share the update.
 
     Args:
         place: the rank
@@ -210,7 +210,7 @@ def hand_out(place: Place) -> Iterator[Instruction]:
 
 
 def _left_running(place: Place) -> list[str]:
-    """What the last steps of the segments started and did not wait for; what earlier ones did ends before it."""
+    """Collectives that the last steps of the segments start and do not wait for; earlier ones end before these."""
     return [
         token_of(inner, step.segment, step.microbatch)
         for _, step in sorted(place.plan.completing.items())
@@ -354,7 +354,7 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
 
 
 def _hierarchical(place: Place, step: Compute) -> Iterator[Instruction]:
-    """Sums within the node and across nodes, bucket by bucket; behind them what hands the sums out within the node."""
+    """Sums within the node and across nodes, bucket by bucket; behind them the gathers within the node."""
     gathers = []
     for bucket in place.plan.buckets[step.segment]:
         scatter, total, gather = (

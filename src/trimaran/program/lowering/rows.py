@@ -1,4 +1,4 @@
-"""What one row of a pipeline does around its steps of compute; the same in every replica."""
+"""Loads, messages and reductions around the steps of one row of a pipeline; the same in every replica."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

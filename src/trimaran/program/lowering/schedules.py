@@ -506,7 +506,7 @@ def backward_order(strategy: Strategy) -> tuple[int, ...]:
 
 
 def step_lengths(parts: Sequence[Sequence[Op]], *, microbatches: int, samples: int) -> dict[Compute, float]:
-    """How long the steps of segments take, roughly, in proportion to each other [units].
+    """Rough times of the steps of segments, in proportion to each other [units].
 
     Args:
         parts: the operations of each segment

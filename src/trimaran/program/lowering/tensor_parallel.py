@@ -1,4 +1,4 @@
-"""The collectives of sharded tensors inside a step of compute, and what one rank holds of them.
+"""Sharded tensors: their collectives inside a step of compute, and the bytes that one rank holds.
 
     forward   ── column ── inside ── row ──●f0── norm ── column ── row ──●f1──
     backward  ──●g1── column ◀── inside ◀── row ◀── norm ◀──●g0── column ◀── row ◀──
@@ -111,7 +111,7 @@ def chosen_regions(graph: Graph, strategy: Strategy) -> tuple[Region, ...]:
 
 
 def chosen_stream(graph: Graph, strategy: Strategy) -> Stream:
-    """What a strategy splits along sequences; an empty stream where it splits nothing so.
+    """The operations that a strategy splits along sequences; an empty stream where there are none.
 
     Args:
         graph: the network
@@ -186,7 +186,7 @@ def check_shards(graph: Graph, strategy: Strategy) -> None:
 
 
 def sharing_ranks(strategy: Strategy) -> int:
-    """How many ranks share what a strategy shards: those of a tensor-parallel group, or without one the replicas.
+    """Number of ranks that share tensors: those of a tensor-parallel group, or without one the replicas.
 
     Example:
         >>> sharing_ranks(Strategy(dp=4, tp=2)), sharing_ranks(Strategy(dp=4))
@@ -278,7 +278,7 @@ _Stop = tuple[Kind, str, bool, int]
 def tensor_collectives(
     graph: Graph, ops: Sequence[Op], strategy: Strategy, *, samples: int, kind: Kind
 ) -> tuple[Inner, ...]:
-    """What the ranks of a tensor-parallel group do together inside a step of compute.
+    """The collectives of a tensor-parallel group inside a step of compute.
 
     Args:
         graph: the network
@@ -326,7 +326,7 @@ def gradient_sums(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> tuple[
 
 
 def sharded_bytes(graph: Graph, strategy: Strategy) -> Mapping[str, int]:
-    """What one rank holds of each parameter that is sharded [bytes]; the largest share, where they differ.
+    """Bytes that one rank holds of each sharded parameter [bytes]; the largest share, where they differ.
 
     Args:
         graph: the network

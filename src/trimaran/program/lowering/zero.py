@@ -1,4 +1,4 @@
-"""What replicas exchange because parameters, gradients or optimizer state are sharded over them.
+"""Exchanges of replicas over which parameters, gradients or optimizer state are sharded (ZeRO).
 
 zero=1   gradients are added up in buckets, as without; each replica updates its share of the parameters, and hands
          them out after the update: `BC#w<r>` from replica r.
@@ -109,12 +109,12 @@ class _Unit:
 
 
 def bucket_reduction(strategy: Strategy) -> Kind | None:
-    """How gradient buckets are added up over the replicas; None: there are none, units scatter theirs."""
+    """The collective that sums gradient buckets over replicas; None: there are no buckets, units scatter gradients."""
     return Kind.ALL_REDUCE if strategy.zero < 2 else None
 
 
 def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: Sequence[Bucket]) -> tuple[Handed, ...]:
-    """What replicas hand out after the update.
+    """The broadcasts of replicas after the update.
 
     Whole parameters are dealt out, the largest first, each to the replica with the fewest bytes so far: an optimizer
     may need the norm of a whole parameter.

@@ -44,7 +44,7 @@ from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruc
 
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""What a label, a stream or a mark may be called, so that tokens can be read back."""
+"""Form of the names of labels, streams and marks, so that tokens can be read back."""
 
 
 def check_fields(index: Index) -> None:
@@ -90,7 +90,7 @@ def check_after(index: Index) -> None:
 
 
 def _check_waiting_mark(index: Index, spot: Spot, instruction: Instruction, mark: Mark) -> None:
-    """What a mark waits for is there: before the instruction, or started by it."""
+    """The instruction that a mark waits for is before that of the mark, or is started by it."""
     found = index.find(spot.rank, mark.waits_for)
     name = f"{instruction.id}!{mark.name}"
     if found is None:
@@ -164,7 +164,7 @@ def _wrong_group(instruction: Instruction, ranks: int) -> Iterator[str]:
 
 
 Steps = Mapping[int, Mapping[int, Mapping[int, Mapping[Kind, Spot]]]]
-"""Where each kind of step stands, by segment, rank and microbatch."""
+"""Place of each kind of step, by segment, rank and microbatch."""
 
 
 def check_steps(index: Index) -> Steps:
@@ -307,7 +307,7 @@ REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
 
 
 def check_marks(index: Index) -> None:
-    """What a mark announces happens: one instruction waits for each mark; rule 10.
+    """One instruction waits for each mark; rule 10.
 
     A mark at which its own instruction waits may start nothing.
 
@@ -385,7 +385,7 @@ def check_updates(index: Index) -> None:
 
 
 def check_owners(index: Index) -> None:
-    """What is reduced to one rank comes back from it, updated; rule 14.
+    """A bucket that is reduced to one rank is broadcast from it after the update; rule 14.
 
     Args:
         index: the program

@@ -179,7 +179,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": g
 
 
 def _check_whole(strategy: Strategy) -> None:
-    """What is for whole networks only is not asked for of parts of them."""
+    """Memory budgets and sync "p2p" are for whole networks only."""
     split = strategy.pp > 1 or strategy.tp > 1
     if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or split):
         raise InputError(
@@ -226,7 +226,7 @@ def _check_nodes(strategy: Strategy) -> None:
 
 
 def _check_zero(strategy: Strategy) -> None:
-    """What is sharded over replicas needs replicas that exchange by all-reduce; whole units need a whole network."""
+    """ZeRO needs replicas that exchange by all-reduce; stages 2 and 3 need a whole network."""
     zero = strategy.zero
     if not zero:
         return
