@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.graph.trace.live_bytes import live_kept, writers
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value
-from trimaran.memory.minimum import away_span, kept_bytes
+from trimaran.memory.minimum import away_span
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Recipe
 from trimaran.simulator.storage_lifetimes import recipe_peak
@@ -82,7 +83,7 @@ class _Finder:
         self.trace = trace
         self.most_ops = most_ops
         self.banned = banned
-        self.writers: Mapping[Value, int] = {value: op.moment for op in trace.ops for value in op.writes}
+        self.writers = writers(trace)
         self._made: dict[int, tuple[set[int], set[int]] | None] = {}
 
     def recipe(self, storage: TraceStorage, depth: int, costs: MemoryCosts) -> Recipe | None:
@@ -320,7 +321,7 @@ def memory_problem(
         costs=costs,
         units=tuple(drawn.unit(storage, spans[storage.number]) for storage in chosen),
         places=places,
-        live=np.maximum.reduceat(kept_bytes(trace), places) if len(places) else np.zeros(0, dtype=np.int64),
+        live=np.maximum.reduceat(live_kept(trace), places) if len(places) else np.zeros(0, dtype=np.int64),
         elapsed_s=np.concatenate(([0.0], np.cumsum(costs.durations_s)))[np.append(places, trace.length)],
         tick_before=[before[bisect_right(before, place) - 1] for place in range(len(places))],
         tick_after=[after[bisect_right(after, place)] for place in range(len(places))],
