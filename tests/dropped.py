@@ -1,4 +1,4 @@
-"""Live bytes of a step in which everything that autograd packs is dropped between its uses, as published floors have it.
+"""Live bytes of a step in which everything that autograd packs is dropped between its uses, as in published floors.
 
 A storage is there again only while a node uses it. Our plans bring a storage back once, so they need as much or more.
 """
