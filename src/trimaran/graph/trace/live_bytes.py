@@ -7,7 +7,7 @@ function with a kink wherever another moment takes over. Of thousands of moments
 
     peak(batch) = max over lines of (fixed + per_sample * batch)
 
-Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds beside
+Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds besides
 the state, beyond one parameter's.
 """
 
@@ -117,7 +117,7 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
         low: the step with one sample less; it may lack the update
         high: the step
         batch: samples of `high`
-        untraced_bytes: state of the optimizer that is there beside what was traced [bytes]
+        untraced_bytes: state of the optimizer that is there besides what was traced [bytes]
 
     Returns:
         It; None: the two differ in more than sizes.
@@ -168,13 +168,13 @@ def _envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     for fixed, slope in sorted(set(lines), key=lambda line: (line[1], line[0])):
         if kept and kept[-1][1] == slope:
             kept.pop()
-        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _hidden(kept, (fixed, slope))):
+        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _never_largest(kept, (fixed, slope))):
             kept.pop()
         kept.append((fixed, slope))
     return tuple(kept)
 
 
-def _hidden(kept: list[Line], line: Line) -> bool:
+def _never_largest(kept: list[Line], line: Line) -> bool:
     """Whether the last of the kept lines is nowhere above both its neighbours."""
     return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1])
 
