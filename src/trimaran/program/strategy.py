@@ -22,7 +22,7 @@ class Feeding:
     """How the ranks that read data get their microbatches. What a step trains on does not depend on it.
 
     Attributes:
-        workers: processes of each rank that load beside its training; 0: its own thread loads
+        workers: processes of each rank that load while it trains; 0: its own thread loads
         ahead: microbatches that each worker has ready or under way; with workers only
         pinned: batches are put where a GPU can fetch them; without a GPU nothing is
         copies_ahead: microbatches that are on their way to the device before they are asked for
@@ -94,7 +94,7 @@ split into I and W, and the W fill what would be idle (ZB-H1)."""
 Execution = Literal["eager", "compiled"]
 Sync = Literal["all-reduce", "p2p", "hierarchical"]
 """How replicas stay alike. "all-reduce": gradients are summed on every rank, and every rank updates everything. "p2p":
-each bucket has a home, which sums its gradients, updates its weights, and hands them out. "hierarchical": summed on
+each bucket has an owner, which sums its gradients, updates its weights, and hands them out. "hierarchical": summed on
 every rank, within each node and then across nodes."""
 
 ShardStyle = Literal["column", "row", "vocabulary", "sequence"]
@@ -163,8 +163,8 @@ class Strategy(Degrees):
 
     Ranks are laid out so that what talks most sits closest: rank = (replica * pp + row) * tp + shard.
 
-    Segments are either a chain, cut at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row has
-    several); or any directed acyclic graph of `parts`, which says the row of each.
+    Segments are either a chain, split at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row
+    has several); or any directed acyclic graph of `parts`, which says the row of each.
 
     Attributes:
         boundaries: last operation of every segment of a chain but the last (`Graph.split_points`): pp * chunks - 1
@@ -183,7 +183,7 @@ class Strategy(Degrees):
             (tp = 1): the replicas then gather each other's samples before the first of them, and every replica holds
             its share of these operations only
         device_order: number of the device of each rank; empty: rank r has device r
-        compression: what gradients lose on their way between replicas; None: nothing. Only by the user's consent
+        compression: what gradients lose on their way between replicas; None: nothing. Only if the user opts in
         feeding: how ranks get their batches
     """
 

@@ -13,10 +13,10 @@ from torch.nn import functional
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
 from trimaran.features.memory_fit import MemoryStudy, estimate_memory
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
 from trimaran.memory import minimum_memory
-from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 
 
@@ -103,7 +103,7 @@ def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> Non
     batches, tracer = study.estimate.largest_batch, JobTracer(chain())
     assert batches is not None
     for most, need in (
-        (batches.without_help, lambda trace: int(kept_bytes(trace).max())),
+        (batches.without_help, lambda trace: int(live_kept(trace).max())),
         (batches.at_floor, lambda trace: minimum_memory(trace).nbytes),
     ):
         budget = study.estimate.budget_bytes
