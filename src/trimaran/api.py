@@ -98,6 +98,10 @@ def plan(
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
         InfeasibleError: nothing fits
     """
+    if strategy is not None and pins != NO_PINS:
+        raise InputError(
+            f'strategy="{strategy}" says the whole strategy: leave pins out', code="plan.strategy-and-pins"
+        )
     request = parse_request(
         cluster=cluster,
         devices=devices,
