@@ -89,9 +89,8 @@ def parse_scaled_batches(
             code="scaling.not-one-batch",
         )
     if global_batch is not None or strong:
-        note = (
-            f'"{"--global-batch" if global_batch is not None else "--strong"}" is not needed: --batch is of all devices'
-        )
+        old = "--strong" if global_batch is None else "--global-batch"
+        note = f"{old} is an old spelling: --batch is of all devices together"
     else:
         note = (
             f"--batch {together} is of all devices together, as in every command; for so many samples on each device "

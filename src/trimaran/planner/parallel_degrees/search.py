@@ -151,6 +151,7 @@ def division_task(
             batch=batch,
             devices=count,
         )
+    device.check_computes(precision)
     program = program_of(device, precision, software)
     return DivisionTask(
         shape=shape,

@@ -51,7 +51,8 @@ def test_the_search_finds_what_pricing_everything_finds(
     shape: TransformerShape, machine: str, batch: int, memory_gb: int
 ) -> None:
     limits = DivisionLimits(memory_bytes=memory_gb * 10**9)
-    task = division_task(shape, find_machine(machine), batch=batch, limits=limits)
+    precision = "fp16" if "v100" in machine else "bf16"
+    task = division_task(shape, find_machine(machine), batch=batch, precision=precision, limits=limits)
     found, every = search_task(task), everything(task)
     best = min(every, key=lambda priced: priced.rank)
     assert found.complete
@@ -84,7 +85,9 @@ def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
         search_divisions(SMALL, find_machine("dgx-a100"), batch=16, pins=builders.division_pins(tensor=3))
 
 
-@pytest.mark.parametrize(("batch", "devices", "precision"), [(0, 8, ""), (8, 9, ""), (8, 0, ""), (8, 8, "int4")])
+@pytest.mark.parametrize(
+    ("batch", "devices", "precision"), [(0, 8, "bf16"), (8, 9, "bf16"), (8, 0, "bf16"), (8, 8, "int4")]
+)
 def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, devices: int, precision: str) -> None:
     with pytest.raises(InputError):
         search_divisions(SMALL, find_machine("dgx-a100"), batch=batch, devices=devices, precision=precision)
