@@ -30,8 +30,8 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.analytical.stages import Division, Recomputed
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
     CostTable,

@@ -1,4 +1,4 @@
-"""Fits the figures of pricing/closed_form/step_time.py on published steps of divided transformers.
+"""Fits the figures of pricing/analytical/step_time.py on published steps of divided transformers.
 
     python benchmarks/fits/transformers.py FILE
 
@@ -23,13 +23,13 @@ from scipy.optimize import least_squares
 
 from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
-from trimaran.pricing.closed_form.stage_work import StepConstants
-from trimaran.pricing.closed_form.step_time import Exchange, divided_step, machine_exchange
+from trimaran.pricing.analytical.stage_work import StepConstants
+from trimaran.pricing.analytical.step_time import Exchange, divided_step, machine_exchange
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import DividedRun, divided_run, in_unit, machine_of
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/closed_form/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 
 LARGE_PRODUCTS = {
     # ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet of a100_sxm, h100_sxm, b200_sxm: m >= 4096, median, bf16
@@ -167,7 +167,7 @@ def _fit(points: Sequence[Point]) -> StepConstants:
 def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
     sources = sorted({point.source for point in points})
     lines = [
-        "# Figures of pricing/closed_form/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
+        "# Figures of pricing/analytical/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
         f"# Fitted on {len(points)} rows of {', '.join(sources)}.",
         f"# Median error {inside:.3f}; of models left out of the fit {outside:.3f}.",
         "",

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import gpt_shape
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.stages import Division
+from trimaran.pricing.analytical.step_time import Program, divided_step, machine_exchange
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.closed_forms import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings

@@ -6,9 +6,9 @@ import pytest
 from tests import builders
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.closed_form.shapes import gpt_shape
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.step_time import Program, divided_step, machine_exchange
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel

@@ -17,7 +17,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
-from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
+from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
@@ -455,7 +455,7 @@ def _entry(candidate: Candidate, batch: int, alone_s: float | None) -> dict[str,
     }
 
 
-def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
+def _degrees_only(planned: Planned, evidence: Modelled) -> dict[str, Any]:
     found, task = evidence.search, evidence.search.task
     document = division_document(found)
     tokens = task.batch * evidence.shape.sequence

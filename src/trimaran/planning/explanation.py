@@ -21,7 +21,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import ALL_PINS, PinPrice, prices
 from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import Change, parse_change
-from trimaran.planning.closed_form import shape_of
+from trimaran.planning.analytical import shape_of
 from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
@@ -29,7 +29,7 @@ from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan import Plan, PlannedTraining, check_plan, plan_program, read_plan
@@ -264,7 +264,7 @@ def _explain_degrees(
         )
     kinds = [read_kind(name) for name in why_not]
     planned = make_plan(source, request, progress=progress)
-    if not isinstance(planned.evidence, ClosedForm):
+    if not isinstance(planned.evidence, Modelled):
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
     found = planned.evidence.search
     progress("pricing what could be otherwise", 0, 0)

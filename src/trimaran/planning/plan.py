@@ -2,7 +2,7 @@
 
     measured.py       this machine: operations and links are measured, and kept for the next plan
     estimated.py      a machine of the catalog: operations are estimated, every rank is simulated
-    closed_form.py    a transformer on many devices of the catalog: closed forms of its layers
+    analytical.py    a transformer on many devices of the catalog: closed forms of its layers
 
 Each searches at one batch. A training to a target is one loop around all of them: a curve says which batches, the
 backend what there is at each, and `target.conclude` chooses.
@@ -19,7 +19,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Price
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.closed_form import ClosedForms, contender_of_division, of_interest, shape_of
+from trimaran.planning.analytical import Analytical, contender_of_division, of_interest, shape_of
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -148,7 +148,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     progress("reading the job and the machine", 0, 0)
     shape = shape_of(source.reference, request)
     if shape is not None:
-        return ClosedForms(source, request, shape, progress)
+        return Analytical(source, request, shape, progress)
     return Estimated(source, request, progress)
 
 

@@ -26,9 +26,9 @@ from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.planning.target import source_as_planned
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.pricing.analytical.stages import Division
 from trimaran.pricing.program import price
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import to_plain
@@ -283,7 +283,7 @@ def write_planned(path: Path, planned: Planned) -> None:
         raise EnvironmentProblem(f"cannot write the plan to {path}: {error.strerror}", path=str(path)) from error
 
 
-def division_file(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
+def division_file(planned: Planned, evidence: Modelled) -> dict[str, Any]:
     """What the file of a division holds."""
     return (
         {

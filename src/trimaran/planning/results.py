@@ -15,7 +15,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Goal, Rivals, Stop
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.closed_form.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
 from trimaran.program.plan import Plan
@@ -116,7 +116,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForm:
+class Modelled:
     """Evidence of a plan of degrees for a transformer, priced by closed forms of its layers: it has no program.
 
     Attributes:
@@ -147,7 +147,7 @@ class Planned:
 
     source: JobSource
     request: PlanRequest
-    evidence: Simulated | ClosedForm
+    evidence: Simulated | Modelled
     outlook: Outlook | None = None
     notes: tuple[str, ...] = ()
 
@@ -168,7 +168,7 @@ class Planned:
         Raises:
             InputError: it was planned by closed forms
         """
-        if isinstance(self.evidence, ClosedForm):
+        if isinstance(self.evidence, Modelled):
             raise InputError(
                 f"{self.reference} on {self.request.cluster} is planned by closed forms, so it has no program",
                 code="plan.no-program",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
 
 _LLAMA_LIKE = {"llama", "llama1", "llama2", "llama3"}
 

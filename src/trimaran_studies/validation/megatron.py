@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.pricing.analytical.stages import Division, Recomputed
 
 Arguments = Mapping[str, str]
 """Arguments by name, without dashes; one without a value has "true"."""

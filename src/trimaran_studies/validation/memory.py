@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from trimaran.machine.matching import match_device
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.activations import layer_activations
-from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.analytical.activations import layer_activations
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.stages import Division, Recomputed
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.megatron import megatron_case, megatron_rank
 

@@ -1,4 +1,4 @@
-"""Published steps of divided transformers, answered by the closed forms of `pricing/closed_form`.
+"""Published steps of divided transformers, answered by the closed forms of `pricing/analytical`.
 
 Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
 
@@ -37,11 +37,11 @@ from trimaran.base.errors import InputError
 from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
+from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.stages import Division, Recomputed
+from trimaran.pricing.analytical.step_time import DividedStep, Program, divided_step, machine_exchange
 from trimaran.program.strategy import ZeroStage
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read

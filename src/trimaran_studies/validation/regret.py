@@ -21,7 +21,7 @@ from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.pricing.analytical.stages import Division
 from trimaran.report.tables import add_figures
 from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.model_parallel import DividedRun, divided_run

@@ -15,7 +15,7 @@ from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
@@ -115,7 +115,7 @@ def test_a_damaged_plan_is_refused(path: Path) -> None:
 def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
     found = make_plan("llama2:7b", asked)
-    assert isinstance(found.evidence, ClosedForm)
+    assert isinstance(found.evidence, Modelled)
     write_planned(tmp_path / "plan.json", found)
     with raises("plan-file.degrees-only", match="llama2:7b --cluster dgx-h100:2"):
         explain_plan("llama2:7b", asked, path=tmp_path / "plan.json")

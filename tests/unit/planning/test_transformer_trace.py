@@ -8,7 +8,7 @@ from tests import builders
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.memory import Bookkeeping, rank_memory
+from trimaran.pricing.analytical.memory import Bookkeeping, rank_memory
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import live_bytes
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_count
 from trimaran.graph.types import Graph, Op
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.pricing.analytical.stages import Division
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.json_files import check_version, from_plain
 from trimaran.program.lowering.partition import segment_ops

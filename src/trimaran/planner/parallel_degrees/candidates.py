@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from trimaran.planner.parallel_degrees.problem import DivisionTask
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import TransformerShape
-from trimaran.pricing.closed_form.stage_work import head_forward, layer_forward
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.stage_work import head_forward, layer_forward
+from trimaran.pricing.analytical.stages import Division, Recomputed
 from trimaran.program.strategy import ZeroStage
 
 
@@ -48,7 +48,7 @@ def layer_parts(
     Example:
         Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> layer_parts(gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=24576), 2, 1)
         ((), (5, 3))
     """

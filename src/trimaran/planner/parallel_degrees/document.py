@@ -8,8 +8,8 @@ from trimaran.planner.parallel_degrees.problem import (
     degrees,
     memory_limit,
 )
-from trimaran.pricing.closed_form.memory import rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
+from trimaran.pricing.analytical.memory import rank_memory
+from trimaran.pricing.analytical.stages import Division, stage_chunks
 
 
 def division_document(found: DivisionSearch) -> dict[str, object]:

@@ -6,11 +6,11 @@ from typing import Literal
 
 from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import TransformerShape
-from trimaran.pricing.closed_form.stage_work import StepConstants, head_forward, layer_forward, peak_of, step_constants
-from trimaran.pricing.closed_form.step_time import (
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.stage_work import StepConstants, head_forward, layer_forward, peak_of, step_constants
+from trimaran.pricing.analytical.stages import Division
+from trimaran.pricing.analytical.step_time import (
     DividedStep,
     Exchange,
     Program,
@@ -313,7 +313,7 @@ def model_flops(shape: TransformerShape) -> float:
     Example:
         GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
         >>> round(model_flops(shape) / (6 * 174.6e9 * 2048), 3)
         1.028

@@ -1,6 +1,6 @@
 """Search for the division of a transformer over many devices with the shortest step.
 
-    minimise    seconds(division)                                 pricing/closed_form
+    minimise    seconds(division)                                 pricing/analytical
     over        t, p, c, d, b, v, sharding, recompute, parts      candidates.py says which can be built
     subject to  memory of every stage <= memory of a device
 
@@ -37,9 +37,9 @@ from trimaran.planner.parallel_degrees.problem import (
     pricer,
 )
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.pricing.closed_form.memory import Bookkeeping
-from trimaran.pricing.closed_form.shapes import TransformerShape
-from trimaran.pricing.closed_form.step_time import Program
+from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.step_time import Program
 
 TIME_LIMIT_S = 20.0
 """Of a search, where nothing else is asked for [s]."""

@@ -14,7 +14,7 @@ from trimaran.features.export.recipe import recipe_of_division
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
-from trimaran.planning.results import ClosedForm, Planned
+from trimaran.planning.results import Modelled, Planned
 from trimaran.program import read_plan
 
 FIGURES = {"job": "llama2:70b", "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}
@@ -57,7 +57,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, dict[str
         cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
     )
     found = make_plan("llama2:13b", request)
-    assert isinstance(found.evidence, ClosedForm)
+    assert isinstance(found.evidence, Modelled)
     path = tmp_path_factory.mktemp("divided") / "plan.json"
     write_planned(path, found)
     return found, json.loads(path.read_text())

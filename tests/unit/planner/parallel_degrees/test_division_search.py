@@ -21,8 +21,8 @@ from trimaran.planner.parallel_degrees.problem import (
 )
 from trimaran.planner.parallel_degrees.search import division_task, search_divisions, search_task
 from trimaran.planner.pins import Pins
-from trimaran.pricing.closed_form.memory import rank_memory
-from trimaran.pricing.closed_form.shapes import TransformerShape, gpt_shape
+from trimaran.pricing.analytical.memory import rank_memory
+from trimaran.pricing.analytical.shapes import TransformerShape, gpt_shape
 
 SMALL = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200, sequence=1024)
 WIDE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)

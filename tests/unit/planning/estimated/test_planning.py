@@ -10,13 +10,13 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pins import Pins
-from trimaran.planning.closed_form import check_pins
+from trimaran.planning.analytical import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
-from trimaran.planning.results import ClosedForm, Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.planning.results import Modelled, Planned, Simulated
+from trimaran.pricing.analytical.stages import Division
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
@@ -33,7 +33,7 @@ def replicas() -> Planned:
 @pytest.fixture(scope="module")
 def divided() -> Planned:
     found = make_plan("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
-    assert isinstance(found.evidence, ClosedForm)
+    assert isinstance(found.evidence, Modelled)
     return found
 
 

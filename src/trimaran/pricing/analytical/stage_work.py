@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 from trimaran.base.files import packaged_toml
 from trimaran.machine.types import Device
-from trimaran.pricing.closed_form.activations import AttentionKernel, tokens_of_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.activations import AttentionKernel, tokens_of_rank
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.stages import Division
 
 _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
@@ -79,7 +79,7 @@ def layer_forward(
     Example:
         A layer of h = 512 for one sequence of 1,024 tokens: 24 h² for each token, and 4 s h of attention.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Division(), attention="unfused", layer=0)
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
@@ -130,7 +130,7 @@ def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
     Example:
         Sixteen heads on eight ranks: two of one sequence do not fill a block, those of two sequences do.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
         >>> [softmax_kernel_fits(shape, Division(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
         [False, True]
@@ -274,7 +274,7 @@ _LATE_KERNELS = 2024.0
 @functools.cache
 def step_constants() -> StepConstants:
     """The figures as fitted."""
-    document = packaged_toml("trimaran.pricing.closed_form", "constants.toml")
+    document = packaged_toml("trimaran.pricing.analytical", "constants.toml")
     return StepConstants(large_products=document["large_products"], **document["constants"])
 
 

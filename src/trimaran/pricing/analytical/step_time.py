@@ -34,11 +34,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
-from trimaran.pricing.closed_form.memory import stage_elements
-from trimaran.pricing.closed_form.parallel_degrees import Division, stage_chunks
-from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, layer_elements
-from trimaran.pricing.closed_form.stage_work import (
+from trimaran.pricing.analytical.activations import AttentionKernel, stream_bytes, tokens_of_rank
+from trimaran.pricing.analytical.memory import stage_elements
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_elements
+from trimaran.pricing.analytical.stage_work import (
     PassWork,
     StepConstants,
     backward,
@@ -46,6 +45,7 @@ from trimaran.pricing.closed_form.stage_work import (
     head_forward,
     layer_forward,
 )
+from trimaran.pricing.analytical.stages import Division, stage_chunks
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
 

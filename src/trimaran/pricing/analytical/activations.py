@@ -19,8 +19,8 @@ Source:
 from dataclasses import dataclass
 from typing import Literal
 
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.stages import Division
 
 AttentionKernel = Literal["fused", "unfused"]
 """Whether attention keeps its probabilities ("unfused") or computes them again from statistics ("fused")."""
@@ -81,7 +81,7 @@ def layer_activations(
         A layer of GPT with h = 512, 8 heads, 4 sequences of 1,024 tokens: 34 · 512 + 5 · 8 · 1024 bytes a token, and
         16 of the norms' statistics.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=12, hidden=512, heads=8)
         >>> layer_activations(shape, Division(microbatch=4), attention="unfused").kept
         239140864

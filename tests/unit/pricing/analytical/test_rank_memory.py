@@ -6,10 +6,10 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.pricing.closed_form.activations import layer_activations
-from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import gpt_shape, parameter_count
+from trimaran.pricing.analytical.activations import layer_activations
+from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+from trimaran.pricing.analytical.stages import Division
 
 SHAPE = gpt_shape(layers=12, hidden=512, heads=8)
 TOKENS = 4 * 1024

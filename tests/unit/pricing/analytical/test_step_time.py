@@ -7,10 +7,10 @@ from tests import builders
 
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import gpt_shape, parameter_count
-from trimaran.pricing.closed_form.stage_work import backward, head_forward, layer_forward, step_constants
-from trimaran.pricing.closed_form.step_time import Program, divided_step, least_seconds
+from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+from trimaran.pricing.analytical.stage_work import backward, head_forward, layer_forward, step_constants
+from trimaran.pricing.analytical.stages import Division
+from trimaran.pricing.analytical.step_time import Program, divided_step, least_seconds
 
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)
 DEVICE = replace(

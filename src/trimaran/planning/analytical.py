@@ -22,10 +22,10 @@ from trimaran.planner.parallel_degrees.search import search_divisions
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import ClosedForm, Planned
+from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 
 MOST_RANKS = 64
 """Up to so many ranks are simulated one by one."""
@@ -60,7 +60,7 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
 
 
-class ClosedForms(CatalogBackend):
+class Analytical(CatalogBackend):
     """Plans the degrees of a transformer on a machine of the catalog.
 
     Attributes:
@@ -165,7 +165,7 @@ class ClosedForms(CatalogBackend):
         return Planned(
             source=self.source,
             request=self.request,
-            evidence=ClosedForm(shape=self.shape, search=found),
+            evidence=Modelled(shape=self.shape, search=found),
             notes=tuple(notes),
         )
 

@@ -9,7 +9,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
-from trimaran.pricing.closed_form.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.strategy import Degrees
 
 Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
@@ -64,7 +64,7 @@ def stage_chunks(shape: TransformerShape, division: Division, stage: int) -> tup
     do not divide evenly go one each to the first parts.
 
     Example:
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=8, hidden=64, heads=4)
         >>> stage_chunks(shape, Division(pp=2), 1)
         (range(4, 8),)

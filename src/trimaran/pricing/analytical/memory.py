@@ -25,9 +25,8 @@ come from its own tokens, keys and values from the encoder's output, which is ke
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.closed_form.activations import AttentionKernel, layer_activations, stream_bytes, tokens_of_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division, passes_in_flight, stage_chunks
-from trimaran.pricing.closed_form.shapes import (
+from trimaran.pricing.analytical.activations import AttentionKernel, layer_activations, stream_bytes, tokens_of_rank
+from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     attention_elements,
     embedding_elements,
@@ -38,6 +37,7 @@ from trimaran.pricing.closed_form.shapes import (
     norm_elements,
     query_size,
 )
+from trimaran.pricing.analytical.stages import Division, passes_in_flight, stage_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def rank_memory(
     Example:
         GPT-3 on one device has 18 bytes a parameter before any activation:
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
         >>> rank_memory(shape, Division()).state / 174615846912
         18.0
@@ -321,7 +321,7 @@ def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
         Two stacks of one layer, h = 64: a decoder's layer has another 4 h² + 4 h of attention and 2 h of its norm; then
         two norms, the table, its positions, and a bias for each row of the vocabulary.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=64, heads=4, vocabulary=1000, sequence=16)
         >>> two_stack_elements(TwoStacks(encoder=shape, layers=1, sequence=8), 1)
         183016
