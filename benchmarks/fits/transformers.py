@@ -1,4 +1,4 @@
-"""Fits the figures of pricing/analytical/step_time.py on published steps of divided transformers.
+"""Fits the figures of pricing/analytical/step_time.py on published steps of sharded transformers.
 
     python benchmarks/fits/transformers.py FILE
 
@@ -24,10 +24,10 @@ from scipy.optimize import least_squares
 from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.stage_work import StepConstants
-from trimaran.pricing.analytical.step_time import Exchange, divided_step, machine_exchange
+from trimaran.pricing.analytical.step_time import Exchange, machine_exchange, transformer_step
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
-from trimaran_studies.validation.model_parallel import DividedRun, divided_run, in_unit, machine_of
+from trimaran_studies.validation.model_parallel import TransformerRun, transformer_run, in_unit, machine_of
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 
@@ -72,7 +72,7 @@ PULL = 0.15  # weight of a prior, beside one model
 @dataclass(frozen=True)
 class Point:
     row: Row
-    run: DividedRun
+    run: TransformerRun
     device: Device
     exchange: Exchange
 
@@ -86,8 +86,8 @@ class Point:
 
     def log_error(self, constants: StepConstants) -> float:
         run = self.run
-        step = divided_step(
-            run.shape, run.division, run.program, device=self.device, exchange=self.exchange, constants=constants
+        step = transformer_step(
+            run.shape, run.degrees, run.program, device=self.device, exchange=self.exchange, constants=constants
         )
         return math.log(in_unit(self.row, run, step) / self.row.measured)
 
@@ -133,11 +133,11 @@ def _points(path: Path) -> list[Point]:
         if row.family not in ("mp_step_time", "mp_throughput"):
             continue
         try:
-            run = divided_run(row)
+            run = transformer_run(row)
             machine = machine_of(run)
         except TrimaranError:
             continue
-        exchange = machine_exchange(machine, ranks=run.division.devices, year=run.program.year)
+        exchange = machine_exchange(machine, ranks=run.degrees.devices, year=run.program.year)
         points.append(Point(row, run, machine.node.device, exchange))
     return points
 

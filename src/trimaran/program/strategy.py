@@ -134,9 +134,18 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
+Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
+"""What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
+between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
+attention."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Parallel degrees, whichever backend decides them.
+    """Parallel degrees, and how layers and the batch are split.
+
+    A program runs `dp`, `pp` and `tp`. What follows `zero` only the analytical model chooses (`pricing/analytical/`);
+    a strategy with a program leaves it at its defaults.
 
     Attributes:
         dp: data-parallel replicas
@@ -145,6 +154,14 @@ class Degrees:
         chunks: segments of each pipeline stage; more than one where the schedule is interleaved
         microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
         zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
+        cp: ranks that share each sequence
+        ep: ranks that hold different experts
+        expert_tp: ranks that share each expert; None: as many as share a layer
+        microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
+        sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
+        recomputed: what the backward recomputes
+        segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
+        microbatch_group: microbatches that a segment computes before the next one; 0: as many as there are stages
     """
 
     dp: int = 1
@@ -153,6 +170,29 @@ class Degrees:
     chunks: int = 1
     microbatches: int = 1
     zero: ZeroStage = 0
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int | None = None
+    microbatch: int = 1
+    sequence_parallel: bool = False
+    recomputed: frozenset[Recomputed] = frozenset()
+    segment_layers: tuple[int, ...] = ()
+    microbatch_group: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Ranks that take part."""
+        return self.dp * self.pp * self.tp * self.cp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that share each expert."""
+        return self.tp if self.expert_tp is None else self.expert_tp
+
+    @property
+    def expert_data(self) -> int:
+        """Replicas of each expert."""
+        return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +239,6 @@ class Strategy(Degrees):
     device_order: tuple[int, ...] = ()
     compression: Compression | None = None
     feeding: Feeding = IN_LINE
-
-    @property
-    def devices(self) -> int:
-        """Ranks that take part."""
-        return self.dp * self.pp * self.tp
 
     @property
     def segments(self) -> int:

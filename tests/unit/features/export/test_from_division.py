@@ -21,7 +21,7 @@ FIGURES = {"job": "llama2:70b", "global_batch_size": 64, "sequence_length": 4096
 
 
 def test_uneven_parts_are_kept() -> None:
-    division = builders.division(
+    division = builders.degrees(
         tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
     )
     recipe = recipe_of_division(division, layers=8, **FIGURES)
@@ -38,15 +38,15 @@ def test_uneven_parts_are_kept() -> None:
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
-    recipe = recipe_of_division(builders.division(pipeline=4), layers=10, **FIGURES)
+    recipe = recipe_of_division(builders.degrees(pipeline=4), layers=10, **FIGURES)
     assert [stage.layers for stage in recipe.stages] == [3, 3, 2, 2]
 
 
 def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
-    division = builders.division(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
+    division = builders.degrees(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
     recipe = recipe_of_division(division, layers=8, **FIGURES)
     assert (recipe.zero, recipe.recompute) == (3, "full")
-    recipe = recipe_of_division(builders.division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
+    recipe = recipe_of_division(builders.degrees(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
     assert recipe.recompute == "selective"
     assert to_megatron(recipe).sections["model"]["recompute_granularity"] == "selective"
 

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused_with_the_least_that_it_needs() -> None:
 
 def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
     with raises("division.nothing-fits", InfeasibleError):
-        search_divisions(SMALL, find_machine("dgx-a100"), batch=16, pins=builders.division_pins(tensor=3))
+        search_divisions(SMALL, find_machine("dgx-a100"), batch=16, pins=builders.pins_of_degrees(tensor=3))
 
 
 @pytest.mark.parametrize(("batch", "devices", "precision"), [(0, 8, ""), (8, 9, ""), (8, 0, ""), (8, 8, "int4")])
@@ -93,16 +93,16 @@ def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, device
 @pytest.mark.parametrize(
     ("pins", "check"),
     [
-        (builders.division_pins(tensor=2), lambda division: division.tp == 2),
-        (builders.division_pins(pipeline=4, chunks=2), lambda division: (division.pp, division.chunks) == (4, 2)),
+        (builders.pins_of_degrees(tensor=2), lambda division: division.tp == 2),
+        (builders.pins_of_degrees(pipeline=4, chunks=2), lambda division: (division.pp, division.chunks) == (4, 2)),
         (
-            builders.division_pins(forbid=frozenset({"pp", "tp"})),
+            builders.pins_of_degrees(forbid=frozenset({"pp", "tp"})),
             lambda division: division.pp == division.tp == 1,
         ),
-        (builders.division_pins(sharding="parameters"), lambda division: division.zero == 3),
-        (builders.division_pins(recompute=True), lambda division: "layers" in division.recomputed),
-        (builders.division_pins(data=2, microbatch=4), lambda division: (division.dp, division.microbatch) == (2, 4)),
-        (builders.division_pins(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
+        (builders.pins_of_degrees(sharding="parameters"), lambda division: division.zero == 3),
+        (builders.pins_of_degrees(recompute=True), lambda division: "layers" in division.recomputed),
+        (builders.pins_of_degrees(data=2, microbatch=4), lambda division: (division.dp, division.microbatch) == (2, 4)),
+        (builders.pins_of_degrees(tensor=4, sequence_parallel=False), lambda division: not division.sequence_parallel),
     ],
 )
 def test_pins_are_kept(pins: Pins, check: object) -> None:
@@ -158,7 +158,7 @@ def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
 
 
 def test_the_document_has_every_stage_and_adds_up() -> None:
-    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.division_pins(pipeline=4))
+    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.pins_of_degrees(pipeline=4))
     document = division_document(found)
     chosen = document["chosen"]
     stages = chosen["stages"]  # type: ignore[index]
@@ -176,7 +176,7 @@ def test_the_document_has_every_stage_and_adds_up() -> None:
 def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
     """A head of 256,000 rows costs as much as six layers: equal stages would wait for the last one."""
     shape = gpt_shape(layers=16, hidden=2048, heads=16, vocabulary=256000, sequence=2048)
-    pins = builders.division_pins(pipeline=4, tensor=1, chunks=1)
+    pins = builders.pins_of_degrees(pipeline=4, tensor=1, chunks=1)
     found = search_divisions(shape, find_machine("dgx-a100"), batch=64, pins=pins)
     parts = found.chosen.division.parts
     assert sum(parts) == 16
@@ -186,7 +186,7 @@ def test_a_stage_with_the_head_is_given_fewer_layers() -> None:
 
 
 def test_memory_is_that_of_the_stage_that_needs_most() -> None:
-    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.division_pins(pipeline=4))
+    found = search_divisions(WIDE, find_machine("dgx-a100:2"), batch=32, pins=builders.pins_of_degrees(pipeline=4))
     task, division = found.task, found.chosen.division
     peaks = [
         rank_memory(task.shape, division, stage=stage, bookkeeping=task.bookkeeping).peak
@@ -198,4 +198,4 @@ def test_memory_is_that_of_the_stage_that_needs_most() -> None:
 def test_one_device_is_a_division_too() -> None:
     found = search_divisions(SMALL, find_machine("dgx-a100"), batch=8, devices=1)
     division = found.chosen.division
-    assert division == builders.division(microbatch=division.microbatch, microbatches=8 // division.microbatch)
+    assert division == builders.degrees(microbatch=division.microbatch, microbatches=8 // division.microbatch)

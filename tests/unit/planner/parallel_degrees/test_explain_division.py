@@ -35,7 +35,7 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
 
 def test_what_is_faster_than_a_pinned_plan_is_said_to_be() -> None:
     """A plan that was made to have 16 stages is not the best; its kind does not become so by being asked about."""
-    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.division_pins(pipeline=16))
+    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.pins_of_degrees(pipeline=16))
     answer = contrast(pinned, read_kind("tp"))
     assert answer.other is not None
     assert answer.other.candidate.step_time_s < pinned.chosen.seconds
@@ -65,5 +65,5 @@ def test_what_binds_is_the_largest_part() -> None:
 def test_the_fastest_needs_no_rule_and_a_pinned_one_says_that_it_is_pinned() -> None:
     free = search_divisions(WIDE, MACHINE, batch=32)
     assert not explain_division(free).rule
-    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.division_pins(pipeline=16))
+    pinned = search_divisions(WIDE, MACHINE, batch=32, pins=builders.pins_of_degrees(pipeline=16))
     assert "what you decided is against it" in explain_division(pinned).rule
