@@ -572,7 +572,7 @@ def planned(
     plan: Plan,
     chosen: Candidate,
     traces: Mapping[int, TracedStep] | None = None,
-    search: Search | None = None,
+    search: Search[Candidate] | None = None,
 ) -> Planned:
     problem = Problem(
         graph=graph,

@@ -18,7 +18,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
 from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
+from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
 
@@ -145,6 +145,8 @@ def emulate_subject(
         ExecutionError: a rank failed
     """
     plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    if plan is not None:
+        check_has_program(plan, source=subject)
     devices = devices or (None if plan is None else plan.strategy.devices)
     given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:

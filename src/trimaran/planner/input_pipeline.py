@@ -238,7 +238,7 @@ class _Kept:
     mean: Cases
 
 
-def fed(found: Search, problem: Problem, again: Callable[[Problem], Search]) -> Search:
+def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], Search[Candidate]]) -> Search[Candidate]:
     """What a search finds when ranks may be fed.
 
     Args:
@@ -289,7 +289,7 @@ def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
     return replace(table, steps={**table.steps, digest: replace(step, load=load, samples=None)})
 
 
-def _in_line(tried: Sequence[Candidate], found: Search, problem: Problem) -> Iterator[Candidate]:
+def _in_line(tried: Sequence[Candidate], found: Search[Candidate], problem: Problem) -> Iterator[Candidate]:
     """Those in line that the search had no use for."""
     known = {one.strategy for one in found.candidates}
     for one in tried:
@@ -371,7 +371,7 @@ def _is_fed(entry: Candidate, one: Candidate) -> bool:
 
 
 def _reasons(
-    found: Search,
+    found: Search[Candidate],
     chosen: Candidate,
     best: Candidate,
     read: Sequence[Candidate],

@@ -45,7 +45,7 @@ from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
 
 
-def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search]:
+def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
     """Search; where memory alone stands against everything, trace whole networks and search again.
 
     Args:
@@ -262,7 +262,7 @@ class Estimated(CatalogBackend):
             is_complete=found.is_complete,
         )
 
-    def _planned(self, problem: Problem, found: Search, notes: tuple[str, ...]) -> Planned:
+    def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
         source = dataclasses.replace(self.source, global_batch_size=problem.batch)
         return Planned(
             source=source,
@@ -297,7 +297,7 @@ def _why(found: GridSearch, batch: int) -> str:
     return next((one.reason for one in found.rejected.get(batch, ())), "beyond the limits")
 
 
-def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search:
+def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search[Candidate]:
     """What was simulated at the chosen batch, as a search of that batch alone would say it."""
     problem = grid.problems[batch]
     candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))

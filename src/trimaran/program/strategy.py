@@ -276,6 +276,8 @@ class Strategy(Degrees):
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(dp=8, zero=3).name, Strategy(pp=2, parts=(Part(ops=("a",), row=0),)).name
             ('dp8 zero3', 'placed on 2')
+            >>> Strategy(dp=4, pp=2, cp=2, schedule="1f1b", zero=1, recomputed=frozenset({"layers"})).name
+            'dp4 pp2 1f1b cp2 zero1 recompute'
             >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
             'dp2 bf16 w2'
         """
@@ -288,6 +290,10 @@ class Strategy(Degrees):
             parts.append(f"pp{self.pp} {self.schedule}{f' x{self.chunks}' if self.chunks > 1 else ''}")
         if self.tp > 1:
             parts.append(f"tp{self.tp}")
+        if self.cp > 1:
+            parts.append(f"cp{self.cp}")
+        if self.ep > 1:
+            parts.append(f"ep{self.ep}")
         if not parts:
             parts.append("one device")
         if self.dp > 1 and self.sync != "all-reduce":
@@ -304,6 +310,8 @@ class Strategy(Degrees):
             parts.append(self.compression.name)
         if self.execution != "eager":
             parts.append(self.execution)
+        if "layers" in self.recomputed:
+            parts.append("recompute")
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
         if self.feeding.name:
@@ -329,10 +337,10 @@ def splits_batches(strategy: Strategy) -> bool:
 
 
 def needs_graph(strategy: Strategy) -> bool:
-    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+    """Whether the network is split, or its parameters told apart; plain replicas run the user's model as it is.
 
     Args:
         strategy: what is run
     """
-    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
-    return divided or strategy.zero > 0 or strategy.sync == "p2p"
+    split = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return split or strategy.zero > 0 or strategy.sync == "p2p"

@@ -56,7 +56,7 @@ def _reading(read_ms: float, *, prepare_ms: float = 0.0, repeats: bool = False) 
     )
 
 
-def _feeding(found: Search) -> Feeding:
+def _feeding(found: Search[Candidate]) -> Feeding:
     return found.chosen.strategy.feeding
 
 

@@ -98,7 +98,7 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
-def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search:
+def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search[Candidate]:
     problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=memory_bytes, batch=16, traces=traces)
     return search(problem)
 

@@ -237,10 +237,8 @@ def _peak_of_activations(
 
 
 def _check(degrees: Degrees, stage: int) -> None:
-    degrees = {
-        name: getattr(degrees, name) for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches")
-    }
-    for name, degree in degrees.items():
+    for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches"):
+        degree = getattr(degrees, name)
         if degree < 1:
             raise InputError(
                 f"degrees: {name}: expected 1 or more, got {degree}",
