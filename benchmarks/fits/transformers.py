@@ -27,7 +27,7 @@ from trimaran.pricing.analytical.stage_work import StepConstants
 from trimaran.pricing.analytical.step_time import Exchange, machine_exchange, transformer_step
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
-from trimaran_studies.validation.model_parallel import TransformerRun, transformer_run, in_unit, machine_of
+from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, machine_of, transformer_run
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 

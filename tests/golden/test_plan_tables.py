@@ -12,6 +12,7 @@ from tests.builders import network, table_for
 
 from trimaran.cli.views.plans import print_candidates
 from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
+from trimaran.planner.candidates import Candidate
 
 FOLDER = Path(__file__).parent / "plans"
 

@@ -69,9 +69,8 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
 def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
-    lines = shown(
-        rival_table(explain(SimulatedCase(problem=given, found=search(given), changes=[]).rivals, plan)), chosen=plan
-    )
+    found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=plan)
+    lines = shown(rival_table(found.rivals, plan))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
 

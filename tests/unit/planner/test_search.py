@@ -10,6 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.planner import EpochData, Search, search
+from trimaran.planner.candidates import Candidate
 from trimaran.pricing import CostTable
 
 GRAPH = network(4)

@@ -11,7 +11,7 @@ from tests.unit.planner.test_search import GRAPH, TABLE
 from trimaran.base.errors import InfeasibleError
 from trimaran.memory import floor
 from trimaran.planner import Search, search
-from trimaran.planner.candidates import squeeze
+from trimaran.planner.candidates import Candidate, squeeze
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind

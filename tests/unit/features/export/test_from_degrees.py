@@ -1,6 +1,6 @@
-"""From the division of a transformer to what other runtimes are told."""
+"""From parallel degrees without a program to what other runtimes are told."""
 
-import json
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +10,44 @@ from tests.raising import raises
 
 from trimaran.features.export import export_plan
 from trimaran.features.export.megatron import to_megatron
-from trimaran.features.export.recipe import recipe_of_division
+from trimaran.features.export.recipe import Recipe, recipe_of_degrees
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
-from trimaran.planning.results import Modelled, Planned
-from trimaran.program import read_plan
+from trimaran.planning.results import Planned
+from trimaran.program import Plan, Prediction, Premises, Strategy
 
-FIGURES = {"job": "llama2:70b", "global_batch_size": 64, "sequence_length": 4096, "precision": "bf16"}
+FILES = Path(__file__).parents[2] / "program/files"
+
+
+def plan_of(layers: int | None, precision: str = "bfloat16", **degrees: Any) -> Plan:
+    found = builders.degrees(**degrees)
+    strategy = Strategy(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+    premises = Premises(
+        graph_digest="",
+        global_batch_size=64,
+        devices=("H100",) * strategy.devices,
+        memory_bytes=(),
+        precision=precision,
+        layers=layers,
+        sequence_length=4096,
+    )
+    prediction = Prediction(step_time_s=1.0, interval_s=(1.0, 1.0))
+    return Plan(job="llama2:70b", strategy=strategy, premises=premises, prediction=prediction)
+
+
+def recipe(layers: int, **degrees: Any) -> Recipe:
+    return recipe_of_degrees(plan_of(layers, **degrees))
 
 
 def test_uneven_parts_are_kept() -> None:
-    division = builders.degrees(
-        tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
+    found = recipe(
+        8, tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
     )
-    recipe = recipe_of_division(division, layers=8, **FIGURES)
-    assert recipe.devices == division.devices == 64
-    model = to_megatron(recipe).sections["model"]
+    assert found.devices == 64
+    model = to_megatron(found).sections["model"]
     assert model["pipeline_model_parallel_layout"] == "Et|t*3|t*3|tL"
-    named = to_torchtitan(recipe).sections["parallelism"]["module_fqns_per_model_part"]
+    named = to_torchtitan(found).sections["parallelism"]["module_fqns_per_model_part"]
     assert named == [
         ["tok_embeddings", "layers.0"],
         ["layers.1", "layers.2", "layers.3"],
@@ -38,81 +57,57 @@ def test_uneven_parts_are_kept() -> None:
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
-    recipe = recipe_of_division(builders.degrees(pipeline=4), layers=10, **FIGURES)
-    assert [stage.layers for stage in recipe.stages] == [3, 3, 2, 2]
+    assert [stage.layers for stage in recipe(10, pipeline=4).stages] == [3, 3, 2, 2]
 
 
 def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
-    division = builders.degrees(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
-    recipe = recipe_of_division(division, layers=8, **FIGURES)
-    assert (recipe.zero, recipe.recompute) == (3, "full")
-    recipe = recipe_of_division(builders.degrees(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
-    assert recipe.recompute == "selective"
-    assert to_megatron(recipe).sections["model"]["recompute_granularity"] == "selective"
+    found = recipe(8, data=8, sharding="parameters", recomputed=frozenset({"layers"}))
+    assert (found.zero, found.recompute) == (3, "full")
+    found = recipe(8, recomputed=frozenset({"attention"}))
+    assert found.recompute == "selective"
+    assert to_megatron(found).sections["model"]["recompute_granularity"] == "selective"
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, dict[str, Any]]:
+def planned() -> Planned:
     request = builders.cluster_request(
         cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
     )
-    found = make_plan("llama2:13b", request)
-    assert isinstance(found.evidence, Modelled)
-    path = tmp_path_factory.mktemp("divided") / "plan.json"
-    write_planned(path, found)
-    return found, json.loads(path.read_text())
+    return make_plan("llama2:13b", request)
 
 
-def written(tmp_path: Path, plain: dict[str, Any]) -> Path:
-    (tmp_path / "plan.json").write_text(json.dumps(plain))
-    return tmp_path / "plan.json"
-
-
-def test_the_file_of_a_division_is_exported(planned: tuple[Planned, dict[str, Any]], tmp_path: Path) -> None:
-    found, plain = planned
-    division = found.chosen.division
-    exported = export_plan(written(tmp_path, plain), "megatron")
+def test_a_plan_of_degrees_is_exported(planned: Planned, tmp_path: Path) -> None:
+    write_planned(tmp_path / "plan.json", planned)
+    exported = export_plan(tmp_path / "plan.json", "megatron")
     model = exported.sections["model"]
     assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 4)
     assert model["bf16"] is True
-    assert exported.sections["batch"]["micro_batch_size"] == division.microbatch
+    assert exported.sections["batch"]["micro_batch_size"] == planned.chosen.strategy.microbatch
     assert exported.sections["batch"]["global_batch_size"] == 256
     assert "llama2:13b on 128 devices" in exported.text
-    named = export_plan(written(tmp_path, plain), "torchtitan").sections["parallelism"]["module_fqns_per_model_part"]
+    named = export_plan(tmp_path / "plan.json", "torchtitan").sections["parallelism"]["module_fqns_per_model_part"]
     layers = [name for part in named for name in part if name.startswith("layers.")]  # type: ignore[attr-defined]
     assert layers == [f"layers.{number}" for number in range(40)]
 
 
-def test_a_file_of_version_1_is_read_under_the_names_of_today() -> None:
-    exported = export_plan(Path(__file__).parent / "files" / "degrees_version_1.json", "megatron")
+@pytest.mark.parametrize(
+    ("version", "stages", "layout"),
+    [(1, 2, "Et*9|t*11|t*11|t*9L"), (2, 4, "Et*2|" + "t*2|" * 18 + "t*2L")],
+)
+def test_files_of_older_versions_are_exported(version: int, stages: int, layout: str) -> None:
+    exported = export_plan(FILES / f"degrees_version_{version}.json", "megatron")
     model = exported.sections["model"]
-    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 2)
-    assert model["pipeline_model_parallel_layout"] == "Et*9|t*11|t*11|t*9L"
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, stages)
+    assert model.get("pipeline_model_parallel_layout", layout) == layout
     assert "llama2:13b on 128 devices" in exported.text
 
 
-def test_what_the_file_of_a_division_does_not_say_is_named(
-    planned: tuple[Planned, dict[str, Any]], tmp_path: Path
-) -> None:
-    lost = {name: value for name, value in planned[1].items() if name != "layers"}
-    with raises("file.wrong-value", match="layers"):
-        export_plan(written(tmp_path, lost), "megatron")
-    odd = planned[1] | {"division": planned[1]["division"] | {"chunks": 1, "parts": [20, 21, 0, 0]}}
-    with raises("export.wrong-layer-count", match=r"\b4\b.*\b41\b.*\b4\b.*\b1\b.*\b4\b.*\b40\b"):
-        export_plan(written(tmp_path, odd), "megatron")
+def test_what_a_plan_does_not_say_is_named() -> None:
+    with raises("export.no-layers"):
+        recipe_of_degrees(plan_of(None))
     with raises("export.unknown-precision", precision="int4"):
-        export_plan(written(tmp_path, planned[1] | {"precision": "int4"}), "megatron")
-    with raises("file.unknown-key"):
-        export_plan(written(tmp_path, planned[1] | {"division": {"tensors": 8}}), "megatron")
+        recipe_of_degrees(plan_of(8, "int4"))
 
 
-def test_products_in_float8_are_said_in_other_words(planned: tuple[Planned, dict[str, Any]], tmp_path: Path) -> None:
-    exported = export_plan(written(tmp_path, planned[1] | {"precision": "float8"}), "megatron")
-    assert any("float8" in line for line in exported.lost)
-
-
-def test_degrees_without_a_program_are_not_read_as_a_plan(
-    planned: tuple[Planned, dict[str, Any]], tmp_path: Path
-) -> None:
-    with raises("plan-file.degrees-only", match="llama2:13b.*hgx-h100:16"):
-        read_plan(written(tmp_path, planned[1]))
+def test_products_in_float8_are_said_in_other_words() -> None:
+    assert any("float8" in line for line in recipe_of_degrees(plan_of(8, "float8")).beyond)

@@ -146,7 +146,7 @@ def test_most_local_batch_holds(curve: str) -> None:
     assert all(one.contender.local_batch <= 300 for one in found.estimates)
 
 
-def test_a_division_takes_batches_too() -> None:
+def test_the_analytical_model_takes_batches_too() -> None:
     request = builders.cluster_request(
         cluster="hgx-h100:16",
         devices=128,
