@@ -14,7 +14,7 @@ from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.stage_work import step_constants
 from trimaran.pricing.analytical.step_time import Program, machine_exchange, transformer_step
 from trimaran.pricing.collectives.algorithms import crossing_cost
-from trimaran.pricing.collectives.closed_forms import OPERATIONS
+from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
 from trimaran.program.strategy import Degrees
 

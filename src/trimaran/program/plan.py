@@ -10,16 +10,15 @@ needs a program refuses it (`plan_program`).
 Files of version 1 are read too: plans with a program, and files of degrees, which were of a kind of their own.
 """
 
-import contextlib
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import put_in_place
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
 from trimaran.program.json_files import check_version, decode_object, digest, from_plain, read_text, to_plain
@@ -307,21 +306,12 @@ def write_plan(path: Path, plan: Plan) -> None:
     Raises:
         InputError: it cannot be written there
     """
-    text = format_plan(plan)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        put_in_place(path, format_plan(plan).encode())
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def read_plan(path: Path) -> Plan:
