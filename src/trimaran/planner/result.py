@@ -17,7 +17,15 @@ from typing import Generic, TypeVar
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import Option, is_plain, is_reference, may_be_as_fast, rule_of_choice, simplicity
+from trimaran.planner.choice import (
+    Option,
+    is_plain,
+    is_reference,
+    may_be_as_fast,
+    pareto_front,
+    rule_of_choice,
+    simplicity,
+)
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.space import Rejection, enumerate_strategies
@@ -217,6 +225,49 @@ class Search(Generic[One]):
     def rejected_counts(self) -> dict[str, int]:
         """How many were rejected, by cause or by reason."""
         return dict(Counter(str(entry.cause) for entry in self.rejected)) | dict(self.counts)
+
+
+def simulated_search(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Rejection],
+    *,
+    chosen: Candidate,
+    unpinned: tuple[Sequence[Candidate], Sequence[Rejection]] = ((), ()),
+    bound_s: float,
+    seconds: float,
+    is_complete: bool,
+) -> Search[Candidate]:
+    """What a search by simulation found.
+
+    Args:
+        problem: that was searched
+        candidates: that were simulated and fit
+        rejected: the others
+        chosen: one of the candidates
+        unpinned: as `unpinned_references` gives them
+        bound_s: nothing that goes against no pin takes less [s]
+        seconds: that the search took [s]
+        is_complete: its time did not run out
+    """
+    ordered = sorted(candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    known = [*ordered, *unpinned[0]]
+    baseline, baselines = baseline_of(known), baselines_of(problem, known, [*rejected, *unpinned[1]])
+    shown = {id(baseline), *(id(one.candidate) for one in baselines)}
+    return Search(
+        candidates=tuple(ordered),
+        chosen=chosen,
+        baseline=baseline,
+        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
+        references=tuple(
+            one for one in known if id(one) in shown or is_reference(one.strategy, devices=problem.devices)
+        ),
+        pareto=pareto_front(ordered),
+        baselines=baselines,
+        bound_s=bound_s,
+        seconds=seconds,
+        is_complete=is_complete,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -56,13 +56,12 @@ from trimaran.planner.choice import (
     is_reference,
     largest_peak,
     may_be_as_fast,
-    pareto_front,
     simplicity,
 )
 from trimaran.planner.input_pipeline import fed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, assess_cut, way_of
-from trimaran.planner.result import Search, baseline_of, baselines_of, unpinned_references
+from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.program.strategy import Strategy
@@ -417,28 +416,14 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
 
 
 def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search[Candidate]:
-    problem, candidates = hunt.problem, hunt.candidates
-    candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
-    chosen = choose(candidates)
-    hunt.rejected += [too_slow(prospect, chosen) for prospect in ruled_out]
-    others, lacking = unpinned_references(problem, hunt.trials)
-    known = [*candidates, *others]
-    baseline = baseline_of(known)
-    baselines = baselines_of(problem, known, [*hunt.rejected, *lacking])
-    told = {id(one.candidate) for one in baselines}
-    references = [
-        candidate
-        for candidate in known
-        if candidate is baseline or id(candidate) in told or is_reference(candidate.strategy, devices=problem.devices)
-    ]
-    return Search(
-        candidates=tuple(candidates),
+    problem = hunt.problem
+    chosen = choose(sorted(hunt.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy))))
+    return simulated_search(
+        problem,
+        hunt.candidates,
+        [*hunt.rejected, *(too_slow(prospect, chosen) for prospect in ruled_out)],
         chosen=chosen,
-        baseline=baseline,
-        rejected=tuple(sorted(hunt.rejected, key=lambda rejection: simplicity(rejection.strategy))),
-        references=tuple(references),
-        pareto=pareto_front(candidates),
-        baselines=baselines,
+        unpinned=unpinned_references(problem, hunt.trials),
         bound_s=_bound(hunt),
         seconds=seconds,
         is_complete=hunt.is_complete,

@@ -149,7 +149,10 @@ class Analytical(CatalogBackend):
             found = search_degrees(problem)
             if found.chosen.step_time_s < contender.origin.step_time_s:
                 contender = contender_of_degrees(found.chosen, cell.batch)
-            return self._planned(problem, dataclasses.replace(found, chosen=contender.origin)), contender
+            chosen: AnalyticalCandidate = contender.origin
+            others = tuple(one for one in found.candidates if one.strategy != chosen.strategy)
+            found = dataclasses.replace(found, chosen=chosen, candidates=(chosen, *others))
+            return self._planned(problem, found), contender
 
         cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
         return compare_each(cells, plan_cell, settle)

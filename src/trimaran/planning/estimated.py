@@ -26,10 +26,10 @@ from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
+from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.result import Search, baseline_of, baselines_of, said_of_compression
+from trimaran.planner.result import Search, said_of_compression, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
@@ -300,20 +300,11 @@ def _why(found: GridSearch, batch: int) -> str:
 def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search[Candidate]:
     """What was simulated at the chosen batch, as a search of that batch alone would say it."""
     problem = grid.problems[batch]
-    candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    rejected = found.rejected.get(batch, ())
-    baselines = baselines_of(problem, candidates, rejected)
-    told = {id(one.candidate) for one in baselines}
-    return Search(
-        candidates=tuple(candidates),
+    return simulated_search(
+        problem,
+        found.candidates[batch],
+        found.rejected.get(batch, ()),
         chosen=chosen,
-        baseline=baseline_of(candidates),
-        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
-        references=tuple(
-            one for one in candidates if id(one) in told or is_reference(one.strategy, devices=problem.devices)
-        ),
-        pareto=pareto_front(candidates),
-        baselines=baselines,
         bound_s=_bound(grid, found, batch) if found.is_complete and not grid.by_cost else 0.0,
         seconds=found.seconds,
         is_complete=found.is_complete,
