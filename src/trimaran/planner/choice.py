@@ -1,4 +1,4 @@
-"""Which of several simulated candidates to take, and which ones a person should see beside it."""
+"""Which of several simulated candidates to take, and which ones a person should see with it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     What sends whole gradients comes before what loses some of them, whatever else they do. One process is simpler than
     replicas, replicas are simpler than a pipeline or a placement, these than sharded
     operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
-    compiled, whole state before sharded, sums everywhere before homes, the default buckets before others, fewer
+    compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
     microbatches, stages before branches, GPipe before other orders, samples
     read each time before kept, fewer workers before more.
     """

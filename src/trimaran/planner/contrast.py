@@ -50,7 +50,7 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """A plan beside the chosen one.
+    """A plan compared with the chosen one.
 
     Attributes:
         asked: what was asked about
@@ -205,7 +205,7 @@ def binding(anatomy: Anatomy) -> str:
         f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
     ]
     sentence = f"{_subject(name, anatomy)} binds: {format_seconds(seconds)}, {100 * share:.0f} % of the step"
-    return f"{sentence}; beside it {', '.join(others)}." if others else f"{sentence}."
+    return f"{sentence}; also {', '.join(others)}." if others else f"{sentence}."
 
 
 def _subject(group: str, anatomy: Anatomy) -> str:

@@ -2,7 +2,7 @@
 
     what binds      the critical path of the step, by class
     what else       every other candidate, how much slower, and whether that is certain
-    why not X       the best of a kind, simulated even if it was rejected, class by class beside the plan
+    why not X       the best of a kind, simulated even if it was rejected, class by class next to the plan
     what if         costs or devices otherwise: the same plan again, and the whole search again
     what helps      the known remedies for what binds, tried on the simulator
 
@@ -69,7 +69,7 @@ _SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
 _UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 # Numbers in names of strategies, by their attributes.
 _NUMBERS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
-# Where a name does not say how many microbatches there are: as many as stages, times these.
+# Where a name does not say how many microbatches there are: the number of stages, times these.
 _RATIOS = (1, 2, 4)
 
 
@@ -153,7 +153,7 @@ def imagine(family: Family) -> Sequence[Strategy]:
     methods = compressions_of(family) or (None,)
     syncs = [_SYNCS[word] for word in family.words if word in _SYNCS]
     nodes = 2 if "hierarchical" in syncs else 1
-    # Only replicas have buckets, homes, nodes and shared state.
+    # Only replicas have buckets, owners, nodes and shared state.
     replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or bool(syncs) or bool(sizes and not staged)
     replicated = replicated or methods != (None,)
     strategy = Strategy(
@@ -245,12 +245,12 @@ def _size(match: re.Match[str]) -> int:
 
 
 # Causes of a rejection that stand against a strategy, however fast it is.
-_OBSTACLES = frozenset({"cut", "batch", "memory"})
+_OBSTACLES = frozenset({"split", "batch", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A candidate beside the chosen one.
+    """A candidate compared with the chosen one.
 
     Attributes:
         candidate: the candidate
@@ -488,7 +488,7 @@ def pins_of_kind(name: str) -> Pins:
 
 
 def rival(candidate: Option, chosen: Option) -> Rival:
-    """A candidate beside the chosen one."""
+    """A candidate compared with the chosen one."""
     cases = ratios(candidate, chosen)
     return Rival(
         candidate=candidate,

@@ -1,8 +1,8 @@
 """Find the strategy that is best and fits.
 
     minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
-    subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages cut at legal places, or
-                branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
+    subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages split at legal places,
+                or branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
                 step;  s goes against no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
@@ -60,7 +60,7 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import fed
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_cut, way_of
+from trimaran.planner.problem import Problem, assess_split, way_of
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
@@ -361,7 +361,7 @@ def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
         memory_bytes = min(problem.cluster.memory_bytes[: plain.devices])
         strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
         try:
-            found.append(assess_cut(strategy, problem))
+            found.append(assess_split(strategy, problem))
         except InfeasibleError as error:
             rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
     return found

@@ -31,10 +31,10 @@ from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 
 MOST_RANKS = 64
-"""Up to so many ranks are simulated one by one."""
+"""Up to this number of ranks are simulated one by one."""
 
 MOST_PARAMETERS = 5_000_000_000
-"""Up to so many parameters a network is traced."""
+"""Up to this number of parameters a network is traced."""
 
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of which a shape says everything."""
@@ -226,9 +226,9 @@ def check_pins(pins: Pins) -> None:
 
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
-    model = "a transformer on so many devices is planned by the analytical model"
+    model = "a transformer on many devices is planned by the analytical model"
     if pins.keep:
-        yield pins.names[0], "a transformer on so many devices is planned by its layers, not by modules"
+        yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
     if pins.schedule in ("gpipe", "zero-bubble"):
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
     if pins.microbatches is not None:

@@ -67,7 +67,7 @@ def find_best(
         return _search_with_traces(replace(problem, failed=dict(failed)), trace)
 
     def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
-        """Search, and again while what is chosen runs in a way that was not measured yet, or that fails."""
+        """Search, and again while what is chosen runs as was not measured yet, or that fails."""
         found = find(table, *executions)
         for _ in range(MOST_REHEARSALS):
             try:
@@ -154,7 +154,7 @@ def microbatch_sizes(
         graph: the job's
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
-        stages: only of strategies with so many pipeline stages; None: of all
+        stages: only of strategies with this number of pipeline stages; None: of all
         pins: what is decided; what would be tried without them is priced too
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)

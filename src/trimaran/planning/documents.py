@@ -71,7 +71,7 @@ def price_document(entry: PinPrice) -> dict[str, Any]:
 
 
 def chosen_document(graph: Graph, found: Search[Candidate], *, one_device_s: float | None = None) -> dict[str, Any]:
-    """What the plan says beside its candidate: degrees, speedup, gap, and where operations run.
+    """What the plan says besides its candidate: degrees, speedup, gap, and where operations run.
 
     Args:
         graph: the job's

@@ -6,7 +6,7 @@ A strategy with a memory budget needs the step of its microbatch, traced without
 cost on the device. Traces and memory plans take far longer than a search, so they are made only where they decide:
 where no strategy fits, or where memory policies are asked for by name.
 
-Why more devices help a placement so little: the longest chain of operations, and how many branches run beside it.
+Why more devices help a placement so little: the longest chain of operations, and how many branches run in parallel.
 
 However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
 loss and the longest chain of backwards from it. Its share of all work bounds the speedup of any placement.
@@ -14,7 +14,7 @@ loss and the longest chain of backwards from it. Its share of all work bounds th
 `trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
 
 One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
-choice (`planner/target_search.py`), so many batches take little longer than one.
+choice (`planner/target_search.py`), many batches take little longer than one.
 """
 
 import dataclasses
@@ -128,7 +128,7 @@ def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         f"on any number of devices a placement takes at least {format_seconds(chain_s)} of {format_seconds(total_s)}: "
         f"that long is the chain of operations of which each needs the one before it, so it is at most "
         f"{total_s / chain_s:.2f} times as fast as one device",
-        f"{alone:.0%} of that chain has no branch beside it and {few:.0%} at most one, so devices beyond the second "
+        f"{alone:.0%} of that chain has no parallel branch and {few:.0%} at most one, so devices beyond the second "
         "find little to do",
     )
 

@@ -229,7 +229,7 @@ def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Ca
         problem = replace(problem, table=merge([problem.table, before.table]), traces=traces)
         shown = replace(given, evidence=replace(before, prices=planned.simulated.prices))
         notes = (*given.notes, *outdated(before.plan.strategy, found))
-    # A plan without consent measures no compression.
+    # A plan that does not opt in measures no compression.
     methods = [method for family in families for method in compressions_of(family)]
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
     return shown, found, problem, notes

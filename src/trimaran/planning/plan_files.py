@@ -242,8 +242,8 @@ def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:
     if before == after:
         return ()
     return (
-        f"the plan was made for links held to {before}, and here they are held to {after}: it has been scored again, "
-        "and another plan may be better",
+        f"the plan was made for links limited to {before}, and here they are limited to {after}: it has been scored "
+        "again, and another plan may be better",
     )
 
 

@@ -76,7 +76,7 @@ class Simulated:
         chosen: the simulation of it
         search: what it was chosen from; None for a plan that was read from a file
         prices: what each pin of the request costs
-        noise: how far identical runs of so many ranks are apart here; None where that is not known
+        noise: how far identical runs of that number of ranks are apart here; None where that is not known
         alone: a step of one device with the whole batch at once, whether it fits or not; None: it was not simulated
     """
 

@@ -113,7 +113,7 @@ def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerSha
     Args:
         text: such as "LLAMA2-70B", "GPT h2048 L20", "Qwen3_30B_a3B"
         sequence: tokens of a sequence
-        source: repository that the row is from: its scripts may have sizes of their own
+        source: repository that the row is from: its scripts may have other sizes
 
     Returns:
         The shape; None where the name is not known.

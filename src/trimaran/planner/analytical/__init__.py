@@ -1,1 +1,1 @@
-"""Which degrees a transformer on many devices should have: search over divisions by closed forms, no trace needed."""
+"""Plans by the analytical model: which degrees a transformer on many devices should have, without a trace."""

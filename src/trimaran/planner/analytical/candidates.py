@@ -5,7 +5,7 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     t p c d = n         ranks of a layer, stages, ranks of a sequence, replicas
     t | heads           and t within a node, unless pinned otherwise
     b | B / d           b sequences a microbatch, m = B / (d b) microbatches
-    p v <= L            v chunks a stage; more than one only where p | m, so that chunks take equal turns
+    p v <= L            v chunks a stage; more than one only where p | m, so that chunks alternate evenly
     zero                what replicas shard: nothing, the optimizer, gradients too, parameters too
     recompute           no layers, or all (attention's probabilities, where its kernel keeps them)
 
@@ -61,7 +61,7 @@ class AnalyticalProblem:
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
         most_chunks: of the stack on each stage
-        ratio: strategies whose bound is so many times the best time are not priced
+        ratio: strategies whose bound is this multiple of the best time are not priced
         runners_up: shown
     """
 
