@@ -423,6 +423,7 @@ def _head(planned: Planned, machine: Machine, *, precision: str) -> dict[str, An
         "devices": evidence.problem.devices,
         "global_batch_size": evidence.problem.batch,
         "precision": precision,
+        "precision_source": planned.request.precision_source,
         "notes": list(planned.notes),
     }
 
@@ -454,7 +455,7 @@ def _degrees_only(planned: Planned, evidence: Modelled) -> dict[str, Any]:
 
     chosen = entry(found.chosen) | {"gap": found.gap, "bound_s": found.bound_s}
     return _head(planned, problem.machine, precision=problem.program.precision) | {
-        "software": f"analytical model (software of {problem.program.year:g})",
+        "software": f"megatron {problem.program.year:g}",
         "sequence": problem.shape.sequence,
         "memory_limit_bytes": problem.memory_limit,
         "chosen": chosen | {"layout": _layout(problem, found.chosen.strategy)},

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
@@ -31,8 +32,6 @@ from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again: none, what the runtime finds cheap, or whole layers."""
-
-Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +129,13 @@ def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) 
         microbatches=strategy.microbatches,
         global_batch_size=batch,
         sequence_length=_sequence_length(graph),
-        precision=_PRECISIONS_OF_GRAPHS[graph.precision],
+        precision=parse_precision(graph.precision),
         recompute="none" if strategy.memory_bytes is None else "full",
         bucket_bytes=None if strategy.bucket_bytes == DEFAULT_BUCKET_BYTES else strategy.bucket_bytes,
         clip_norm=clip_norm,
         compiled=strategy.execution == "compiled",
         beyond=tuple(_beyond_of_plan(strategy)),
     )
-
-
-_PRECISIONS_OF_GRAPHS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}
 
 
 def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
@@ -233,8 +229,6 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
 # What a runtime calls "selective" is attention's probabilities, or what is cheap to recompute.
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
 
-_PRECISIONS: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8": "bf16"}
-
 
 def recipe_of_degrees(plan: Plan) -> Recipe:
     """What a plan of the analytical model says, in the words of other runtimes.
@@ -243,15 +237,10 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         plan: without a program
 
     Raises:
-        InputError: a precision that no runtime has, or the plan does not say how many layers there are
+        InputError: an unknown precision, or the plan does not say how many layers there are
     """
     strategy, premises = plan.strategy, plan.premises
-    if premises.precision not in _PRECISIONS:
-        raise InputError(
-            f'the plan for {plan.job} has the precision "{premises.precision}", known are {", ".join(_PRECISIONS)}',
-            code="export.unknown-precision",
-            precision=premises.precision,
-        )
+    precision = parse_precision(premises.precision, what=f"the precision of the plan for {plan.job}")
     if premises.layers is None:
         raise InputError(
             f"the plan for {plan.job} has no program and does not say how many layers there are: add premises.layers",
@@ -270,9 +259,9 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         stages=tuple(Stage(modules=(), layers=count) for count in layers) if strategy.pp > 1 else (),
         global_batch_size=premises.global_batch_size,
         sequence_length=premises.sequence_length,
-        precision=_PRECISIONS[premises.precision],
+        precision="bf16" if precision == "fp8" else precision,
         recompute=recompute,
-        beyond=tuple(_beyond_of_degrees(strategy, premises.precision)),
+        beyond=tuple(_beyond_of_degrees(strategy, precision)),
     )
 
 
@@ -280,10 +269,10 @@ def _even(layers: int, segments: int) -> tuple[int, ...]:
     return tuple(layers // segments + (segment < layers % segments) for segment in range(segments))
 
 
-def _beyond_of_degrees(degrees: Degrees, precision: str) -> Iterator[str]:
+def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
     if degrees.ep > 1:
         yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
     if len(degrees.recomputed) > 1:
         yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names one kind"
-    if precision == "float8":
-        yield "products in float8: the file says bf16"
+    if precision == "fp8":
+        yield "products in fp8: the file says bf16"

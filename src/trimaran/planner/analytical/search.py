@@ -23,8 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.precision import Precision
 from trimaran.base.units import format_count
-from trimaran.machine.types import Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
     AnalyticalModel,
@@ -39,6 +40,7 @@ from trimaran.planner.result import Baseline, Search
 from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
+from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Strategy
 
 _NO_MODEL = ("cp", "pp", "tp")
@@ -52,26 +54,28 @@ def transformer_problem(
     machine: Machine,
     *,
     batch: int,
-    precision: str = "",
+    precision: Precision = "bf16",
+    software: Software | None = None,
     devices: int | None = None,
     memory_bytes: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
 ) -> AnalyticalProblem:
-    """What is asked, checked, with the program that the device usually trains.
+    """What is asked, checked, with the program that trains.
 
     Args:
         shape: the network
         machine: nodes and fabric
         batch: sequences of a step, of all replicas
-        precision: "bfloat16", "float16" or "float8"; "": the device's usual one for training
+        precision: of products: "bf16", "fp16" or "fp8"
+        software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
         memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
         pins: what the user has decided
         time_limit_s: after which a search ends with what it has [s]; None: the usual one
 
     Raises:
-        InputError: a count that is not positive, or a precision that the device has not
+        InputError: a count that is not positive, or software of another framework
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
@@ -83,20 +87,7 @@ def transformer_problem(
             batch=batch,
             devices=count,
         )
-    early = device.architecture in _EARLY
-    kind = precision or ("float16" if early else "bfloat16")
-    if kind not in device.compute and not (kind == "float8" and device.architecture in ("hopper", "blackwell", "ada")):
-        raise InputError(
-            f"{device.name} computes in {', '.join(device.compute)}, not in {kind or 'nothing'}; choose one of them",
-            code="analytical.unknown-precision",
-            precision=kind,
-        )
-    program = Program(
-        precision=kind,
-        attention="unfused" if early else "fused",
-        tensor_overlaps=not early,
-        year=2025.0 if not early else 2022.0,
-    )
+    program = program_of(device, precision, software)
     problem = AnalyticalProblem(
         shape=shape,
         machine=machine,
@@ -108,6 +99,30 @@ def transformer_problem(
         memory_bytes=memory_bytes,
     )
     return problem if time_limit_s is None else replace(problem, time_limit_s=time_limit_s)
+
+
+def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
+    """What trains a transformer on a device.
+
+    Args:
+        device: old ones compute attention as two batched products
+        precision: of products
+        software: Megatron and its year; None: of 2025, on old devices of 2022
+
+    Raises:
+        InputError: another framework
+    """
+    if software is not None and software.framework != "megatron":
+        raise InputError(
+            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
+            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
+            "and 5 billion parameters, where every operation is priced under any software",
+            code="software.not-priced",
+            software=software.framework,
+        )
+    early = device.architecture in _EARLY
+    year = (2022.0 if early else 2025.0) if software is None else software.year
+    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
 
 
 @dataclass(slots=True, kw_only=True)

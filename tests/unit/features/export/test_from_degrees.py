@@ -20,7 +20,7 @@ from trimaran.program import Plan, Prediction, Premises, Strategy
 FILES = Path(__file__).parents[2] / "program/files"
 
 
-def plan_of(layers: int | None, precision: str = "bfloat16", **degrees: Any) -> Plan:
+def plan_of(layers: int | None, precision: str = "bf16", **degrees: Any) -> Plan:
     found = builders.degrees(**degrees)
     strategy = Strategy(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
     premises = Premises(
@@ -71,7 +71,7 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
 @pytest.fixture(scope="module")
 def planned() -> Planned:
     request = builders.cluster_request(
-        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
+        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bf16"
     )
     return make_plan("llama2:13b", request)
 
@@ -105,9 +105,9 @@ def test_files_of_older_versions_are_exported(version: int, stages: int, layout:
 def test_what_a_plan_does_not_say_is_named() -> None:
     with raises("export.no-layers"):
         recipe_of_degrees(plan_of(None))
-    with raises("export.unknown-precision", precision="int4"):
+    with raises("precision.unknown", precision="int4"):
         recipe_of_degrees(plan_of(8, "int4"))
 
 
 def test_products_in_float8_are_said_in_other_words() -> None:
-    assert any("float8" in line for line in recipe_of_degrees(plan_of(8, "float8")).beyond)
+    assert any("fp8" in line for line in recipe_of_degrees(plan_of(8, "float8")).beyond)

@@ -161,7 +161,7 @@ def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
 
 def test_the_document_has_every_stage_and_adds_up() -> None:
     request = builders.cluster_request(
-        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(pp=4), precision="bfloat16"
+        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(pp=4), precision="bf16"
     )
     chosen = plan_document(make_plan("llama2:13b", request))["chosen"]
     stages = chosen["layout"]["stages"]
