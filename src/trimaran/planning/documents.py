@@ -413,7 +413,7 @@ def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
     }
 
 
-def _head(planned: Planned, machine: Machine, *, precision: str) -> dict[str, Any]:
+def _head(planned: Planned, machine: Machine, *, precision: str | None) -> dict[str, Any]:
     evidence = planned.evidence
     return {
         "job": planned.reference,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
@@ -323,7 +324,7 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
         )
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
-    precision = premises.precision if request.precision == "float32" and premises.precision else request.precision
+    precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
     return replace(as_planned_there(plan, request), precision=precision, options={**length, **(request.options or {})})
 
 
