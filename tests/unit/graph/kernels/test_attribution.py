@@ -44,7 +44,7 @@ def shares(graph: Graph, works: Workload, *, backward: bool = False) -> list[flo
 def traced(job: Job) -> Workload:
     """A step of 4 samples."""
     trace = JobTracer(dataclasses.replace(job, clip_norm=None)).trace(4)
-    return workload_of(trace, name="example", batch=4, precision="float32", input_bytes=0)
+    return workload_of(trace, name="example", batch=4, precision="fp32", input_bytes=0)
 
 
 def kernels(graph: Graph, works: Workload, phase: Phase) -> dict[str, list[str]]:
