@@ -23,7 +23,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES = {f"{prefix}{unit}": float(size) for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("B", "bytes")}
 _BITS = {f"{prefix}{unit}": size / 8 for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("b", "bit", "bits")}
 _SIZES = _BYTES | {name.lower(): size for name, size in _BYTES.items() if name != "B"} | {"byte": 1.0}
-"""Units of sizes [bytes]; in lower case too, as nobody writes a size in bits."""
+"""Units of sizes [bytes]; in lower case too, as sizes are not written in bits."""
 
 _RATES = {f"{name}{per}": size for name, size in (_BYTES | _BITS).items() for per in ("/s", "/sec", "ps")} | {
     f"{name.lower()}ps": size for name, size in _BITS.items() if name.endswith("b")
