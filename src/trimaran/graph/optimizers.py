@@ -434,7 +434,7 @@ def try_steps(
     return Trial(values=tuple(values), options=options, drew=drew)
 
 
-def stands_still(starts: Named, trial: Trial) -> bool:
+def changes_nothing(starts: Named, trial: Trial) -> bool:
     """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
 
     Args:
@@ -487,7 +487,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     common |= {"draws": together.drew, "tried": tried}
-    if stands_still(starts, together):
+    if changes_nothing(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
     if reason:

@@ -1,8 +1,8 @@
 """Weights: the plain `state_dict` of the user's model, whatever the plan, in one safetensors file.
 
-`whole_state` gathers it on rank 0. Every name of the user's model is in the file, tied
-ones each, so that `model.load_state_dict(load_file(path))` works without us. It is written beside its place and then
-moved there, so that there is never half a file. Any plan loads it.
+`whole_state` gathers it on rank 0. Every name of the user's model is in the file, also each name of a tied weight, so
+that `model.load_state_dict(load_file(path))` works without Trimaran. The file is written under another name and then
+renamed, so that it is always complete. Any plan loads it.
 """
 
 import contextlib

@@ -47,7 +47,7 @@ from trimaran.runtime.parts.setup import (
     check_update,
     check_use,
     check_world,
-    is_divided,
+    is_partitioned,
     make_part,
     make_updater,
     share_weights,
@@ -69,11 +69,11 @@ class Executor:
         program: of a training step
         evaluation: of the evaluation of one batch
         world: this process's
-        capture: graph and model; needed where the model is cut, or buckets have homes
+        capture: graph and model; needed where the model is partitioned, or buckets have owners
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
-        gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
-        use: which parameters get a gradient; None: what the graph tells, and without one it may depend on the data
+        gradient_noise: interval of steps in which the norms of gradients are noted, for `observations`; 0: never
+        use: which parameters get a gradient; None: as the graph says, and without one it may depend on the data
 
     Attributes:
         program: of a training step
@@ -85,8 +85,8 @@ class Executor:
         steps: training steps done
 
     Raises:
-        InputError: the strategy or the program does not fit the world, or the model cannot be cut; or gradient noise
-            cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
+        InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
+            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
     """
 
     def __init__(
@@ -111,7 +111,9 @@ class Executor:
             use = parameter_use(None if capture is None else capture.graph)
         check_use(job, strategy, use)
         # While the model is where it was captured.
-        never = unused_parameters(job, capture) if capture and use == "fixed" and is_divided(strategy) else frozenset()
+        never = (
+            unused_parameters(job, capture) if capture and use == "fixed" and is_partitioned(strategy) else frozenset()
+        )
         if model is None:
             model = make_model(job) if capture is None else capture.model
         begin_training(model)
@@ -302,10 +304,10 @@ class Executor:
         return float(total[0] / total[1])
 
     def observe_one_in(self, steps: int) -> None:
-        """Note the norms of gradients in one step of so many from now on, where they are noted at all.
+        """Change the interval in which the norms of gradients are noted, where they are noted at all.
 
         Args:
-            steps: the same on every rank
+            steps: interval [steps]; the same on every rank
         """
         if self._noise is not None:
             self._noise.every = steps
@@ -318,7 +320,8 @@ class Executor:
         """
         if self._noise is None:
             raise InputError(
-                "nobody noted the norms of gradients: make it with gradient_noise=1", code="gradient-noise.not-recorded"
+                "the norms of gradients were not noted: make the executor with gradient_noise=1",
+                code="gradient-noise.not-recorded",
             )
         with in_contact(self._world.rank, "adding up the norms of gradients"):
             return self._noise.observations()
@@ -388,7 +391,7 @@ class Executor:
         if self._part.close is not None:
             self._part.close()
         self._channels.close()
-        # What refers to a process group keeps its threads alive, and this refers to everything.
+        # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
 
     def _step_state(self, batch: Any, samples: int | None) -> State:
@@ -470,6 +473,6 @@ class Executor:
         if number < len(buckets):
             self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
-            # DDP has more of them in its first steps than the program says; and what no operation of the graph uses is
-            # in buckets of its own.
+            # DDP has more buckets in its first steps than the program; and parameters that no operation of the graph
+            # uses are in further buckets.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)

@@ -1,11 +1,11 @@
 """The training of a job as a plain loop in one process would do it, from any state and on the samples of any step.
 
-The gradient of a global batch is had in two ways that must agree wherever both are defined:
+The gradient of a global batch is computed in two ways that must agree wherever both are defined:
 
     one forward      of the whole global batch
     microbatches     those of a plan, replica after replica, each under the random state of its rank
 
-It shares with the runtime what says which samples a batch has, and nothing of how a step is run.
+It shares with the runtime the code that says which samples a batch has, and nothing that runs a step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +31,11 @@ from trimaran.runtime.whole_state import WholeState
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """Where the generators of one rank are.
+    """States of the generators of one rank.
 
     Attributes:
-        host: those of the host, as `seeds.host_states` has them
-        device: that of its GPU; None: it has none
+        host: of the host's generators, from `seeds.host_states`
+        device: of its GPU's generator; None: it has no GPU
     """
 
     host: States
@@ -43,11 +43,11 @@ class RandomState:
 
     @classmethod
     def of(cls, device: str) -> "RandomState":
-        """Where they are now."""
+        """The states now."""
         return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
 
     def restore(self, device: str) -> None:
-        """Put the generators of this process there."""
+        """Set the generators of this process to them."""
         restore_host(self.host)
         if self.device is not None:
             torch.cuda.set_rng_state(self.device, device)
@@ -108,7 +108,7 @@ class PlainTraining:
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether samples of a batch change each other's outputs, so that another division is another training."""
+        """Whether samples of a batch change each other's outputs, so that other microbatches give another training."""
         return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
 
     def is_seeded(self) -> bool:

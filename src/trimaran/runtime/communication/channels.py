@@ -1,12 +1,12 @@
-"""Sends, receives and collectives by torch.distributed.
+"""Sends, receives and collectives by torch.distributed, and what ranks agree on.
 
-Messages between two ranks of one machine go through memory (`letterbox`), where that can be. Of the others,
-upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
-ranks is a channel of its own, first in, first out, as programs assume. Each group of a program's collectives has its
-process group. All are made, and used once, before training, in an order that is the same on every rank: NCCL connects
-on first use, and two ranks that connect in opposite orders wait for each other.
+Messages between two ranks of one machine go through memory (`shared_memory`), where that is possible. Of the others,
+upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of ranks
+has a separate channel, first in, first out, as programs assume. Each group of a program's collectives has a process
+group. All are made, and used once, before training, in the same order on every rank: NCCL connects on first use, and
+two ranks that connect in opposite orders wait for each other.
 
-A collective that starts when another one has ended, without the rank's own thread waiting for that.
+A chain starts a collective when another one has ended, and the rank's own thread does not wait for that:
 
     CPU    training   B0 ████████████████████████          issues the first, goes on computing
            chain         waits ▒▒▒▒▒│ starts the second    a thread, which sleeps in gloo
@@ -16,11 +16,7 @@ A collective that starts when another one has ended, without the rank's own thre
            chain         ▒▒▒▒▒▒▒▒▒▒▒ a stream that waits for the first; what is issued on it comes after
            NCCL          first ══════ second ═══════
 
-Where a group's collectives must start in one order on all its members, nothing but one chain may start them.
-
-Several tensors as one flat one of each dtype; and collectives on flat tensors, under the names that this torch has.
-
-torch 2.13 gave them other names, and warns of the old ones.
+Where a group's collectives must start in one order on all its members, only one chain may start them.
 """
 
 import queue
@@ -61,7 +57,7 @@ class Chain(Protocol):
             start: the second
 
         Returns:
-            Both, to be waited for in the place of what torch.distributed returned.
+            Both, to be waited for in place of what torch.distributed returned.
         """
 
     def close(self) -> None:
@@ -79,7 +75,7 @@ class _Ended:
         self._future.result()
 
     def get_future(self) -> "_Ended":
-        """What tells the end; see `then`."""
+        """Itself, for `then`."""
         return self
 
     def then(self, done: Callable[[Any], None]) -> None:
@@ -98,7 +94,7 @@ class _Started:
         self._future.result().wait()
 
     def get_future(self) -> "_Started":
-        """What tells the end; see `then`."""
+        """Itself, for `then`."""
         return self
 
     def then(self, done: Callable[[Any], None]) -> None:
@@ -116,7 +112,7 @@ class HostChain:
 
     def __init__(self) -> None:
         self._links: queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any]] | None] = queue.SimpleQueue()
-        # One that sleeps in a collective which never ends must not keep the process.
+        # A thread that sleeps in a collective which never ends must not keep the process.
         self._thread = threading.Thread(target=_follow, args=(self._links,), name="trimaran-chain", daemon=True)
         self._thread.start()
 
@@ -144,12 +140,12 @@ def _follow(links: "queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any
             for future in (ended, started):
                 if not future.done():
                     future.set_exception(error)
-        # Until the next one comes nothing may keep these alive.
+        # Nothing may keep these alive until the next one comes.
         del link, first, start, ended, started
 
 
 class DeviceChain:
-    """A stream that waits in the place of the host.
+    """A stream that waits, so that the host need not.
 
     Args:
         device: "cuda:<n>"
@@ -180,6 +176,7 @@ def open_chain(device: str) -> Chain:
 Packed = Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]]
 """Flat tensors, each with those that it was made of."""
 
+# torch 2.13 gave these other names, and warns of the old ones.
 all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """Gather equal parts into one tensor: `(whole, part, group, async_op)`."""
 
@@ -252,7 +249,7 @@ class Channels:
         self._warm_up(pairs, groups)
 
     def room(self, nbytes: int, target: int) -> torch.Tensor | None:
-        """Where a message is best put together before it is sent; None: anywhere.
+        """Memory in which a message is packed without another copy; None: there is none.
 
         Args:
             nbytes: of the message [bytes]
@@ -292,7 +289,7 @@ class Channels:
         return self._start(reduce_scatter, shard, whole, group=self._groups[group], async_op=True)
 
     def all_gather(self, whole: torch.Tensor, shard: torch.Tensor, group: Group) -> Any:
-        """Start to put together what each rank of a group has a share of."""
+        """Start to gather the shares of all ranks of a group into one tensor."""
         return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
 
     def group(self, ranks: Group) -> Any:
@@ -300,7 +297,7 @@ class Channels:
         return self._groups[ranks]
 
     def chain(self) -> Chain:
-        """What starts collectives when others have ended; it is closed with the connections."""
+        """The chain of this rank; it is closed with the connections."""
         if self._chain is None:
             self._chain = open_chain(self._world.device)
         return self._chain
@@ -356,7 +353,7 @@ _PADDING_BYTES = 4096
 
 @contextmanager
 def in_contact(rank: int, what: str) -> Iterator[None]:
-    """Tell a failure because of another rank as what it is; others go on as they are.
+    """Turn a failure that another rank has caused into an error that says so; others are raised unchanged.
 
     Args:
         rank: of this process, for the message

@@ -1,23 +1,21 @@
-"""Messages between two ranks of one machine through memory that both see.
+"""Messages between two ranks of one machine through shared memory.
 
-A message takes one copy in and one copy out, and no thread beside those that compute; through a socket it takes four
-copies, and on a machine whose cores all compute, the threads that serve sockets take turns with them. Where the ranks
-are on links that are held to a rate, or on several machines, messages go through sockets as they did.
+A message takes one copy in and one copy out, and no thread but those that compute. Through a socket it takes four
+copies, and where all cores compute, the threads that serve sockets compete with them for cores. Where the ranks are on
+rate-limited links, or on several machines, messages go through sockets.
 
     sender     copy in ─▶ │ ring of bytes        │ ─▶ copy out     receiver
                one byte ──▶ pipe "there is one" ──▶ waits here
         waits here ◀── pipe "it is out" ◀── one byte
                   only where the ring is full
 
-The ring has room for all messages of a step, so that nobody waits for room that only his own later work would free.
+The ring has room for all messages of a step, so that no rank waits for room that only its own later work would free.
 Ring and pipes have no name in the file system: the receiver opens the sender's descriptors, and the kernel frees them
 with the processes. A rank that ends closes its pipes, which the other end sees.
 
-Opening letterboxes between the ranks that can have one.
-
-The source of a pair makes the memory and the pipes and tells the target where they are; the target opens them, or says
-that it cannot: it is on another machine, behind a link of its own, or may not look into the source's process. All ranks
-call in one order, so that the answers fit the questions.
+The source of a pair makes the memory and the pipes and tells the target where they are. The target opens them, or
+answers that it cannot: it is on another machine, in another network namespace, or may not open the files of the
+source's process. All ranks call in one order, so that the answers fit the questions.
 """
 
 import mmap
@@ -225,16 +223,16 @@ def _mapped(memory: int, capacity: int) -> torch.Tensor:
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 LARGEST_RING_BYTES = 2**30
-"""A pair of ranks with more than this to say in a step says it through sockets [bytes]."""
+"""A pair of ranks that sends more than this in a step sends through sockets [bytes]."""
 
 
 def open_letterboxes(
     capacities: Mapping[tuple[int, int], int], world: World, group: dist.ProcessGroup | None
 ) -> dict[tuple[int, int], Letterbox]:
-    """The letterboxes of this rank, for pairs that share a machine and no slow link; all ranks call this.
+    """The letterboxes of this rank, for pairs on one machine and without rate-limited links; all ranks call this.
 
     Args:
-        capacities: bytes of a step, and of its largest message on top, for each pair of source and target [bytes]
+        capacities: bytes of a step, plus those of its largest message, for each pair of source and target [bytes]
         world: this process's
         group: all ranks, for host memory
 
@@ -254,7 +252,7 @@ def open_letterboxes(
 
 
 def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | None) -> Sender | None:
-    """Make a letterbox and tell the target of it; none where the target cannot open it."""
+    """Make a letterbox and offer it to the target; None: the target cannot open it."""
     offered: Any = None
     ends: tuple[int, ...] = ()
     if 0 < capacity <= LARGEST_RING_BYTES and world.device == "cpu" and hasattr(os, "memfd_create"):
@@ -267,7 +265,7 @@ def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | 
     answer: list[Any] = [None]
     dist.recv_object_list(answer, group_src=target, group=group)
     box = Sender(ends[0], capacity, ends[2], ends[3], world.timeout_s) if answer[0] else None
-    # What the target has opened too; with its own ends it sees when this process is gone.
+    # The target has opened its ends; while this process kept them too, the target would not see when it ends.
     kept = {ends[2], ends[3]} if box is not None else set()
     for descriptor in set(ends) - kept:
         os.close(descriptor)
