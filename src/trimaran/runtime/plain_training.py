@@ -21,6 +21,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job, Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
+from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
@@ -102,7 +103,7 @@ class PlainTraining:
         self._exact: nn.Module | None = None
         self._feeds = [self._feed(replicas, microbatches, replica) for replica in range(replicas)]
         self._whole = self._feed(1, 1, 0)
-        trained = _Parameters(self.model)
+        trained = trained_parameters(self.model)
         self.optimizer = job.optimizer(trained) if trained else None
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
 
@@ -260,18 +261,6 @@ class PlainTraining:
         found.scale = {name: one / weight for name, one in found.scale.items()}
         model.zero_grad(set_to_none=True)
         return found
-
-
-class _Parameters(list[nn.Parameter]):
-    """The trained parameters of a model, as a job's optimizer takes them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-        super().__init__(one for _, one in self._named)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """With their names."""
-        return iter(self._named)
 
 
 def _load(feed: Feed, epoch: int, index: int) -> list[Any]:

@@ -260,14 +260,11 @@ class StateGatherer:
                         yield found("buffer", name, "", buffer.detach(), None, spare=True)
 
     def _put(self, state: WholeState, piece: _Piece, value: Any) -> None:
-        if piece.kind == "parameter":
-            state.parameters[piece.name] = value
-        elif piece.kind == "buffer":
-            state.buffers[piece.name] = value
-        elif piece.kind == "gradient":
-            state.gradients[piece.name] = value
-        else:
+        if piece.kind == "optimizer":
             state.optimizer.setdefault(piece.name, {})[piece.key] = value
+            return
+        kinds = {"parameter": state.parameters, "buffer": state.buffers, "gradient": state.gradients}
+        kinds[piece.kind][piece.name] = value
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -475,10 +475,6 @@ ALONE = Agreement()
 # Communication that has been started and not yet been waited for
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(slots=True, kw_only=True)
 class Pending:
     """One instruction under way.
@@ -498,25 +494,8 @@ class Pending:
     works: Sequence[Any]
     buffers: Sequence[torch.Tensor]
     start: Stamp
-    finish: Callable[[], None] = _nothing
-    end: Stamp = field(default=None)
-
-
-def _together(one: Pending, other: Pending) -> Pending:
-    """Two pieces of one instruction, such as two buckets where the program has one."""
-
-    def finish() -> None:
-        one.finish()
-        other.finish()
-
-    return Pending(
-        token=one.token,
-        nbytes=one.nbytes + other.nbytes,
-        works=[*one.works, *other.works],
-        buffers=[*one.buffers, *other.buffers],
-        start=one.start,
-        finish=finish,
-    )
+    finish: Callable[[], None] = lambda: None
+    end: Stamp = None
 
 
 class InFlight:
@@ -532,7 +511,7 @@ class InFlight:
         self._rank = rank
         self._streams = streams
         self._recorder = recorder
-        self._pending: dict[str, Pending] = {}
+        self._pending: dict[str, list[Pending]] = {}
 
     def add(
         self,
@@ -557,8 +536,7 @@ class InFlight:
         token = instruction.token
         size = sum(buffer.nbytes for buffer in buffers) if nbytes is None else nbytes
         pending = Pending(token=token, nbytes=size, works=works, buffers=buffers, start=start)
-        before = self._pending.get(token)
-        kept = self._pending[token] = pending if before is None else _together(before, pending)
+        self._pending.setdefault(token, []).append(pending)
         if blocking:
             self._recorder.add(token, WAIT, start, self._recorder.stamp())
         # gloo does not tell when a gather or a scatter has ended; of one that others follow their chain tells.
@@ -566,7 +544,7 @@ class InFlight:
         if self._recorder.watches(collective=instruction.kind in COLLECTIVES and told):
 
             def done(stamp: Stamp) -> None:
-                kept.end = stamp
+                pending.end = stamp
 
             for work in works:
                 self._streams.watch(work, f"{instruction.kind} {instruction.group or instruction.peer}", done)
@@ -625,17 +603,20 @@ class InFlight:
         Args:
             token: of the instruction
         """
-        pending = self._pending.pop(token, None)
-        if pending is None:
+        found = self._pending.pop(token, None)
+        if found is None:
             return
         before = self._recorder.stamp()
-        for work in pending.works:
-            wait_for(work, self._rank, token)
+        for pending in found:
+            for work in pending.works:
+                wait_for(work, self._rank, token)
         after = self._recorder.stamp()
-        pending.finish()
+        for pending in found:
+            pending.finish()
         if token not in self._pending:
-            end = after if pending.end is None else pending.end
-            self._recorder.add(token, COMMUNICATION, pending.start, end, pending.nbytes)
+            end = after if found[-1].end is None else found[-1].end
+            nbytes = sum(pending.nbytes for pending in found)
+            self._recorder.add(token, COMMUNICATION, found[0].start, end, nbytes)
         self._recorder.add(token, WAIT, before, after)
 
     def wait_for_all(self, chosen: Callable[[str], bool] = lambda token: True) -> None:

@@ -225,6 +225,8 @@ class Feed:
         self._share_out = partial(
             Shares, batch=job.global_batch_size, replicas=replicas, microbatches=microbatches, replica=replica
         )
+        self._place = partial(place_batch, precision=job.precision, device=device)
+        self._pin = feeding.pinned and device != "cpu"
         self._reads = reads
         self._reading = Reading(dataset, job.collate, cache=cache) if reads and not streams else None
         self._feeding, self._device, self._rank = feeding, device, rank
@@ -422,8 +424,8 @@ class Feed:
             stream.samples if self._reads else None,
             self._job,
             seed=derive_seed(self._job.seed, "samples", epoch),
-            pin_memory=self._feeding.pinned and self._device != "cpu",
-            place=partial(place_batch, precision=self._job.precision, device=self._device),
+            pin_memory=self._pin,
+            place=self._place,
             observe=partial(self._observe_streamed, stream.read_s, stream.prepared_s),
         )
         return share
@@ -469,17 +471,16 @@ class Feed:
             self._reading,
             self._requests(epoch, number),
             self._feeding,
-            pin=self._feeding.pinned and self._device != "cpu",
+            pin=self._pin,
             seed=self._job.seed,
             rank=self._rank,
             timeout_s=self._timeout_s,
         )
-        place = partial(place_batch, precision=self._job.precision, device=self._device)
         count = self._feeding.copies_ahead
         lane = open_lane(self._device) if count else HostLane()
         if loader.in_line:
-            return InLine(loader, place, lane, count)
-        return Ahead(loader, place, lane, count) if count else ByWorkers(loader, place)
+            return InLine(loader, self._place, lane, count)
+        return Ahead(loader, self._place, lane, count) if count else ByWorkers(loader, self._place)
 
     def _requests(self, epoch: int, number: int) -> Iterator[Request]:
         while True:

@@ -96,7 +96,8 @@ class StreamReader:
         Args:
             epoch: its number
         """
-        self._restart(epoch)
+        self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
+        self._items, self._state, self.samples, self.digest = None, None, {}, 0
 
     def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
         """Go to a global batch in the middle of an epoch; every rank calls it.
@@ -113,7 +114,7 @@ class StreamReader:
         Raises:
             InputError: on every rank: the stream does not come so far, or gives other samples now
         """
-        self._restart(epoch)
+        self.begin(epoch)
         # Ranks without data have no state of the stream, and must do as those that have one.
         loads = max(said[0] for said in self._agreement.figures([self._loads(state)], _WHAT)) == 1
         if loads:
@@ -167,10 +168,6 @@ class StreamReader:
             positions: of those that stay, in the epoch
         """
         self.samples = {position: self.samples[position] for position in positions if position in self.samples}
-
-    def _restart(self, epoch: int) -> None:
-        self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
-        self._items, self._state, self.samples, self.digest = None, None, {}, 0
 
     def _loads(self, state: Any) -> int:
         if self._dataset is None:
