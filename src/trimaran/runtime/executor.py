@@ -18,27 +18,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
+from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.pricing.convergence.noise_scale import Observation
-from trimaran.program.layout import strategy_layout
+from trimaran.program.layout import is_chained, strategy_layout
+from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
-from trimaran.runtime.communication.channels import Channels, in_contact
+from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
+from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
+from trimaran.runtime.communication.hierarchical import HierarchicalSums
+from trimaran.runtime.communication.point_to_point import Exchanges
+from trimaran.runtime.communication.reduce import Reductions
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, partition_batch
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
-from trimaran.runtime.interpreter import assemble
+from trimaran.runtime.interpreter import Interpreter, released_sends
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
@@ -53,9 +60,11 @@ from trimaran.runtime.parts.setup import (
     share_weights,
 )
 from trimaran.runtime.precision import LossScaler, place_batch, place_model
+from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.step.gradient_noise import check_observable
+from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.state import State
+from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 
@@ -121,7 +130,7 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
-        # Before the model is divided, and on every rank alike.
+        # Before the model is partitioned, and on every rank alike.
         self._traits = optimizer_traits(job, self.model)
         check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
@@ -149,22 +158,15 @@ class Executor:
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
-        machinery = assemble(
-            job,
-            strategy,
-            program,
-            capture,
-            self._part,
-            updater=self.updater,
-            scaler=self.scaler,
-            world=world,
-            channels=self._channels,
-            record=record,
-            gradient_noise=gradient_noise,
-        )
-        self._recorder = machinery.recorder
-        self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
-        self._noise = machinery.gradient_noise
+        streams = open_streams(world.device)
+        self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
+        if self._part.record is not None:
+            self._part.record(self._recorder)
+        in_flight = InFlight(world.rank, streams, self._recorder)
+        self._reductions = self._make_reductions(in_flight)
+        self._noise = self._make_noise(gradient_noise) if gradient_noise else None
+        self._reductions.gradient_noise = self._noise
+        self._interpreter = self._make_interpreter(capture, in_flight)
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
         self._opened = ExitStack()
@@ -393,6 +395,78 @@ class Executor:
         self._channels.close()
         # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
+
+    def _make_reductions(self, in_flight: InFlight) -> Reductions:
+        """The collectives of this rank, and its update."""
+        job, strategy, part = self._job, self._strategy, self._part
+        channels, recorder = self._channels, self._recorder
+        compressed = hierarchical = None
+        if strategy.compression is not None and strategy.dp > 1:
+            codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
+            compressed = CompressedBuckets(
+                codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder
+            )
+        across = [instruction.group for instruction in self._instructions if is_chained(instruction)]
+        if strategy.sync == "hierarchical" and across:
+            hierarchical = HierarchicalSums(
+                across[0], channels=channels, chain=channels.chain(), in_flight=in_flight, recorder=recorder
+            )
+        return Reductions(
+            self._world,
+            channels=channels,
+            in_flight=in_flight,
+            recorder=recorder,
+            updater=self.updater,
+            scaler=self.scaler,
+            tied=part.tied,
+            buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
+            owned=part.buckets,
+            compressed=compressed,
+            hierarchical=hierarchical,
+            used=part.used,
+            never=part.never,
+            typical=None if job.loss_weight is None else typical_weight(job),
+        )
+
+    def _make_noise(self, every: int) -> GradientNoise:
+        """Notes the norms of this rank's gradients, in an interval of steps."""
+        group = self._channels.control
+        # Replicas that sum on every rank have the same sums; with owners, each has the sums of its buckets.
+        counts = self._replica == 0 or self._strategy.sync == "p2p"
+        return GradientNoise(
+            [one for stage in self._part.stages.values() for one in stage.module.parameters()],
+            self._part.counted if counts else (),
+            add_up=None if group is None else partial(dist.all_reduce, group=group),
+            every=every,
+            second_moment=self.updater.second_moment,
+        )
+
+    def _make_interpreter(self, capture: Capture | None, in_flight: InFlight) -> Interpreter:
+        """Runs the instructions of this rank."""
+        strategy, stages = self._strategy, self._part.stages
+        parts = () if capture is None else segment_ops(capture.graph, strategy)
+        exchanged = {} if capture is None else capture.graph.exchanged(parts)
+        routes = () if capture is None else routes_of(capture.graph, parts, strategy.rows)
+        return Interpreter(
+            self._job,
+            self._world.device,
+            stages=stages,
+            reads={
+                number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
+                for number in stages
+            },
+            exchanges=Exchanges(
+                self._world.device,
+                channels=self._channels,
+                in_flight=in_flight,
+                recorder=self._recorder,
+                routes={(route.producer, route.consumer): route.tensors for route in routes},
+                released=released_sends(self.program, self._world.rank),
+            ),
+            reductions=self._reductions,
+            scaler=self.scaler,
+            recorder=self._recorder,
+        )
 
     def _step_state(self, batch: Any, samples: int | None) -> State:
         """The state of a training step before it is run; arguments as of `step`."""

@@ -23,36 +23,22 @@ Without this, a 1F1B pipeline would keep the gradients of all its microbatches u
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
-from trimaran.graph.behaviour import typical_weight
-from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import TensorSpec
-from trimaran.program.layout import is_chained, strategy_layout
-from trimaran.program.lowering.partition import routes_of, segment_ops
-from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
-from trimaran.runtime.communication.channels import Channels, InFlight
-from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
-from trimaran.runtime.communication.hierarchical import HierarchicalSums
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
-from trimaran.runtime.launch.world import World
-from trimaran.runtime.parts.part import Part, Splittable, Stage
+from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
-from trimaran.runtime.step.gradient_noise import GradientNoise, SecondMoment
 from trimaran.runtime.step.state import Passage, State, as_number, loss_term
-from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.streams import open_streams
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Last uses of batches and tensors on a rank, after which they are freed
@@ -408,147 +394,3 @@ def _positions(instructions: tuple[Instruction, ...]) -> dict[_End, int]:
 
 def _other_end(instruction: Instruction) -> _End:
     return _OTHER_END[instruction.kind], instruction.peer_segment, instruction.segment, instruction.microbatch
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Interpreter, collectives and messages of a rank, put together around its part of the job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machinery:
-    """What works together in a step.
-
-    Attributes:
-        recorder: writes down what happens
-        reductions: collectives, and the update
-        interpreter: runs instructions
-        gradient_noise: notes the norms of gradients; None: they are not noted
-    """
-
-    recorder: Recorder
-    reductions: Reductions
-    interpreter: Interpreter
-    gradient_noise: GradientNoise | None
-
-
-def assemble(
-    job: Job,
-    strategy: Strategy,
-    program: Program,
-    capture: Capture | None,
-    part: Part,
-    *,
-    updater: Updater,
-    scaler: LossScaler | None,
-    world: World,
-    channels: Channels,
-    record: bool,
-    gradient_noise: int,
-) -> Machinery:
-    """Put together the parts that run the instructions of this rank.
-
-    Args:
-        job: has the loss, the metric and the optimizer
-        strategy: says which segments there are
-        program: of a training step
-        capture: of the job, where the network is divided
-        part: what this rank has
-        updater: of what this rank trains
-        scaler: scales losses; None: they are propagated as they are
-        world: this process's
-        channels: communicate
-        record: write down what happens
-        gradient_noise: interval of steps in which the norms of gradients are noted; 0: never
-    """
-    streams = open_streams(world.device)
-    recorder = Recorder(world.rank, streams, channels.control, enabled=record)
-    in_flight = InFlight(world.rank, streams, recorder)
-    if part.record is not None:
-        part.record(recorder)
-    compressed = None
-    if strategy.compression is not None and strategy.dp > 1:
-        codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
-        compressed = CompressedBuckets(
-            codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder
-        )
-    reductions = Reductions(
-        world,
-        channels=channels,
-        in_flight=in_flight,
-        recorder=recorder,
-        updater=updater,
-        scaler=scaler,
-        tied=part.tied,
-        buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
-        owned=part.buckets,
-        compressed=compressed,
-        hierarchical=_open_hierarchical(
-            strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder
-        ),
-        used=part.used,
-        never=part.never,
-        typical=None if job.loss_weight is None else typical_weight(job),
-    )
-    noise = None
-    if gradient_noise:
-        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=updater.second_moment)
-        reductions.gradient_noise = noise
-    parts = () if capture is None else segment_ops(capture.graph, strategy)
-    exchanged = {} if capture is None else capture.graph.exchanged(parts)
-    routes = () if capture is None else routes_of(capture.graph, parts, strategy.rows)
-    interpreter = Interpreter(
-        job,
-        world.device,
-        stages=part.stages,
-        reads={
-            number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
-            for number in part.stages
-        },
-        exchanges=Exchanges(
-            world.device,
-            channels=channels,
-            in_flight=in_flight,
-            recorder=recorder,
-            routes={(route.producer, route.consumer): route.tensors for route in routes},
-            released=released_sends(program, world.rank),
-        ),
-        reductions=reductions,
-        scaler=scaler,
-        recorder=recorder,
-    )
-    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)
-
-
-def _open_hierarchical(
-    strategy: Strategy, program: Program, *, world: World, channels: Channels, in_flight: InFlight, recorder: Recorder
-) -> HierarchicalSums | None:
-    """The hierarchical all-reduces, where the strategy has them."""
-    if strategy.sync != "hierarchical":
-        return None
-    groups = [instruction.group for instruction in program.ranks[world.rank] if is_chained(instruction)]
-    if not groups:
-        return None
-    chain = channels.chain()
-    return HierarchicalSums(groups[0], channels=channels, chain=chain, in_flight=in_flight, recorder=recorder)
-
-
-def _open_noise(
-    strategy: Strategy,
-    part: Part,
-    world: World,
-    channels: Channels,
-    *,
-    every: int,
-    second_moment: SecondMoment,
-) -> GradientNoise:
-    """Notes the norms of this rank's gradients, in an interval of steps."""
-    replica, _, _ = strategy_layout(strategy).place_of(world.rank)
-    # Replicas that sum on every rank have the same sums; with owners, each has the sums of its buckets.
-    counts = replica == 0 or strategy.sync == "p2p"
-    return GradientNoise(
-        [one for stage in part.stages.values() for one in stage.module.parameters()],
-        part.counted if counts else (),
-        add_up=None if channels.control is None else partial(dist.all_reduce, group=channels.control),
-        every=every,
-        second_moment=second_moment,
-    )

@@ -103,15 +103,3 @@ class LossScaler:
         self.scaler.update()
         self.skipped += not taken
         return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        """The scale and how long it has stood, as `torch.amp.GradScaler` keeps them."""
-        return dict(self.scaler.state_dict())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
-
-        Args:
-            state: from `state_dict`, or of a `torch.amp.GradScaler`
-        """
-        self.scaler.load_state_dict(state)

@@ -26,7 +26,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """This process as its environment variables describe it: the part of a `World` that is known before it joins.
+    """Where this process stands among those that train together, before it has joined them.
 
     Attributes:
         rank: number of this process
@@ -54,11 +54,11 @@ class Place:
         own_gpu: the launcher shows each process one GPU, its own
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    started_by: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    started_by: str = ""
     own_gpu: bool = False
 
 
@@ -205,24 +205,16 @@ def ignore_event(event: Mapping[str, object]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """Where this process stands among those that train together.
+class World(Place):
+    """A place among processes that train together, on its device and with its connections.
 
     Attributes:
-        rank: number of this process
-        size: number of processes
-        local_rank: number of this process on its machine
-        local_size: number of processes on this machine
         device: "cpu", or "cuda:<n>"
         backend: of collectives on that device; "none" for a process that is alone
         timeout_s: how long a collective may wait for the others [s]
         report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing without a parent
     """
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
     device: str = "cpu"
     backend: Backend = "none"
     timeout_s: float = TIMEOUT_S
@@ -301,10 +293,7 @@ def open_world(
     )
     calm_event_loops()
     return World(
-        rank=place.rank,
-        size=place.size,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
+        **asdict(place),
         device=name,
         backend="nccl" if on_gpu else "gloo",
         timeout_s=timeout_s,
