@@ -294,7 +294,7 @@ class Executor:
             with evaluating(self.model):
                 for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
-                        self._reductions.share_buffers(self._instructions, state)
+                        self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
         except Exception as error:

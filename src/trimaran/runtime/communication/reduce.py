@@ -102,7 +102,7 @@ class Reductions:
     def run(self, instruction: Instruction, state: State) -> None:
         """Run a collective, by its kind and label."""
         if instruction.kind is Kind.BROADCAST:
-            self.broadcast(instruction, state)
+            self.broadcast(instruction)
             return
         if self._hierarchical is not None and instruction.kind is Kind.ALL_GATHER:
             self._hierarchical.gather(instruction)
@@ -146,7 +146,7 @@ class Reductions:
             work = self._channels.all_reduce(flat, instruction.group)
         self._in_flight.add(instruction, [work], [flat], start=start)
 
-    def broadcast(self, instruction: Instruction, state: State) -> None:
+    def broadcast(self, instruction: Instruction) -> None:
         """Copy the buffers of replica 0 to the others, or the weights of a bucket from its owner."""
         self._wait(instruction)
         if instruction.label in self._owned:
@@ -161,16 +161,15 @@ class Reductions:
         if instruction.root_rank != self._world.rank:
             pending.finish = partial(unpack, packed)
 
-    def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
+    def share_buffers(self, instructions: Sequence[Instruction]) -> None:
         """Copy the buffers of replica 0 to the others, where a program does that.
 
         Args:
             instructions: of this rank, in a training step
-            state: of anything
         """
         for instruction in instructions:
             if instruction.kind is Kind.BROADCAST and instruction.label not in self._owned:
-                self.broadcast(instruction, state)
+                self.broadcast(instruction)
                 self._in_flight.wait(instruction.token)
 
     def clip(self, instruction: Instruction, state: State) -> None:

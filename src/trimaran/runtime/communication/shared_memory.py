@@ -97,22 +97,35 @@ class _Pipe:
         self._descriptor = -1
 
 
-class Sender:
-    """The end of a letterbox that writes.
+class _End:
+    """One end of a letterbox: the ring, and its pipes.
 
     Args:
         memory: the ring, as a file
         capacity: of the ring [bytes]
-        arrived: pipe to the receiver
-        freed: pipe from the receiver
-        timeout_s: how long to wait for room [s]
+        arrived: pipe from the sender to the receiver
+        freed: pipe from the receiver to the sender
+        timeout_s: how long to wait for the other end [s]
     """
 
     def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
         self.capacity = capacity
-        self._bytes = _mapped(memory, capacity)
+        mapped = mmap.mmap(memory, capacity, flags=mmap.MAP_SHARED | _POPULATE)
+        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
         self._ring = Ring(capacity)
         self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+
+    def close(self) -> None:
+        """Let go of the ring and the pipes."""
+        self._arrived.close()
+        self._freed.close()
+
+
+class Sender(_End):
+    """The end that writes; arguments as of `_End`."""
+
+    def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
+        super().__init__(memory, capacity, arrived, freed, timeout_s)
         self._under_way: deque[tuple[int, int]] = deque()
         self._room: torch.Tensor | None = None
 
@@ -143,11 +156,6 @@ class Sender:
         self._arrived.put()
         return DONE
 
-    def close(self) -> None:
-        """Let go of the ring and the pipes."""
-        self._arrived.close()
-        self._freed.close()
-
 
 class Done:
     """A piece of communication that has ended."""
@@ -176,14 +184,11 @@ class _Letter:
         self._box = None
 
 
-class Receiver:
-    """The end of a letterbox that reads; arguments as of `Sender`, the pipes the other way round."""
+class Receiver(_End):
+    """The end that reads; arguments as of `_End`."""
 
     def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
-        self.capacity = capacity
-        self._bytes = _mapped(memory, capacity)
-        self._ring = Ring(capacity)
-        self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+        super().__init__(memory, capacity, arrived, freed, timeout_s)
         self._posted: deque[_Letter] = deque()
         self._there = 0
 
@@ -206,18 +211,8 @@ class Receiver:
         with suppress(BrokenPipeError):
             self._freed.put()
 
-    def close(self) -> None:
-        """Let go of the ring and the pipes."""
-        self._arrived.close()
-        self._freed.close()
-
 
 Letterbox = Sender | Receiver
-
-
-def _mapped(memory: int, capacity: int) -> torch.Tensor:
-    return torch.frombuffer(mmap.mmap(memory, capacity, flags=mmap.MAP_SHARED | _POPULATE), dtype=torch.uint8)
-
 
 # The pages are there from the start, so that no message waits for the kernel to make some.
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
