@@ -371,7 +371,7 @@ class Executor:
         weights = self.weights()
         if self._world.rank == 0:
             write_weights(weights, path)
-        self.agreement.figures([0], "writing the weights")
+        self.agreement.gather_integers([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.

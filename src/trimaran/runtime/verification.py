@@ -163,7 +163,7 @@ class Verifier:
             InputError: the job cannot be run as one process
         """
         executor, start = self._executor, time.perf_counter()
-        states = executor.agreement.words(RandomState.of(self._world.device), "verifying a step")
+        states = executor.agreement.gather_objects(RandomState.of(self._world.device), "verifying a step")
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
         begun = time.perf_counter()
         loss = executor.step(batch, samples=samples, keep_gradients=True)
@@ -172,7 +172,7 @@ class Verifier:
         error: BaseException | None = None
         if self._world.rank == 0:
             error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
-        said = executor.agreement.words(None if error is None else str(error), "verifying a step")[0]
+        said = executor.agreement.gather_objects(None if error is None else str(error), "verifying a step")[0]
         self.seconds += begun - start + time.perf_counter() - done
         if error is not None:
             raise error

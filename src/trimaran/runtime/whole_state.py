@@ -179,7 +179,7 @@ class StateGatherer:
             part.ready()
         held = dict(self._held(part, updater, world, kinds, compare=compare))
         options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
-        said = agreement.words(([piece for piece, _ in held.values()], options), "gathering the state")
+        said = agreement.gather_objects(([piece for piece, _ in held.values()], options), "gathering the state")
         pieces = [of for of, _ in said]
         chosen, differing = _choose(pieces)
         groups = _merge_groups([of for _, of in said])

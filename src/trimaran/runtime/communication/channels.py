@@ -419,7 +419,7 @@ class Agreement:
         self.group = group
         self._size = size
 
-    def words(self, said: Any, what: str) -> list[Any]:
+    def gather_objects(self, said: Any, what: str) -> list[Any]:
         """A value from each rank, by rank.
 
         Args:
@@ -436,7 +436,7 @@ class Agreement:
             dist.all_gather_object(heard, said, group=self.group)
         return heard
 
-    def figures(self, said: Sequence[int], what: str) -> list[list[int]]:
+    def gather_integers(self, said: Sequence[int], what: str) -> list[list[int]]:
         """Some integers from each rank, by rank; every rank gives the same number of them.
 
         Args:
@@ -463,7 +463,7 @@ class Agreement:
         Raises:
             ExecutionError: another rank is gone
         """
-        heard = self.figures([own], "a question to all ranks")
+        heard = self.gather_integers([own], "a question to all ranks")
         return next((rank for rank, (true,) in enumerate(heard) if true), None)
 
 

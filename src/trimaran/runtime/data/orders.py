@@ -156,7 +156,7 @@ class Orders:
                 digest = _digest(order)
             except InputError as error:
                 fault = error.message
-        heard = self._agreement.words((fault, digest, len(order)), "agreeing on the order of an epoch")
+        heard = self._agreement.gather_objects((fault, digest, len(order)), "agreeing on the order of an epoch")
         told = [(rank, *said) for rank, said in enumerate(heard) if said[0] or said[2]]
         for rank, text, _, _ in told:
             if text:

@@ -576,7 +576,7 @@ def open_feed(
         notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
     elif feeding.cached:
         own = dataset if reads else None
-        share = partial(agreement.words, what="agreeing on a cache of samples")
+        share = partial(agreement.gather_objects, what="agreeing on a cache of samples")
         shared = share_cache(own, samples or 0, rank=world.rank, exchange=share)
         notes += [shared.note] if shared.note else []
     if feeding.copies_ahead and streams:
@@ -610,7 +610,7 @@ def _agreed(
     agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None
 ) -> tuple[bool, int | None]:
     """Whether the data are a stream, and their length, on which all ranks that have some must agree."""
-    heard = agreement.words((said, "" if fault is None else fault.message), "agreeing on the data")
+    heard = agreement.gather_objects((said, "" if fault is None else fault.message), "agreeing on the data")
     if fault is not None:
         raise fault
     for rank, (_, text) in enumerate(heard):

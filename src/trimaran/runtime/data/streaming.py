@@ -116,7 +116,7 @@ class StreamReader:
         """
         self.begin(epoch)
         # Ranks without data have no state of the stream, and must do as those that have one.
-        loads = max(said[0] for said in self._agreement.figures([self._loads(state)], _WHAT)) == 1
+        loads = max(said[0] for said in self._agreement.gather_integers([self._loads(state)], _WHAT)) == 1
         if loads:
             self._number, self._total, self.digest, self._state = number, number * self._batch, expected, state
             return False
@@ -209,9 +209,9 @@ class StreamReader:
             InputError: they have not, or one has failed
         """
         reads = self._dataset is not None
-        heard = self._agreement.figures([reads, bool(self._fault), self._total, self.digest], _WHAT)
+        heard = self._agreement.gather_integers([reads, bool(self._fault), self._total, self.digest], _WHAT)
         if any(faulty for _, faulty, _, _ in heard):
-            texts = self._agreement.words(self._fault, _WHAT)
+            texts = self._agreement.gather_objects(self._fault, _WHAT)
             rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
             raise InputError(f"rank {rank}: {text}" if len(texts) > 1 else text, rank=rank)
         told = [(rank, total, digest) for rank, (one, _, total, digest) in enumerate(heard) if one]
