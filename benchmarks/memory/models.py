@@ -130,9 +130,9 @@ def _resnet50(reduced: bool) -> tuple[nn.Module, Blocks]:
 
 
 def _gpt2_medium(reduced: bool) -> tuple[nn.Module, Blocks]:
-    from trimaran.networks.gpt import Gpt2, gpt2
+    from trimaran.networks.gpt import Gpt2, gpt
 
-    model = Gpt2(32, 4, 2, vocabulary=64, length=16) if reduced else gpt2("medium")
+    model = Gpt2(32, 4, 2, vocabulary=64, length=16) if reduced else gpt("gpt2", "medium")
     return model, lambda: _each(list(model.h))
 
 

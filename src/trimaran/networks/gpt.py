@@ -123,19 +123,6 @@ class Gpt2(nn.Module):
         return scores
 
 
-def gpt2(size: str = "small", *, dropout: float = 0.1) -> Gpt2:
-    """GPT-2 of a published size.
-
-    Args:
-        size: "small", "medium", "large", "xl", or such as "355m"
-        dropout: probability
-
-    Raises:
-        InputError: no such size
-    """
-    return gpt("gpt2", size, dropout=dropout)
-
-
 def gpt(family: GptFamily, size: str, *, length: int = 0, dropout: float = 0.1) -> Gpt2:
     """A network of this architecture, of a published size.
 
