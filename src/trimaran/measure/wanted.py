@@ -168,7 +168,7 @@ def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]
         return ("module",)
     if execution != "eager":
         return ("replicated",)
-    return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
+    return ("module", "replicated", "graph") if graph.split_points else ("module", "replicated")
 
 
 def wanted_curves(

@@ -59,7 +59,7 @@ from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.transfers import HOST, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
 from trimaran.program.gradients import Compression
-from trimaran.program.types import Kind
+from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import InFlight, Pending, all_gather, reduce_scatter
 from trimaran.runtime.communication.compression import Codec, open_codec
 from trimaran.runtime.communication.point_to_point import MessageLayout
@@ -124,6 +124,7 @@ class _Exchange:
         self._tensor = torch.zeros(count, device=world.device)
         self._piece = torch.ones(_WIDTH, _WIDTH, device=world.device)
         self._recorder = Recorder(world.rank, streams, None)
+        self._instruction = Instruction(kind=Kind.SEND_FORWARD, rank=world.rank, peer=1 - world.rank)
         self._in_flight = InFlight(world.rank, streams, self._recorder)
 
     def message(self) -> float:
@@ -141,7 +142,7 @@ class _Exchange:
         posted = time.thread_time_ns() - started
         self._compute(_MEANWHILE)
         started = time.thread_time_ns()
-        self._in_flight.wait("x")
+        self._in_flight.wait(self._instruction.token)
         self._recorder.discard()
         return (posted + time.thread_time_ns() - started) * 1e-9
 
@@ -167,9 +168,7 @@ class _Exchange:
 
     def _add(self, work: object, *buffers: torch.Tensor) -> Pending:
         start = self._recorder.stamp()
-        pending = Pending(token="x", nbytes=self._layout.nbytes, works=[work], buffers=list(buffers), start=start)
-        self._in_flight.add(pending, "measured", collective=False, stood_still=True)
-        return pending
+        return self._in_flight.add(self._instruction, [work], buffers, start=start, blocking=True)
 
     def _compute(self, pieces: int) -> None:
         for _ in range(pieces):
