@@ -34,7 +34,6 @@ import re
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
@@ -43,6 +42,7 @@ from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_coun
 from trimaran.pricing.closed_form.stage_work import step_constants
 from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
 from trimaran.program.strategy import ZeroStage
+from trimaran_studies.facts.machine_labels import match_machine
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 
