@@ -102,9 +102,9 @@ def set_precision(precision: str) -> None:
 
 
 def _vgg16(reduced: bool) -> tuple[nn.Module, Blocks]:
-    from trimaran.networks.vgg import vgg16
+    from trimaran.networks.vgg import Vgg
 
-    model = vgg16(classes=10, width=0.125) if reduced else vgg16()
+    model = Vgg(classes=10, width=0.125) if reduced else Vgg()
     features = list(model.features)
     ends = [0, *(number + 1 for number, layer in enumerate(features) if isinstance(layer, nn.MaxPool2d))]
     groups = [nn.Sequential(*features[start:end]) for start, end in pairwise(ends)]
