@@ -45,7 +45,7 @@ _GLUED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What a label says.
+    """The content of a label.
 
     Attributes:
         words: its words, lower case, without what follows
@@ -67,7 +67,7 @@ class Label:
 
 
 def read_label(text: str) -> Label:
-    """What a label says.
+    """Read a label.
 
     Example:
         >>> label = read_label("4 nodes x 8 V100-SXM2-16GB, 100 Gb/s InfiniBand")

@@ -41,7 +41,7 @@ MEASURED_BYTES = 2 * _LARGE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRates:
-    """What copies cost.
+    """Costs of copies.
 
     Attributes:
         to_host_bytes_per_s: of a large copy to the host [bytes/s]
@@ -55,7 +55,7 @@ class CopyRates:
 
 
 def copy_rates(device: str) -> CopyRates:
-    """Measure the copies of a device that nobody uses yet.
+    """Measure the copies of a device that is not in use.
 
     Args:
         device: "cpu" or "cuda:<n>"
@@ -124,7 +124,7 @@ _WARM_UP_ROUNDS = 2
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 
 _Spent = tuple[float, float]
-"""What one step takes of the thread that computes, and of the other threads of its process [s]."""
+"""Time of one step on the thread that computes, and on the other threads of its process [s]."""
 
 
 def measure_hooks(step: Callable[[], None], recording: Recording) -> HookCosts:

@@ -226,7 +226,7 @@ class Mpt(nn.Module):
         return scores
 
     def _distances(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What each head adds to the score of a pair of tokens: less the farther back, nothing can be seen ahead."""
+        """The term of each head for the score of a pair: smaller with distance, minus infinity for later tokens."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         behind = places.unsqueeze(0) - places.unsqueeze(1)
         heads = torch.arange(1, self.heads + 1, device=tokens.device).view(1, -1, 1, 1)

@@ -21,7 +21,7 @@ from trimaran.networks.sizes import TransformerSize
 
 
 class MultiHeadAttention(nn.Module):
-    """What each token finds among others; each of its four matrices is a separate layer.
+    """Attention of each token to others; each of its four matrices is a separate layer.
 
     Args:
         width: size of a token's state

@@ -71,7 +71,7 @@ class MemoryRun:
         step_time_s: from the first operation to the end of the last operation or copy [s]
         compute_s: time of the operations, without recomputing [s]
         recompute_s: time of recomputing [s]
-        stalls: by step, how long the operations waited for its copy [s]; steps that nobody waited for are not there
+        stalls: by step, how long the operations waited for its copy [s]; steps without a wait are left out
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied back [bytes]
         copies: every copy, in order of its start
