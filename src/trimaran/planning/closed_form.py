@@ -8,6 +8,7 @@ more ranks than a simulated step is kept for, or more weights than a trace is wo
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterator, Sequence
 
 from trimaran.base.errors import InputError
@@ -35,9 +36,6 @@ MOST_PARAMETERS = 5_000_000_000
 
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of which a shape says everything."""
-
-CELL_S = 2.0
-"""A search for one batch on one count of devices [s]."""
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
@@ -112,9 +110,6 @@ class ClosedForms(CatalogBackend):
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
 
-        Each search is stopped early: what is compared here are batches and counts, and the best degrees of each are
-        found among the first. The chosen one is searched again for as long as any plan.
-
         Args:
             batches: sequences of one update
             known: the curve, which a search at one batch does not need
@@ -122,22 +117,22 @@ class ClosedForms(CatalogBackend):
         """
         del known, goal
         asked_s = self.request.time_limit_s
-        limit_s = CELL_S if asked_s is None else min(CELL_S, asked_s)
+        until_s = None if asked_s is None else time.monotonic() + asked_s
+        searches: dict[Cell, DivisionSearch] = {}
         counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
-            for priced in of_interest(self._search(cell, limit_s)):
+            searches[cell] = self._search(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))
+            for priced in of_interest(searches[cell]):
                 yield contender_of_division(priced, cell.batch)
 
         def settle(contender: Contender) -> tuple[Planned, Contender]:
             cell = Cell(batch=contender.global_batch, devices=contender.devices)
-            found = self._search(cell, asked_s)
-            if found.chosen.seconds < contender.origin.seconds:
-                contender = contender_of_division(found.chosen, cell.batch)
-            return self._planned(cell, dataclasses.replace(found, chosen=contender.origin)), contender
+            return self._planned(cell, dataclasses.replace(searches[cell], chosen=contender.origin)), contender
 
         cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
-        return compare_each(cells, plan_cell, settle)
+        found = compare_each(cells, plan_cell, settle)
+        return dataclasses.replace(found, is_complete=all(one.complete for one in searches.values()))
 
     def _search(self, cell: Cell, time_limit_s: float | None) -> DivisionSearch:
         request = self.request
@@ -149,7 +144,7 @@ class ClosedForms(CatalogBackend):
             devices=cell.devices,
             limits=DivisionLimits(memory_bytes=request.memory_bytes),
             pins=request.pins,
-            **({} if time_limit_s is None else {"time_limit_s": time_limit_s}),
+            time_limit_s=time_limit_s,
         )
 
     def _planned(self, cell: Cell, found: DivisionSearch) -> Planned:

@@ -13,7 +13,7 @@ from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.explain import Explanation, Family, compressions_of, explain, read_family
 from trimaran.planner.parallel_degrees.explain import explain_division, read_kind
 from trimaran.planner.parallel_degrees.problem import DivisionSearch, memory_limit
-from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
+from trimaran.planner.parallel_degrees.search import search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
 from trimaran.planner.remedies import is_same
@@ -268,7 +268,7 @@ def _explain_degrees(
         raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
     found = planned.evidence.search
     progress("pricing what could be otherwise", 0, 0)
-    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
+    limit_s = request.time_limit_s
     explanation = explain_division(
         found,
         why_not=kinds,
@@ -279,14 +279,14 @@ def _explain_degrees(
     return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
 
 
-def _prices(pins: Pins, found: DivisionSearch, limit_s: float) -> Iterator[PinPrice]:
+def _prices(pins: Pins, found: DivisionSearch, limit_s: float | None) -> Iterator[PinPrice]:
     for name in pins.names:
         yield _price(name, pins.without(name), found, limit_s)
     if len(pins.names) > 1:
         yield _price(ALL_PINS, NO_PINS, found, limit_s)
 
 
-def _price(name: str, pins: Pins, found: DivisionSearch, limit_s: float) -> PinPrice:
+def _price(name: str, pins: Pins, found: DivisionSearch, limit_s: float | None) -> PinPrice:
     try:
         without = search_task(replace(found.task, pins=pins), time_limit_s=limit_s).chosen
     except InfeasibleError:

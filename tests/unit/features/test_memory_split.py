@@ -63,7 +63,7 @@ def _find(budget_bytes: int, model: nn.Module | None = None) -> FoundSplit | Non
             maker = split_maker(lambda: made, splits, stack)
             return trace_on_meta(maker, batch, loss, make_optimizer=_SGD)
 
-    return search_split(made, traced(), traced, budget_bytes=budget_bytes, limit_s=60.0)
+    return search_split(made, traced(), traced, budget_bytes=budget_bytes)
 
 
 def _same(model: nn.Module) -> nn.Module:
@@ -86,9 +86,7 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
     budget = int(0.43 * kept_bytes(trace).max())
     assert floor(trace).nbytes > budget
 
-    found = search_split(
-        tracer.model, trace, lambda split: tracer.split(split).trace(256), budget_bytes=budget, limit_s=60.0
-    )
+    found = search_split(tracer.model, trace, lambda split: tracer.split(split).trace(256), budget_bytes=budget)
 
     assert found is not None
     assert found.split == Split(parent="features", first=0, last=4, parts=2)

@@ -347,6 +347,9 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
     stalls_s = [flight.stall_s for flight in flights if flight.stall_s is not None]
     largest = plans.largest
     outcome = None if largest is None else largest.flyer.outcome
+    stopped = (
+        ["planning was stopped by its time limit, limit_s"] if outcome is not None and not outcome.is_complete else []
+    )
     return MemoryReport(
         phase=phase,
         device=plans.device,
@@ -369,7 +372,7 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         to_host_bytes=sum(flight.to_host_bytes for flight in flights),
         to_device_bytes=sum(flight.to_device_bytes for flight in flights),
         decisions=tuple(_decisions(largest)),
-        notes=tuple(tally.notes),
+        notes=(*tally.notes, *stopped),
     )
 
 

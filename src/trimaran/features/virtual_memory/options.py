@@ -27,7 +27,7 @@ class Options:
         budget: of the device
         host_bytes: most that storages may take on the host [bytes]; None: what the host has to spare
         smallest_bytes: smaller storages are kept [bytes]
-        limit_s: most time for planning [s]
+        limit_s: most time for planning [s]; None: as long as it takes
         on_violation: what to do when a GPU held more than the budget: plan again with less, or only note it
         enforce: whether a GPU's allocator is held to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
@@ -38,7 +38,7 @@ class Options:
     budget: Budget
     host_bytes: int | None
     smallest_bytes: int
-    limit_s: float
+    limit_s: float | None
     on_violation: OnViolation
     enforce: bool
     account: bool
@@ -51,7 +51,7 @@ def make_options(
     budget: str | int,
     host: str | int | None,
     smallest: str | int,
-    limit_s: float,
+    limit_s: float | None,
     on_violation: str,
     enforce: bool,
     account: bool,
@@ -75,7 +75,7 @@ def make_options(
             code="virtual-memory.bad-optimizer-state",
             optimizer_state=optimizer_state,
         )
-    if not limit_s > 0:
+    if limit_s is not None and not limit_s > 0:
         raise InputError(
             f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
             code="virtual-memory.bad-limit",

@@ -10,7 +10,7 @@ from trimaran.planner.choice import rule_of_choice
 from trimaran.planner.contrast import Anatomy, Contrast, conclude
 from trimaran.planner.explain import Explanation, rival
 from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
-from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
+from trimaran.planner.parallel_degrees.search import search_task
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.search import PinPrice
 
@@ -80,7 +80,7 @@ def explain_division(
     *,
     why_not: Sequence[DivisionKind] = (),
     paid: Sequence[PinPrice] = (),
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = None,
     goal: str = "",
 ) -> Explanation:
     """Explain parallel degrees that the analytical model priced.
@@ -91,7 +91,7 @@ def explain_division(
         found: the search; its pins do not bind the kinds
         why_not: kinds to compare with
         paid: what each pin costs
-        time_limit_s: of the search for the best of a kind [s]
+        time_limit_s: of the search for the best of a kind [s]; None: none
         goal: what was made best over all batches in place of a step; empty: a step was
     """
     against = against_of(found)
@@ -106,14 +106,14 @@ def explain_division(
 
 
 def contrast(
-    found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float = TIME_LIMIT_S, goal: str = ""
+    found: DivisionSearch, kind: DivisionKind, *, time_limit_s: float | None = None, goal: str = ""
 ) -> Contrast:
     """The best of a kind of divisions beside the chosen one.
 
     Args:
         found: the search; its pins do not bind the kind
         kind: that one has in mind
-        time_limit_s: of the search for the best of the kind [s]
+        time_limit_s: of the search for the best of the kind [s]; None: none
         goal: what was made best over all batches in place of a step; empty: a step was
     """
     try:
@@ -138,5 +138,5 @@ def dissect_division(priced: PricedDivision) -> Anatomy:
 def against_of(found: DivisionSearch) -> str:
     """What stands against divisions that are faster than the chosen one; empty where nothing does."""
     if not found.complete:
-        return "the time limit of the search (--time-limit)"
+        return "the end of the search before all was looked at (--time-limit)"
     return "" if replace(found.task.pins, compress=False) == NO_PINS else "what you decided"

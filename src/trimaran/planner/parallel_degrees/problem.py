@@ -32,6 +32,7 @@ class DivisionLimits:
         least_context: tokens that a rank of a divided sequence keeps
         most_chunks: parts of the stack on each stage
         ratio: divisions whose bound is so many times the best time are not priced
+        most_priced: after so many divisions the search ends with what it has
         runners_up: shown
     """
 
@@ -42,6 +43,7 @@ class DivisionLimits:
     least_context: int = 2048
     most_chunks: int = 8
     ratio: float = 2.0
+    most_priced: int = 40_000
     runners_up: int = 5
 
 
@@ -225,7 +227,7 @@ class DivisionSearch:
         rejected: how many were not priced, by reason
         priced: how many were
         bound_s: no division of these devices has a shorter step [s]
-        complete: whether the whole space was looked at in time
+        complete: whether the whole space was looked at, so that neither time nor number ended the search
         seconds: that the search took [s]
     """
 

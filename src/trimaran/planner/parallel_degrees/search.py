@@ -7,8 +7,9 @@
 Bounds come first: divisions with the same degrees, microbatch and recomputation do the same work, which takes at least
 the time of evenly loaded stages without bubble and without exchanges between replicas. Groups are priced in the order
 of that bound, until it is some times the best step found; what is cut off can be neither chosen nor a runner-up. The
-bound of the whole is the least of the groups in which something fits, or that were not looked at. With a time limit
-the search ends early and says so. Left out: devices that differ, expert placement, offloading.
+bound of the whole is the least of the groups in which something fits, or that were not looked at. After a number of
+divisions, or with a time limit of the user's, the search ends early and says so. Left out: devices that differ, expert
+placement, offloading.
 
 What others would run: replicas alone, states of all devices divided (FSDP, ZeRO-3), the field's rule of thumb.
 
@@ -40,9 +41,6 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.closed_form.memory import Bookkeeping
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.step_time import Program
-
-TIME_LIMIT_S = 20.0
-"""Of a search, where nothing else is asked for [s]."""
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -101,7 +99,7 @@ def search_divisions(
     devices: int | None = None,
     limits: DivisionLimits | None = None,
     pins: Pins = NO_PINS,
-    time_limit_s: float = TIME_LIMIT_S,
+    time_limit_s: float | None = None,
 ) -> DivisionSearch:
     """The fastest division that fits, with what else was looked at.
 
@@ -113,7 +111,7 @@ def search_divisions(
         devices: in use; None: all of the machine
         limits: where the search ends
         pins: what the user has decided
-        time_limit_s: after which the search ends with what it has [s]
+        time_limit_s: after which the search ends with what it has [s]; None: none
 
     Raises:
         InputError: a count that is not positive, or a precision that the device has not
@@ -170,15 +168,16 @@ def division_task(
     )
 
 
-def search_task(task: DivisionTask, *, time_limit_s: float = TIME_LIMIT_S) -> DivisionSearch:
+def search_task(task: DivisionTask, *, time_limit_s: float | None = None) -> DivisionSearch:
     """As `search_divisions`, of a task."""
     start = time.monotonic()
     rejected: Counter[str] = Counter()
-    fitting, bound_s, complete, least = _priced(task, rejected, start + time_limit_s)
+    until = float("inf") if time_limit_s is None else start + time_limit_s
+    fitting, bound_s, complete, least = _priced(task, rejected, until)
     if not fitting:
         raise InfeasibleError(_nothing_fits(task, rejected, least), code="division.nothing-fits")
     ordered = sorted(fitting, key=lambda found: found.rank)
-    fewer = _with_fewer(task, ordered[0], start + time_limit_s)
+    fewer = _with_fewer(task, ordered[0], until)
     return DivisionSearch(
         task=task,
         chosen=ordered[0],
@@ -206,14 +205,16 @@ def _priced(
     )
     fitting: list[PricedDivision] = []
     best = least = lowest = float("inf")
+    count = 0
     for bound, _, group in bounded:
         if bound > task.limits.ratio * best:
             rejected[f"at least {task.limits.ratio:g} times the chosen step, by its bound"] += 1
             continue
-        if fitting and time.monotonic() > until:
+        if fitting and (count >= task.limits.most_priced or time.monotonic() > until):
             return fitting, min(lowest, bound), False, least
         for division in members(task, group):
             found = pricing.priced(division)
+            count += 1
             least = min(least, found.memory.peak)
             if found.memory.peak > limit:
                 rejected["does not fit the memory of a device"] += 1
