@@ -20,7 +20,7 @@ from trimaran.base.job import Job
 from trimaran.features.crossover.request import CrossoverRequest
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
-from trimaran.graph.types import Graph, Phase
+from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
@@ -790,6 +790,7 @@ def work(
     nbytes: int = 0,
     dims: tuple[int, ...] = (),
     launches: int = 1,
+    origin: str = OUTSIDE,
 ) -> Work:
     return Work(
         kind=kind,
@@ -802,6 +803,7 @@ def work(
         nbytes=nbytes,
         dims=dims,
         launches=launches,
+        origin=origin,
     )
 
 

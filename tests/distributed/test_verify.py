@@ -260,7 +260,7 @@ def losses_of_both(world: World, run: Run) -> list[list[float]]:
                 losses.append(verifier.step(share, epoch=feed.epoch, index=feed.index - 1))
             else:
                 losses.append(executor.step(share))
-        found.append([*losses, float(host_states()[0].double().sum())])
+        found.append([*losses, float(sum(host_states()[0]))])
         executor.close()
     return found
 

@@ -1,4 +1,4 @@
-"""What a person wants trained.
+"""A training job.
 
 A `Job` holds callables and costs nothing until it runs: the model, the optimizer and the data are made on each rank
 that needs them. It is the only type with live torch objects in it.
@@ -27,7 +27,7 @@ class Job:
     `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
     a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
     `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it.
-    What a batch holds beside tensors (strings, None, objects) goes to the model and the loss as it is.
+    Other values of a batch than tensors (strings, None, objects) go to the model and the loss as they are.
 
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one

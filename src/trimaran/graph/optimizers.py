@@ -147,7 +147,7 @@ def named_in(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Trained:
 
     Args:
         model: the user's; it holds them now
-        parameters: some of its own
+        parameters: some of this optimizer's
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return Trained((names[id(parameter)], parameter) for parameter in parameters)
@@ -174,7 +174,7 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     if isinstance(optimizer, list | tuple | dict):
         raise InputError(
             f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
-            "parameter groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of "
+            "parameter groups to one, or where each has its loss, as in a GAN, make a job and a session of "
             "each in one script (examples/gan.py)",
             code="optimizer.not-an-optimizer",
             type=type(optimizer).__name__,
@@ -289,7 +289,7 @@ def check_closure(optimizer: Any, *, needed: bool = False) -> None:
         raise InputError(
             f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
             "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
-            "such as torch.optim.AdamW or SGD, or train in a plain loop of your own",
+            "such as torch.optim.AdamW or SGD, or train in your plain loop",
             code="optimizer.needs-closure",
             optimizer=type(optimizer).__name__,
         )
@@ -434,7 +434,7 @@ def try_steps(
     return Trial(values=tuple(values), options=options, drew=drew)
 
 
-def stands_still(starts: Named, trial: Trial) -> bool:
+def unchanged(starts: Named, trial: Trial) -> bool:
     """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
 
     Args:
@@ -487,7 +487,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     common |= {"draws": together.drew, "tried": tried}
-    if stands_still(starts, together):
+    if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
     if reason:
@@ -608,8 +608,8 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
             if not tensor.ndim or len(tensor) < 2:
                 return tensor
             # Not in the middle: blocks of a few hundred elements would begin there too.
-            cut = max(1, len(tensor) * 2 // 5 - 1)
-            return tensor[cut:] if second else tensor[:cut]
+            first = max(1, len(tensor) * 2 // 5 - 1)
+            return tensor[first:] if second else tensor[:first]
 
         try:
             apart = try_steps(

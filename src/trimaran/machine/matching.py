@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.machine.catalog import catalog, entries_of, find_link, squeezed
-from trimaran.machine.node_catalog import find_node, node_names, node_tables, plain_node
+from trimaran.machine.node_catalog import find_node, node_names, nodes_by_alias, plain_node
 from trimaran.machine.types import Device, Link, Machine, Node
 
 _RATE = re.compile(
@@ -122,37 +122,9 @@ def _taken(pattern: re.Pattern[str], text: str, *, keep: bool = False) -> tuple[
 
 _GENERAL = frozenset(
     (
-        *(
-            "nvidia",
-            "tesla",
-            "geforce",
-            "quadro",
-            "amd",
-            "radeon",
-            "instinct",
-            "generation",
-            "gpu",
-            "gpus",
-            "gcd",
-            "die",
-        ),
-        *(
-            "pcie",
-            "sxm",
-            "sxm2",
-            "sxm3",
-            "sxm4",
-            "sxm5",
-            "oam",
-            "mobile",
-            "laptop",
-            "intel",
-            "xeon",
-            "core",
-            "blackwell",
-            "edition",
-            "server",
-        ),
+        *("nvidia", "tesla", "geforce", "quadro", "amd", "radeon", "instinct", "generation", "gpu", "gpus", "gcd"),
+        *("die", "pcie", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "oam", "mobile", "laptop", "intel", "xeon", "core"),
+        *("blackwell", "edition", "server"),
     )
 )
 """Words that many devices share."""
@@ -241,7 +213,7 @@ def _bare(device: Device) -> bool:
 
 @functools.cache
 def _identities(*, processors: bool) -> Mapping[str, tuple[frozenset[str], ...]]:
-    """By device, sets of words that mean it. Processors apart: a label that names both means the device beside it."""
+    """By device, sets of words that mean it. Processors apart: a label that names both means the other device."""
     found = {}
     for entry in entries_of("devices"):
         if (entry.text("form", "pcie") == "cpu") is not processors:
@@ -286,7 +258,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
     Args:
         label: of a machine
-        devices_of_node: as many cards are likely, where the rate must be that of several
+        devices_of_node: the likely number of cards, where the rate is that of several
 
     Returns:
         Cards of a node and their type; None where the label names no network that is known.
@@ -309,7 +281,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
 
 def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, Link]:
-    """Cards that make a rate together, as many as devices where that works out; else the nearest single card."""
+    """Cards that make a rate together, one for each device where that divides; else the nearest single card."""
     for cards in (devices_of_node, *range(2, _MOST_PER_NODE + 1)):
         if cards and gigabits / cards in rates:
             return cards, find_link(rates[round(gigabits / cards)])
@@ -365,7 +337,7 @@ def match_machine(
     label, device_label = read_label(text), read_label(device_text)
     memory = memory_gb or device_label.memory_gb or label.memory_gb or None
     found = match_words(device_label, memory) or match_words(label, memory)
-    devices = max(devices, 1)  # sources count none where a processor computes
+    devices = max(devices, 1)  # sources say 0 where a processor computes
     told = label.per_node or device_label.per_node
     nodes = nodes or _nodes_in_use(label.nodes, told, devices)
     per_node = told or math.ceil(devices / (nodes or 1))
@@ -421,8 +393,8 @@ def _named_node(label: Label) -> Node | None:
     for length in range(min(_LONGEST_NAME, len(words)), 0, -1):
         for start in range(len(words) - length + 1):
             name = squeezed("".join(words[start : start + length]))
-            if name in _aliases():
-                return find_node(_aliases()[name])
+            if name in nodes_by_alias():
+                return find_node(nodes_by_alias()[name])
     return None
 
 
@@ -434,7 +406,7 @@ def _provided(label: Label, found: MatchedDevice) -> Node | None:
     family = found.device.name.split("-")[0]
     memory = f"{found.device.memory.nbytes / 2**30:.0f}gb"
     for name in (f"{provider}{family}{memory}", f"{provider}{family}"):
-        node = find_node(_aliases()[name]) if name in _aliases() else None
+        node = find_node(nodes_by_alias()[name]) if name in nodes_by_alias() else None
         if node is not None and node.device in found.possible:
             return node
     return None
@@ -487,12 +459,3 @@ def _series(name: str) -> tuple[str, ...]:
     if stem == "dgx" or stem == "hgx":
         stem = "-".join(name.split("-")[:2])
     return tuple(other for other in node_names() if other == stem or other.startswith(f"{stem}-"))
-
-
-@functools.cache
-def _aliases() -> Mapping[str, str]:
-    found = {}
-    for name in node_names():
-        for alias in (name, *node_tables()[name].texts("aliases", ())):
-            found[squeezed(alias)] = name
-    return found

@@ -1,11 +1,11 @@
-"""What the ranks found, and one cost table of it all.
+"""Results of the ranks, and the cost table made of them.
 
 From samples to a cost.
 
 Samples are taken in rounds, spread over the measuring time and over the ranks, because what differs between two runs (a
-busy neighbour, a warm cache) is constant for milliseconds and would hide in samples taken one after the other. The cost
-is the median of all samples. Its interval says where the median of another run may lie: it is the range of the medians
-of the rounds, without the outermost 5 % on either side where there are that many.
+busy neighbour, a warm cache) is constant for milliseconds and does not show in samples taken one after the other. The
+cost is the median of all samples. Its interval says where the median of another run may lie: it is the range of the
+medians of the rounds, without the outermost 5 % on either side where there are that many.
 
 What waits for the scheduler (a transfer, whose threads need a core) takes one of several typical times, and a step
 holds many of them: there the mean takes the place of the median, without the longest 5 % (of 20 samples or more), which
@@ -15,9 +15,8 @@ A duration over lists of tensors as fixed + per tensor + per byte.
 
     minimise over a, b, c >= 0    sum over lists k of  w_k * ((a + b * tensors_k + c * bytes_k) / seconds_k - 1)^2
 
-Relative errors, so that short lists count as much as long ones. With three unknowns, the best of the unconstrained fits
-on every subset of them, as far as it has no negative coefficient, is the constrained optimum. Then all three are scaled
-so that the first list, which has all tensors, is met exactly.
+Errors are relative, so that short lists count as much as long ones. Then all three are scaled so that the first list,
+which has all tensors, is met exactly.
 
 What ranks found out about the samples of a job, and the costs that follow.
 
@@ -29,7 +28,6 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 import numpy
@@ -180,24 +178,19 @@ def fit_tensors(costs: Mapping[ListKey, Cost]) -> TensorFit:
 
 def _fit_non_negative(rows: numpy.typing.NDArray[numpy.float64]) -> numpy.typing.NDArray[numpy.float64]:
     """Coefficients >= 0 for which `rows @ coefficients` is nearest to 1 everywhere."""
-    best, least = numpy.zeros(3), numpy.inf
+    from scipy.optimize import nnls
+
     weights = numpy.ones(len(rows))
     weights[0] = _FIRST_WEIGHT
-    # Columns differ by many orders of magnitude: scaled, the solver's cut-off for small ones means something.
+    # Columns differ by many orders of magnitude.
     scale = numpy.maximum(numpy.abs(rows).max(axis=0), 1e-300)
-    for count in (1, 2, 3):
-        for chosen in combinations(range(3), count):
-            part = rows[:, chosen] / scale[list(chosen)]
-            solution = numpy.linalg.lstsq(part * weights[:, None] ** 0.5, weights**0.5, rcond=1e-9)[0]
-            error = float((weights * (part @ solution - 1.0) ** 2).sum())
-            if (solution >= 0).all() and error < least - 1e-12:
-                best, least = numpy.zeros(3), error
-                best[list(chosen)] = solution / scale[list(chosen)]
-    return best
+    solution, _ = nnls(rows / scale * weights[:, None] ** 0.5, weights**0.5)
+    coefficients: numpy.typing.NDArray[numpy.float64] = solution / scale
+    return coefficients
 
 
 TAKEN_S, TAKEN_S_PER_BYTE = 3e-4, 3e-10
-"""Handing a microbatch over between processes, where nobody measured it: some system calls, and bytes that another core
+"""Handing a microbatch over between processes, where it is not measured: some system calls, and bytes that another core
 has written [s], [s/byte]."""
 
 Points = list[tuple[float, float]]
@@ -209,7 +202,7 @@ class Sampled:
     """What one rank found out.
 
     Attributes:
-        reads: standing still, for a sample, in its first read; a group each microbatch [s]
+        reads: blocked time of a sample's first read; a group each microbatch [s]
         again: the same in a second read [s]
         makes: work of a core to read a microbatch and collate it, by its samples
         recalls: the same with its samples in a cache

@@ -1,12 +1,13 @@
-"""What a strategy takes that a library runs in a way of its own: a few steps of it, run in place.
+"""Costs of strategies that a library runs: a few steps of the strategy are run on all ranks.
 
-Sharded operations (DTensor), sharded state (FSDP2) and backwards in two halves have an overhead that neither single
-operations nor the plain model show. So a few steps of the very program are run on all ranks, and the time of its
-forwards and backwards is noted; communication inside them counts, as it does in the program. From that follows what the
-whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are as long as the
-measured ones. What the update of such tensors takes longer is put down to the backward before it.
+Sharded operations (DTensor), sharded state (FSDP2) and backwards split into dgrad and wgrad have an overhead that
+neither single operations nor the plain model show. So a few steps of the very program are run on all ranks, and the
+time of its forwards and backwards is noted; communication inside them counts, as it does in the program. From that
+follows what the whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are
+as long as the measured ones. The longer update of such tensors is counted with the backward before it.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -40,7 +41,7 @@ _BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What the compute of a step took, summed over all ranks.
+    """Compute of a step, summed over all ranks.
 
     Attributes:
         forward_s: forwards [s]
@@ -82,7 +83,7 @@ def rehearse(
         strategy: what is run
         program: of a training step
         evaluation: of the evaluation of a batch
-        link: what the links between the ranks are held to; None: nothing
+        link: rate limit of the links between the ranks; None: there is none
 
     Raises:
         ExecutionError: a rank failed
@@ -208,17 +209,12 @@ def _run(
 
 def _steps(world: World, executor: Any, shares: Iterator[Any]) -> int:
     """How many steps there is time for; the same on every rank."""
-    import time
-
-    import torch
-    import torch.distributed as dist
+    from trimaran.measure.rounds import largest
 
     started = time.perf_counter()
     executor.step(next(shares))
-    slowest = torch.tensor([time.perf_counter() - started], dtype=torch.float64, device=world.device)
-    if world.size > 1:
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(float(slowest), 1e-6))))
+    slowest_s = largest(world, time.perf_counter() - started)
+    return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(slowest_s, 1e-6))))
 
 
 def _endless(feed: Any) -> Iterator[Any]:

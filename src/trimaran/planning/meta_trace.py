@@ -159,7 +159,7 @@ class JobTracer:
         return JobTracer(self._job, splits=splits, like=self, precision=self._precision)
 
     def batch(self, samples: int) -> Any:
-        """A batch of so many samples, without values."""
+        """A batch of this number of samples, without values."""
         return meta_batch(self._job, samples, like=self._sample)
 
     @property
@@ -168,7 +168,7 @@ class JobTracer:
         return self._make_model()
 
     def trace(self, samples: int) -> StepTrace:
-        """The step with so many samples.
+        """The step with this number of samples.
 
         Raises:
             InputError: it cannot run on meta tensors
@@ -178,7 +178,7 @@ class JobTracer:
         return self._traces[samples]
 
     def trace_twice(self, samples: int) -> tuple[StepTrace, StepTrace]:
-        """The step with so many samples, without its update, and the step with one sample more.
+        """The step with this number of samples, without its update, and the step with one sample more.
 
         Raises:
             InputError: it cannot run on meta tensors
@@ -256,7 +256,7 @@ class PricedStep:
     Attributes:
         trace: the step
         costs: of its operations
-        kept: live bytes with everything kept
+        kept: live bytes without offload or recompute
     """
 
     trace: StepTrace
@@ -285,7 +285,7 @@ class PricedSteps:
         return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
 
     def step(self, samples: int) -> PricedStep:
-        """The step with so many samples."""
+        """The step with this number of samples."""
         trace = self.tracer.trace(samples)
         return PricedStep(trace=trace, costs=self.costs(trace), kept=live_bytes(trace, KEEP_ALL))
 

@@ -165,7 +165,7 @@ class Strategy(Degrees):
     several); or any directed acyclic graph of `parts`, which says the row of each.
 
     Attributes:
-        boundaries: last operation of every segment of a chain but the last (`Graph.cuts`): pp * chunks - 1
+        boundaries: last operation of every segment of a chain but the last (`Graph.split_points`): pp * chunks - 1
         parts: segments of a placement, in an order in which their forwards can run; empty: the segments are a chain
         backward_order: order of the backwards of a placement, by segment number; empty: that of the forwards, reversed
         schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch

@@ -25,7 +25,7 @@ from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
-from trimaran.runtime.seeds import Places, find_moved, host_states, mark_host, restore_host
+from trimaran.runtime.seeds import States, find_moved, host_states, restore_host
 from trimaran.runtime.whole_state import WholeState
 
 
@@ -38,7 +38,7 @@ class RandomState:
         device: that of its GPU; None: it has none
     """
 
-    host: Places
+    host: States
     device: torch.Tensor | None
 
     @classmethod
@@ -238,7 +238,7 @@ class PlainTraining:
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(start[name])
-            marks, before = mark_host(), state.device
+            before = state.device
             for batch in microbatches:
                 placed = place_batch(batch, precision=precision, device=self._device)
                 model.zero_grad(set_to_none=True)
@@ -252,7 +252,7 @@ class PlainTraining:
                 if seen is not None:
                     seen(own)
             moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
-            found.draws = found.draws or moved or bool(find_moved(marks))
+            found.draws = found.draws or moved or bool(find_moved(state.host))
             if replica == 0:
                 found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
         found.loss, found.weight = total / weight, weight

@@ -327,7 +327,7 @@ def live_bytes(trace: StepTrace, plan: MemoryPlan) -> LiveBytes:
 def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
     """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes].
 
-    What it makes beside its storage is freed after the last operation of the recipe that touches it.
+    Other results of the recipe are freed after its last operation that touches them.
     """
     touched: dict[int, int] = {}
     writes = {moment: _made_by(trace, moment) for moment in recipe.ops}

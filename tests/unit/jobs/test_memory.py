@@ -15,8 +15,8 @@ from trimaran.base.job import Job
 from trimaran.features.memory_fit import MemoryStudy, estimate_memory
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
-from trimaran.memory import floor
-from trimaran.memory.floor import kept_bytes
+from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 
 
@@ -104,7 +104,7 @@ def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> Non
     assert batches is not None
     for most, need in (
         (batches.without_help, lambda trace: int(kept_bytes(trace).max())),
-        (batches.at_floor, lambda trace: floor(trace).nbytes),
+        (batches.at_floor, lambda trace: minimum_memory(trace).nbytes),
     ):
         budget = study.estimate.budget_bytes
         assert need(tracer.trace(most)) <= budget < need(tracer.trace(most + 1))
@@ -150,11 +150,11 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
         _study(budget="10%", split="none")
     figures = caught.value.figures
     assert figures["budget_bytes"] < figures["floor_bytes"]  # type: ignore[operator]
-    floor = estimate_memory(
+    minimum_memory = estimate_memory(
         Source(reference="chain"),
         builders.memory_request(),
     ).estimate.floor_bytes
-    assert figures["floor_bytes"] == floor
+    assert figures["floor_bytes"] == minimum_memory
 
 
 @pytest.mark.parametrize(

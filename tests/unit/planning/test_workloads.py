@@ -12,7 +12,7 @@ from trimaran.graph.kernels.workload import WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.planning import workloads as making
 from trimaran.planning.workload_tracing import WorkloadTracer
-from trimaran.planning.workloads import make_request, memory_of_step, path_of, workload
+from trimaran.planning.workloads import STEPS, make_request, memory_of_step, workload
 
 PREAMBLE = """
 import torch
@@ -104,7 +104,7 @@ def test_a_kept_workload_is_the_same() -> None:
 
 def test_a_damaged_file_is_set_aside_and_traced_again(caplog: pytest.LogCaptureFixture) -> None:
     first = workload("digits", batch=7)
-    path = path_of(make_request("digits", precision="float32", options=None, optimizer=None))
+    path = STEPS.path(make_request("digits", precision="float32", options=None, optimizer=None))
     path.write_bytes(path.read_bytes()[:100])
     _forget()
     with caplog.at_level(logging.WARNING):
@@ -175,7 +175,7 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     mine = workload(f"{path}:make", batch=5)
     assert mine.name == "own"
     assert mine.works == workload("digits", batch=5).works
-    assert not path_of(make_request(f"{path}:make", precision="float32", options=None, optimizer=None)).exists()
+    assert not STEPS.path(make_request(f"{path}:make", precision="float32", options=None, optimizer=None)).exists()
 
 
 def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:

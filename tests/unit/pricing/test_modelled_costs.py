@@ -8,7 +8,7 @@ from tests import builders
 from tests.raising import raises
 from torch import nn
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.graph.types import Phase

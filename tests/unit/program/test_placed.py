@@ -10,7 +10,7 @@ from tests.graphs import TENSOR_BYTES, dag
 from tests.raising import raises
 
 from trimaran.program import check_program, check_strategy, lower, lower_evaluation, segment_ops
-from trimaran.program.lowering.partition import carried
+from trimaran.program.lowering.partition import routes_of
 from trimaran.program.rules.fit import stretches
 from trimaran.program.strategy import Part, Strategy
 from trimaran.program.types import Instruction, Kind, Program
@@ -94,8 +94,9 @@ def test_an_evaluation_runs_the_same_parts() -> None:
 
 
 def test_what_is_carried_names_the_first_reader_and_all_readers() -> None:
-    found = carried(GRAPH, segment_ops(GRAPH, TWO), TWO.rows)
-    assert {pair: ([spec.name for spec in specs], readers) for pair, (specs, readers) in found.items()} == {
+    found = routes_of(GRAPH, segment_ops(GRAPH, TWO), TWO.rows)
+    named = {(one.producer, one.consumer): ([spec.name for spec in one.tensors], one.readers) for one in found}
+    assert named == {
         (0, 2): (["t0"], (2,)),
         (1, 4): (["t1"], (4, 5)),
         (3, 5): (["t3"], (5,)),
@@ -115,7 +116,7 @@ def test_replicas_of_a_placement_reduce_each_part_over_its_own_ranks() -> None:
 
 
 def test_operations_between_two_cuts_are_one_stretch() -> None:
-    graph = dataclasses.replace(GRAPH, cuts=("op1", "op3"))
+    graph = dataclasses.replace(GRAPH, split_points=("op1", "op3"))
     assert stretches(graph) == (("op0", "op1"), ("op2", "op3"), ("op4", "op5", "loss"))
 
 
@@ -159,7 +160,7 @@ def test_parts_that_do_not_cover_the_graph_or_cannot_run_are_refused(
 
 
 def test_operations_that_must_stay_together_are_not_separated() -> None:
-    graph = dataclasses.replace(GRAPH, cuts=tuple(cut for cut in GRAPH.cuts if cut != "op1"))
+    graph = dataclasses.replace(GRAPH, split_points=tuple(cut for cut in GRAPH.split_points if cut != "op1"))
     with raises("parts.in-place-split", match='"op1".*"op2"'):
         check_strategy(graph, TWO, batch=4)
 

@@ -4,16 +4,16 @@ import pytest
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.frameworks import STAR
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Ready
 from trimaran.simulator.parameter_server import Path, Star, exchange_star, star_of
 
 
-def star(homes: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
+def star(owners: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
     """Three devices; each way has one link of 1 byte a second, shared by what names it alike."""
     return Star(
         devices=("gpu0", "gpu1", "gpu2"),
-        homes=homes,
+        owners=owners,
         paths={ends: Path(((name, 1.0),), 1.0, 0.0) for ends, name in links.items()},
         sum_bytes_per_s=1e12,
         update_s=0.0,
@@ -55,12 +55,12 @@ def test_what_is_complete_early_is_exchanged_behind_the_backward() -> None:
 
 def test_the_largest_tensors_get_homes_of_their_own() -> None:
     """8 to a, 7 to b, 3 to b with its 7, 2 to a with its 8."""
-    assert homes_by_size([2, 8, 7, 3], ("a", "b")) == ("a", "a", "b", "b")
+    assert owners_by_size([2, 8, 7, 3], ("a", "b")) == ("a", "a", "b", "b")
 
 
 def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:
     found = star_of([8], find_machine("dgx1-v100").node, STAR, devices=8, on_host=False, update_s=0.0)
-    assert found.homes == ("gpu0",)
+    assert found.owners == ("gpu0",)
     staged = [ends for ends, path in found.paths.items() if len(path.links) > 1]
     assert sorted(staged) == sorted(
         [(f"gpu{a}", f"gpu{b}") for a, b in ((0, 5), (0, 6), (0, 7), (5, 0), (6, 0), (7, 0))]

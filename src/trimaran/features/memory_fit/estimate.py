@@ -42,7 +42,7 @@ from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
@@ -109,7 +109,7 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
         found: what was found
     """
     whole, planned, budget_bytes = found.whole, found.planned, found.budget_bytes
-    least, bound = found.outcome.floor, found.outcome.bound
+    least, bound = found.outcome.minimum_memory, found.outcome.bound
     state, optimizer, gradients = weight_bytes(whole.trace)
     step = found.shown_step("")
     return MemoryEstimate(
@@ -158,20 +158,20 @@ def _split_figures(found: Found) -> SplitFigures | None:
     return SplitFigures(
         name=found.split.name,
         written=written(found.split),
-        whole_floor_bytes=floor(found.whole.trace).nbytes,
+        whole_floor_bytes=minimum_memory(found.whole.trace).nbytes,
         kept_s=found.planned.costs.compute_s,
         keep_peak_bytes=found.planned.kept.peak,
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A budget below the floor of a job's step: refused, with what holds the floor and the ways out
+# A budget below the minimum memory of a job's step: refused, with what holds the floor and the ways out
 
 
 _NEAR = 4  # samples from which to look for the largest batch below a floor
 
 
-def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
+def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
     """The refusal.
 
     Args:
@@ -180,15 +180,15 @@ def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: P
         samples: of the step
         whole: steps of which a split is sought; None: it was sought, and none helps
     """
-    least = floor(steps.tracer.trace(samples))
+    least = minimum_memory(steps.tracer.trace(samples))
     trace_of = at_any_batch(steps.tracer.trace, _NEAR)
-    fewer = most_samples(lambda some: floor(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
+    fewer = most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
     card = least.nbytes + steps.device.memory.context_bytes
     ways = [f"a card of {format_bytes(card)} or more"]
     found = None if whole is None else find_job_split(whole, budget_bytes=budget_bytes, samples=samples)
     named = None if found is None else written(found.split)
     if found is not None:
-        least_split = format_bytes(found.floor.nbytes)
+        least_split = format_bytes(found.minimum_memory.nbytes)
         ways.insert(0, f"--split {named}, with which the floor is {least_split}")
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
@@ -219,7 +219,7 @@ class MemoryRequest:
         slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
         largest_batch: whether to look for it
         split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
-            below the floor, the fastest that helps; "none": none
+            below the minimum memory, the fastest that helps; "none": none
         sharing: devices that share a link to the host, this one included
     """
 
@@ -256,7 +256,7 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
 
     Raises:
         InputError: the job, the device, the budget or the precision is wrong
-        InfeasibleError: the budget is below the floor
+        InfeasibleError: the budget is below the minimum memory
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job = source.make()
@@ -294,9 +294,9 @@ def _plan(
     split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
     in_parts = None if split is None else steps.split(split)
     planned = whole if in_parts is None else in_parts.step(samples)
-    if budget_bytes < floor(planned.trace).nbytes:
+    if budget_bytes < minimum_memory(planned.trace).nbytes:
         searched = request.split == AUTO and request.policy == OURS
-        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+        raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
     found = Found(
         whole=whole,
         planned=planned,

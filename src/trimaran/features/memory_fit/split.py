@@ -1,9 +1,9 @@
 """Which modules of a job run in parts of the batch: those that were asked for, or those that make a budget possible.
 
-Where a budget is below the floor of the whole step, the split is sought whose planned step is fastest on the device.
-The policies of the vDNN paper know no split, so for them there is none.
+Where a budget is below the minimum memory of the whole step, the split is sought whose planned step is fastest on the
+device. The policies of the vDNN paper know no split, so for them there is none.
 
-Finds which modules to run in parts of the batch, where a budget is below the floor of every plan.
+Finds which modules to run in parts of the batch, where a budget is below the minimum memory of every plan.
 
 The floor is one operation's own tensors. Of what runs around it, a range of neighbouring children of an `nn.Sequential`
 can take the batch in parts; the price is one more forward of that range. Sought among the ranges that hold every child
@@ -29,7 +29,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Phase
 from trimaran.memory.bound import lower_bound
-from trimaran.memory.floor import Floor, floor, needed_bytes
+from trimaran.memory.minimum import MinimumMemory, minimum_memory, needed_bytes
 from trimaran.memory.search import plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import PricedSteps, parse_split
@@ -58,7 +58,7 @@ class FoundSplit:
 
     split: Split
     trace: StepTrace
-    floor: Floor
+    minimum_memory: MinimumMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,9 @@ def search_split(
         prices: of steps that fit; the cheapest is taken
 
     Returns:
-        The split; None where the budget is not below the floor, or nothing was found.
+        The split; None where the budget is not below the minimum memory, or nothing was found.
     """
-    if floor(trace).nbytes <= budget_bytes:
+    if minimum_memory(trace).nbytes <= budget_bytes:
         return None
     return _cheapest(_candidates(model, trace, trace_split, budget_bytes), prices)
 
@@ -132,17 +132,19 @@ def _candidates(model: nn.Module, trace: StepTrace, trace_split: TraceSplit, bud
                 return found
             split = Split(parent=parent, first=first, last=last, parts=parts)
             try:
-                one = FoundSplit(split=split, trace=(split_trace := trace_split(split)), floor=floor(split_trace))
+                one = FoundSplit(
+                    split=split, trace=(split_trace := trace_split(split)), minimum_memory=minimum_memory(split_trace)
+                )
             except InputError:  # modules that mix the samples of a batch
                 break
             traces += 1
-            if one.floor.nbytes <= budget_bytes:
+            if one.minimum_memory.nbytes <= budget_bytes:
                 found.append(one)
                 fitting += 1
-            gains = least_bytes is None or one.floor.nbytes <= (1 - _LEAST_GAIN) * least_bytes
+            gains = least_bytes is None or one.minimum_memory.nbytes <= (1 - _LEAST_GAIN) * least_bytes
             if fitting == 2 or not gains:
                 break
-            least_bytes = one.floor.nbytes
+            least_bytes = one.minimum_memory.nbytes
     return found
 
 

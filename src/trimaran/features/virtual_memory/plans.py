@@ -31,7 +31,7 @@ from trimaran.features.virtual_memory.recording import (
 )
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
@@ -73,7 +73,7 @@ class PlanFlyer:
         infeasible: why there is no plan; "" where there is one
 
     Raises:
-        InfeasibleError: the budget is below the floor, and there must be a plan
+        InfeasibleError: the budget is below the minimum memory, and there must be a plan
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class PlanFlyer:
             )
         self._flights += 1
         self._verifies = self.phase == "verify" or self._flights % VERIFY_EVERY == 0
-        self._executor.flight(verify=self._verifies)
+        self._executor.begin_forward(verify=self._verifies)
         return self._executor.pack, self._executor.unpack
 
     def confirm(self) -> None:
@@ -152,7 +152,7 @@ class PlanFlyer:
             budget_bytes: of this flight [bytes]
 
         Raises:
-            InfeasibleError: the budget is below the floor
+            InfeasibleError: the budget is below the minimum memory
         """
         self._budget_bytes = budget_bytes
         self._plan(must=True)
@@ -249,7 +249,7 @@ class Planned:
     @property
     def floor_bytes(self) -> int:
         """Least memory that any plan can reach [bytes]."""
-        return floor(self.trace).nbytes + self.recorded.outside_bytes
+        return minimum_memory(self.trace).nbytes + self.recorded.outside_bytes
 
     @property
     def compute_s(self) -> float:
@@ -359,7 +359,7 @@ class Plans:
             must: whether there must be a plan; otherwise it moves storages on demand where no plan keeps the budget
 
         Raises:
-            InfeasibleError: the budget is below the floor, and there must be a plan
+            InfeasibleError: the budget is below the minimum memory, and there must be a plan
         """
         budget_bytes = self.resolve([recorded]) - self.margin_bytes
         self.device = recorded.recording.trace.device

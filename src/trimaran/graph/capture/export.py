@@ -25,7 +25,7 @@ from trimaran.base.job import Job
 from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
 from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
-# A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every cut.
+# A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every split point.
 CACHES = frozenset({"past_key_values"})
 
 
@@ -141,10 +141,10 @@ def _shapes_of(layer: nn.RNNBase, forward: Callable[..., Any]) -> Callable[..., 
             return forward(source, *arguments, **keywords)
         ends = source.sum((1 if layer.batch_first else 0, 2)).view(1, -1, 1)
         output = source.sum(2, keepdim=True).repeat(1, 1, directions * state)
-        hidden = ends.repeat(directions * layer.num_layers, 1, state)
+        state_h = ends.repeat(directions * layer.num_layers, 1, state)
         if not isinstance(layer, nn.LSTM):
-            return output, hidden
-        return output, (hidden, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
+            return output, state_h
+        return output, (state_h, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
 
     return run
 

@@ -7,8 +7,8 @@ in it but the shapes of weights grows with the batch, so a workload at any batch
 A workload at any batch, from those at two batches.
 
 A step does the same kernels at every batch, and every size in it is `a + b * batch`: weights do not grow, everything
-else grows with the samples. What decides by the batch, such as a model that takes another path for a small one, has
-another structure at another batch; that is seen, and has no such form.
+else grows with the samples. What depends on the batch otherwise, such as a model that takes another path for a small
+one, has another structure at another batch; that is seen, and has no such form.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from trimaran.base.errors import InputError
-from trimaran.graph.types import Phase
+from trimaran.graph.types import OUTSIDE, Phase
 
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 """How products are computed: in float32; the same on tensor cores that round to TF32; in lower types under autocast."""
@@ -79,6 +79,7 @@ class Work:
             forward that they are the gradient of. Product: (batch, m, n, k). Recurrent: (steps, batch, input, hidden,
             gates, directions), one layer. Attention: (batch, heads, queries, keys, size). Others: (elements,)
         launches: kernels that an eager framework starts for it
+        origin: see `TraceOp`; not compared
         moments: of its operations in the trace that it was made from, ascending; not compared. Of an update that was
             not traced, those of the one that stands for it
     """
@@ -93,6 +94,7 @@ class Work:
     nbytes: int
     dims: tuple[int, ...]
     launches: int = 1
+    origin: str = field(default=OUTSIDE, compare=False)
     moments: tuple[int, ...] = field(default=(), compare=False)
 
 
@@ -247,5 +249,6 @@ def _grown(work: Work, growth: Growth, more: int) -> Work:
         nbytes=work.nbytes + more * growth.nbytes,
         dims=tuple(size + more * gain for size, gain in zip(work.dims, growth.dims, strict=True)),
         launches=work.launches,
+        origin=work.origin,
         moments=work.moments,
     )

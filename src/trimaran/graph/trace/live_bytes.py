@@ -2,7 +2,7 @@
 
 Memory at a moment is a sum over lives, so it depends on no clock. `live_kept` is an ordinary step. In `live_dropped`
 everything that autograd packs is let go, and is there again only while a node uses it: no plan that moves whole
-storages can need less, and its peak is the floor.
+storages can need less, and its peak is the minimum memory.
 
 Bytes of a step at any batch, exactly, from traces at two batches.
 
@@ -12,7 +12,7 @@ kink wherever another moment takes over. Of thousands of moments a few lines mat
 
     peak(batch) = max over lines of (fixed + per_sample * batch)
 
-Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds beside
+Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds besides
 the state, beyond one parameter's.
 """
 
@@ -65,11 +65,6 @@ def peak(live: Live) -> int:
 def mean(live: Live) -> float:
     """Mean over the moments [bytes]. It weighs every operation and tick alike, whatever time it takes."""
     return float(live.mean()) if live.size else 0.0
-
-
-def without_weights() -> frozenset[Role]:
-    """Roles that grow with the batch: inputs and activations."""
-    return EVERY - WEIGHTS
 
 
 def writers(trace: StepTrace) -> dict[Value, int]:
@@ -166,7 +161,7 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
         low: the step with one sample less; it may lack the update
         high: the step
         batch: samples of `high`
-        untraced_bytes: state of the optimizer that is there beside what was traced [bytes]
+        untraced_bytes: state of the optimizer that is there besides what was traced [bytes]
 
     Returns:
         It; None: the two differ in more than sizes.
@@ -217,13 +212,13 @@ def _envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     for fixed, slope in sorted(set(lines), key=lambda line: (line[1], line[0])):
         if kept and kept[-1][1] == slope:
             kept.pop()
-        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _hidden(kept, (fixed, slope))):
+        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _never_largest(kept, (fixed, slope))):
             kept.pop()
         kept.append((fixed, slope))
     return tuple(kept)
 
 
-def _hidden(kept: list[Line], line: Line) -> bool:
+def _never_largest(kept: list[Line], line: Line) -> bool:
     """Whether the last of the kept lines is nowhere above both its neighbours."""
     return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1])
 

@@ -1,4 +1,4 @@
-"""Finished runs on disk: a line each, so that whatever ends the command leaves them.
+"""Finished runs on disk, one line each, so that they remain however the command ends.
 
 A run is kept with its evaluations, so that it also says when a lower target was reached. One that ended before a
 higher target, or at a smaller limit of epochs, is run again.
@@ -107,8 +107,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a run did.
+class Trained:
+    """Training that has ended.
 
     Attributes:
         end: why it ended
@@ -117,7 +117,6 @@ class Outcome:
         updates: of the weights
         seconds: of training, evaluations not counted [s]
         evaluations: epochs and metric of each
-        evaluated_after: updates of the weights before each evaluation
     """
 
     end: End
@@ -125,8 +124,18 @@ class Outcome:
     samples: int
     updates: int
     seconds: float
-    evaluations: tuple[Evaluation, ...] = field(default=())
-    evaluated_after: tuple[int, ...] = field(default=())
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Trained):
+    """Result of one training.
+
+    Attributes:
+        evaluated_after: updates of the weights before each evaluation
+    """
+
+    evaluated_after: tuple[int, ...] = ()
 
 
 def train_to_target(
@@ -197,30 +206,18 @@ def train_to_target(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run that has ended.
+class Run(Trained):
+    """A run that has ended, as it is kept.
 
     Attributes:
         batch: global batch [samples]
         seed: of weights, order and dropout
-        end: why it ended
-        epochs: that it trained [epochs]
-        samples: that it trained on
-        updates: of the weights
-        seconds: of training, evaluations not counted [s]
-        evaluations: epochs and metric of each
         noise: of its gradients, as a plain document; None where it was not watched. Where the target was not known yet,
             `until` has the epochs of each evaluation that was the best so far, and the document up to there
     """
 
     batch: int
     seed: int
-    end: End
-    epochs: float
-    samples: int
-    updates: int
-    seconds: float
-    evaluations: tuple[Evaluation, ...] = ()
     noise: dict[str, Any] | None = field(default=None)
 
     @property
@@ -229,7 +226,7 @@ class Run:
         return best_metric(self.evaluations)
 
     def needed(self, target: float, *, most: float) -> float | None:
-        """Epochs to a target; None where it was not reached within so many.
+        """Epochs to a target; None where it was not reached within `most` epochs.
 
         Args:
             target: value of the metric
@@ -264,7 +261,7 @@ class Run:
         """
         if self.end == "diverged" or (target is not None and self.needed(target, most=most) is not None):
             return True
-        # One that reached the target after the limit, such as by its last update, has not reached it within.
+        # A run that reached the target after `most` epochs, such as by its last update, has not reached it within them.
         ended = self.end == "epochs" or (target is not None and self.end == "reached")
         return ended and self.epochs >= most - 1e-9
 

@@ -99,7 +99,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         power_w=same(device.power_w),
         year=same(libraries_year(software)),
         library=numpy.full(len(kernels), library_name(software)),
-        channels_last=numpy.full(len(kernels), software.channels_last or _turns_graphs(software)),
+        channels_last=numpy.full(len(kernels), software.channels_last or _is_made_channels_last(software)),
     )
 
 
@@ -118,13 +118,13 @@ def architecture_of(device: Device) -> str:
     return "ga10x" if device.architecture == "ampere" and graphics else device.architecture
 
 
-def _turns_graphs(software: Software) -> bool:
-    """TensorFlow's layout optimizer turns a whole graph to channels last for tensor cores."""
+def _is_made_channels_last(software: Software) -> bool:
+    """TensorFlow's layout optimizer makes a whole graph channels last for tensor cores."""
     return software.framework == "tensorflow" and software.year >= 2019.3
 
 
 def _multiprocessors(vector_flops_per_s: float) -> float:
-    """As many as of 128 lanes at 1.6 GHz give that peak."""
+    """Of 128 lanes at 1.6 GHz, the number that gives that peak."""
     return max(1.0, vector_flops_per_s // (2 * 128 * 1.6e9))
 
 
@@ -164,7 +164,7 @@ def take(columns: Columns, chosen: Flags) -> Columns:
 
 
 def of_architecture(setting: Setting, figure: str, constants: Constants) -> Column:
-    """A constant of the architecture of each work's device; where it has none of its own, that of others."""
+    """A constant of the architecture of each work's device; where it has none, that of others."""
     found = numpy.empty(len(setting.architecture))
     for name in numpy.unique(setting.architecture):
         value = constants.get(f"architecture.{name}.{figure}", constants[f"architecture.other.{figure}"])

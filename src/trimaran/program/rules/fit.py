@@ -2,8 +2,8 @@
 
 Whether the parts of a placement cover a graph, can run one after the other, and keep together what must be.
 
-What must stay together are the operations between two neighbouring cuts of the graph (`Graph.cuts`): one of them may
-write in place what another has made, or share its running state.
+What must stay together are the operations between two neighbouring split points of the graph (`Graph.split_points`):
+one of them may write in place what another has made, or share its running state.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def check_parts(graph: Graph, strategy: Strategy) -> None:
 
 def stretches(graph: Graph) -> tuple[tuple[str, ...], ...]:
     """Ids of the operations that must be in one part: those between two neighbouring cuts, in order."""
-    return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.cuts))
+    return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.split_points))
 
 
 def _check_cover(graph: Graph, strategy: Strategy) -> None:
@@ -98,7 +98,7 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
             raise InputError(
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
                 f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be divided after "
-                f"{_listed_parts(graph.cuts)}",
+                f"{_listed_parts(graph.split_points)}",
                 code="parts.in-place-split",
                 together=stretch,
             )
@@ -149,7 +149,7 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         batch: global batch size [samples]
 
     Raises:
-        InputError: a degree below 1, a memory budget, homes or a compression that the strategy cannot have, boundaries
+        InputError: a degree below 1, a memory budget, owners or a compression that the strategy cannot have, boundaries
             that the graph does not offer, or a batch that does not divide
     """
     for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes", "nodes"):
@@ -197,7 +197,7 @@ def _check_whole(strategy: Strategy) -> None:
     if strategy.sync == "p2p" and (split or strategy.zero):
         raise InputError(
             f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
-            'have several homes. Take sync "all-reduce"',
+            'have several owners. Take sync "all-reduce"',
             code="strategy.sync-with-stages",
             sync=strategy.sync,
             pp=strategy.pp,
@@ -315,20 +315,20 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
         boundaries: last operation of every segment but the last
 
     Raises:
-        InputError: a boundary that is not in `graph.cuts`, or not after the one before it
+        InputError: a boundary that is not in `graph.split_points`, or not after the one before it
     """
-    order = {cut: index for index, cut in enumerate(graph.cuts)}
+    order = {cut: index for index, cut in enumerate(graph.split_points)}
     for boundary in boundaries:
         if boundary not in order:
             raise InputError(
-                f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.cuts)}",
+                f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.split_points)}",
                 code="strategy.cannot-split-after",
                 boundary=boundary,
-                cuts=graph.cuts,
+                cuts=graph.split_points,
             )
     positions = [order[boundary] for boundary in boundaries]
     if positions != sorted(set(positions)):
-        in_order = [graph.cuts[position] for position in sorted(set(positions))]
+        in_order = [graph.split_points[position] for position in sorted(set(positions))]
         raise InputError(
             f"boundaries must be different and in the order in which the model runs: got {_listed(boundaries)}, "
             f"in order they are {_listed(in_order)}",

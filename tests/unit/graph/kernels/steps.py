@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace

@@ -5,8 +5,8 @@ import torch
 from tests.unit.graph.kernels.steps import meta, traced, worked
 from torch import nn
 
-from trimaran.graph.kernels import affine, step_memory
-from trimaran.graph.trace.live_bytes import live_kept, peak
+from trimaran.graph.kernels.workload import affine
+from trimaran.graph.trace.live_bytes import live_kept, peak, step_memory
 
 
 def network() -> nn.Module:

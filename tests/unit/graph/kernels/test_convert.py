@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Adam
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.graph.types import Phase
 

@@ -10,7 +10,7 @@ z = sin y                   [2 ............ 4)                         1000 byte
 import numpy as np
 from tests import builders
 
-from trimaran.graph.trace.live_bytes import live_dropped, live_kept, mean, peak, without_weights, writers
+from trimaran.graph.trace.live_bytes import EVERY, WEIGHTS, live_dropped, live_kept, mean, peak, writers
 from trimaran.graph.trace.types import Role, Tick, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 
@@ -70,7 +70,7 @@ def test_what_is_dropped_is_there_again_while_a_node_uses_it() -> None:
 
 
 def test_without_weights() -> None:
-    assert live_kept(TRACE, without_weights()).tolist() == [100, 100, 1100, 1100, 100, 100]
+    assert live_kept(TRACE, EVERY - WEIGHTS).tolist() == [100, 100, 1100, 1100, 100, 100]
 
 
 def test_peak_and_mean() -> None:

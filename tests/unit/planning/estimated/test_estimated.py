@@ -8,9 +8,10 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.catalog import find_device
+from trimaran.planning import workload_tracing, workloads
 from trimaran.planning.estimated import traces_of
-from trimaran.planning.estimated_problem import graph_of, machine_problem
-from trimaran.planning.workloads import make_request, workload
+from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.workloads import graph_of, make_request, workload
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.estimate import estimate_step
@@ -57,18 +58,16 @@ def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: st
 
 def test_graphs_of_recurrent_networks_can_be_cut_between_layers() -> None:
     graph = graph_of(make_request("big-lstm:sequence=2", precision="float32", options=None, optimizer=None))
-    assert {"layers.0", "layers.1"} <= set(graph.cuts)
+    assert {"layers.0", "layers.1"} <= set(graph.split_points)
     assert sum(parameter.nbytes for parameter in graph.parameters) // 4 == 1_776_948_095
 
 
 def test_a_graph_is_read_from_disk_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimaran.planning import estimated_problem as capturing
-
     request = make_request("lenet", precision="float32", options=None, optimizer=None)
-    capturing._graph.cache_clear()
+    workloads._graph.cache_clear()
     first = graph_of(request)
-    capturing._graph.cache_clear()
-    monkeypatch.setattr(capturing, "_capture", None)
+    workloads._graph.cache_clear()
+    monkeypatch.setattr(workload_tracing, "capture_without_weights", None)
     assert graph_of(request) == first
 
 
