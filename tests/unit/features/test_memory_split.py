@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.split import FoundSplit, search_split
-from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
@@ -19,6 +18,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.memory import minimum_memory, plan_memory
 from trimaran.memory.minimum import kept_bytes
+from trimaran.memory_budget import VirtualMemory, virtual_memory
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planning.meta_trace import JobTracer, parse_split, split_maker, written

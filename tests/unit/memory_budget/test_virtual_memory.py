@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import trimaran
 from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
+from trimaran.memory_budget.options import parse_budget
 from trimaran.memory_hooks.arena import HostArena
-from trimaran.planning.requests import parse_budget
 
 
 def traces() -> tuple[Any, ...]:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.features.virtual_memory.loop import Virtualizer
-from trimaran.features.virtual_memory.options import Options, make_options
+from trimaran.memory_budget.loop import Virtualizer
+from trimaran.memory_budget.options import Options, make_options
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import trimaran
 from trimaran.base.errors import InfeasibleError
-from trimaran.features.virtual_memory.loop import Updates
+from trimaran.memory_budget.loop import Updates
 
 Make = Callable[..., torch.optim.Optimizer]
 
