@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.raising import raises
-from tests.unit.features.virtual_loops import plain, train
+from tests.unit.memory_budget.virtual_loops import plain, train
 from torch import Tensor, nn
 from torch._C import _autograd
 from torch.optim import optimizer as optimizers

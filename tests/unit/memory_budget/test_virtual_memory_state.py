@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.raising import raises
-from tests.unit.features.virtual_loops import Trained, accumulating, assert_equal, plain, train
+from tests.unit.memory_budget.virtual_loops import Trained, accumulating, assert_equal, plain, train
 from torch import nn
 
 import trimaran
