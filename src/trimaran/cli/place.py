@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Gap, Json
+from trimaran.cli.options import Gap, Json, seconds_of
 from trimaran.cli.output import console, errors_reported, print_json
 
 GraphFile = Annotated[
@@ -17,7 +17,10 @@ Devices = Annotated[int, typer.Option("--devices", "-n", help="How many devices 
 Bandwidth = Annotated[
     str, typer.Option("--bandwidth", help='Of the wire between each two devices, each way, such as "25GB/s".')
 ]
-Latency = Annotated[float, typer.Option("--latency", help="Of each transfer [s].", min=0.0)]
+Latency = Annotated[
+    float,
+    typer.Option("--latency", help='Of each transfer, such as "5us".', parser=seconds_of, metavar="TIME"),
+]
 Memory = Annotated[
     str | None,
     typer.Option("--memory", help='Of each device, such as "16GiB".  [default: no limit]', show_default=False),
@@ -26,7 +29,9 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help="Time for the whole command [s]; the work is limited in proportion.  [default: no limit, the work of 60]",
+        help="Time for the whole command; the work is limited in proportion.  [default: no limit, the work of 60 s]",
+        parser=seconds_of,
+        metavar="TIME",
         show_default=False,
     ),
 ]

@@ -182,7 +182,7 @@ class ModulePaths:
                 hooks.register_module_forward_hook(self._end, always_call=True),
             ]
             return
-        for module in _not_compiled(self._roots[0]):
+        for module in dict.fromkeys(_not_compiled(self._roots[0])):
             self._handles.append(module.register_forward_pre_hook(Watch(self._begin)))
             self._handles.append(module.register_forward_hook(Watch(self._end), always_call=True))
 
