@@ -15,12 +15,13 @@ from tests.unit.memory.test_search import EVEN, planned
 from tests.unit.planner.placement.test_place import alike, fork, node
 
 from trimaran.machine.find import find_machine
-from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionSearch
-from trimaran.planner.parallel_degrees.search import search_divisions
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
+from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.placement import PlacementProblem, place
+from trimaran.planner.result import Search
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Outlook
-from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.analytical.shapes import gpt_shape
 
 SHAPE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)
 
@@ -34,9 +35,9 @@ def slow() -> Iterator[None]:
         yield
 
 
-def searched(**asked: float) -> DivisionSearch:
-    found = search_divisions(SHAPE, find_machine("dgx-a100:4"), batch=64, **asked)  # type: ignore[arg-type]
-    return replace(found, seconds=0.0)
+def searched(time_limit_s: float | None = None, **asked: int) -> Search[AnalyticalCandidate]:
+    problem = transformer_problem(SHAPE, find_machine("dgx-a100:4"), batch=64, time_limit_s=time_limit_s)
+    return replace(search_degrees(replace(problem, **asked)), seconds=0.0)  # type: ignore[arg-type]
 
 
 def tree() -> PlacementProblem:
@@ -63,14 +64,13 @@ def test_parallel_degrees_are_the_same_on_a_slow_machine() -> None:
     with slow():
         assert searched() == expected
         stopped = searched(time_limit_s=60.0)
-    assert expected.complete
-    assert not stopped.complete
+    assert expected.is_complete
+    assert not stopped.is_complete
 
 
 def test_a_number_of_parallel_degrees_ends_their_search_and_it_says_so() -> None:
-    limits = DivisionLimits(most_priced=1)
-    found = search_divisions(SHAPE, find_machine("dgx-a100:4"), batch=64, limits=limits)
-    assert not found.complete
+    found = searched(most_priced=1)
+    assert not found.is_complete
     assert found.priced < searched().priced
 
 

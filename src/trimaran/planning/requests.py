@@ -1,6 +1,6 @@
 """What a person asks of a plan: how many devices, how much memory, which links, which objective.
 
-A memory budget as people give it: a size, or a share of what the job needs without help.
+A memory budget as people give it: a size, or a share of what the job needs without offload or recompute.
 
 A share is for experiments: it is known only once a step was recorded. A size counts everything that a step holds on the
 device: parameters, gradients, optimizer state, activations.

@@ -30,7 +30,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
 from trimaran.planner.what_if import Change, changed
-from trimaran.planning.closed_form import shape_of
+from trimaran.planning.analytical import shape_of
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
