@@ -6,9 +6,10 @@ that needs them. It is the only type with live torch objects in it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision, parse_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
 
-Precision = Literal["fp32", "bf16", "fp16", "fp64"]
+
+JOB_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp64")
+"""Those that the runtime trains in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,8 @@ class Job:
                 f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}",
                 code="job.bad-curve",
             )
-        if self.precision not in ("fp32", "bf16", "fp16", "fp64"):
-            raise InputError(f'Job.precision must be "fp32", "bf16", "fp16" or "fp64", got {self.precision!r}')
+        object.__setattr__(
+            self, "precision", parse_precision(self.precision, known=JOB_PRECISIONS, what="Job.precision")
+        )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)

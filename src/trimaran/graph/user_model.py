@@ -40,7 +40,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import InputError
-from trimaran.base.job import Job, Precision
+from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
 from trimaran.graph.batches import cast_batch, move_batch, name_tensors
 from trimaran.graph.datasets import batching_fault, check_map_style, first_samples, is_stream, reading_fault

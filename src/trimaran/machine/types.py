@@ -119,8 +119,7 @@ class Device:
         caveat: a warning for users
         memory: sizes
         bandwidth: of its memory; a rate of 0 where it is not known
-        compute: by dtype: "float32", "tf32" (float32 on tensor cores), "bfloat16", "float16"; what is missing it lacks,
-            or it is not known
+        compute: by precision: "fp32", "tf32", "bf16", "fp16"; what is missing it lacks, or it is not known
         copies: to and from its host; rates of 0 where it is not known
         launch: of kernels; 0 where it is not known
         architecture: generation, such as "volta"; "other" where it is not known
@@ -135,7 +134,7 @@ class Device:
         links: to other devices, that it has: NVLink or Infinity Fabric
         link: type of those, a name of `links.toml`; "" where it has none
         peer_access: whether two of them on one host may copy to each other over PCIe; GeForce since 2018 may not
-        tensor_dtypes: dtypes that run on tensor cores, accumulated in float32
+        tensor_precisions: precisions whose products run on tensor cores, accumulated in fp32
         source: source of the figures without a separate one
     """
 
@@ -159,7 +158,7 @@ class Device:
     links: int = 0
     link: str = ""
     peer_access: bool = False
-    tensor_dtypes: tuple[str, ...] = ()
+    tensor_precisions: tuple[str, ...] = ()
     source: str
 
     @property
@@ -208,20 +207,20 @@ class Device:
             )
         return budget
 
-    def sustained_flops_per_s(self, dtype: str) -> float:
-        """What products and convolutions sustain in a dtype [FLOP/s].
+    def sustained_flops_per_s(self, precision: str) -> float:
+        """What products and convolutions sustain in a precision [FLOP/s].
 
         Raises:
             InputError: the device does not compute in it
         """
-        if dtype not in self.compute:
+        if precision not in self.compute:
             raise InputError(
-                f"{self.title} does not compute in {dtype}; it has {', '.join(self.compute)}",
+                f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
-                dtype=dtype,
+                precision=precision,
             )
-        peak = self.compute[dtype]
+        peak = self.compute[precision]
         return peak.flops_per_s * peak.fraction
 
     @property

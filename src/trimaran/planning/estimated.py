@@ -6,7 +6,7 @@ A strategy with a memory budget needs the step of its microbatch, traced without
 cost on the device. Traces and memory plans take far longer than a search, so they are made only where they decide:
 where no strategy fits, or where memory policies are asked for by name.
 
-Why more devices help a placement so little: the longest chain of operations, and how many branches run beside it.
+Why more devices help a placement so little: the longest chain of operations, and how many branches run in parallel.
 
 However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
 loss and the longest chain of backwards from it. Its share of all work bounds the speedup of any placement.
@@ -14,7 +14,7 @@ loss and the longest chain of backwards from it. Its share of all work bounds th
 `trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
 
 One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
-choice (`planner/target_search.py`), so many batches take little longer than one.
+choice (`planner/target_search.py`), many batches take little longer than one.
 """
 
 import dataclasses
@@ -25,27 +25,30 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
+from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.result import Search, baseline_of, baselines_of, said_of_compression
+from trimaran.planner.result import Search, said_of_compression, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.plan_files import costs_digest, plan_of
+from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
 
 
-def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search]:
+def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
     """Search; where memory alone stands against everything, trace whole networks and search again.
 
     Args:
@@ -92,12 +95,14 @@ def traces_of(
     from trimaran.planning.meta_trace import JobTracer, PricedSteps
     from trimaran.planning.workload_tracing import job_of
 
-    asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
+    device = problem.cluster.machine.node.device
+    precision = choose_precision(reference, request.precision, device).name
+    asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     steps = PricedSteps(
-        tracer=JobTracer(job_of(asked), precision=request.precision),
-        device=problem.cluster.machine.node.device,
-        precision=request.precision,
-        software=softwares_of(request.software, problem.executions)[problem.executions[0]],
+        tracer=JobTracer(job_of(asked), precision=precision),
+        device=device,
+        precision=precision,
+        software=softwares_of(request.software or Software(), problem.executions)[problem.executions[0]],
     )
     traces = {size: steps.tracer.trace(size) for size in sorted(sizes)}
     return {size: TracedStep(trace=trace, costs=steps.costs(trace)) for size, trace in traces.items()}
@@ -128,7 +133,7 @@ def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         f"on any number of devices a placement takes at least {format_seconds(chain_s)} of {format_seconds(total_s)}: "
         f"that long is the chain of operations of which each needs the one before it, so it is at most "
         f"{total_s / chain_s:.2f} times as fast as one device",
-        f"{alone:.0%} of that chain has no branch beside it and {few:.0%} at most one, so devices beyond the second "
+        f"{alone:.0%} of that chain has no parallel branch and {few:.0%} at most one, so devices beyond the second "
         "find little to do",
     )
 
@@ -200,9 +205,14 @@ class Estimated(CatalogBackend):
     """
 
     def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
-        """Nothing is read before it is needed."""
+        """Only the precision is settled; nothing else is read before it is needed.
+
+        Raises:
+            InputError: no such machine, or a precision that it does not compute in
+        """
+        chosen = choose_precision(source.reference, request.precision, find_machine(request.cluster).node.device)
         self.source = source
-        self.request = request
+        self.request = settle_precision(request, chosen)
         self._progress = progress
 
     @property
@@ -262,7 +272,7 @@ class Estimated(CatalogBackend):
             is_complete=found.is_complete,
         )
 
-    def _planned(self, problem: Problem, found: Search, notes: tuple[str, ...]) -> Planned:
+    def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
         source = dataclasses.replace(self.source, global_batch_size=problem.batch)
         return Planned(
             source=source,
@@ -297,23 +307,14 @@ def _why(found: GridSearch, batch: int) -> str:
     return next((one.reason for one in found.rejected.get(batch, ())), "beyond the limits")
 
 
-def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search:
+def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search[Candidate]:
     """What was simulated at the chosen batch, as a search of that batch alone would say it."""
     problem = grid.problems[batch]
-    candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    rejected = found.rejected.get(batch, ())
-    baselines = baselines_of(problem, candidates, rejected)
-    told = {id(one.candidate) for one in baselines}
-    return Search(
-        candidates=tuple(candidates),
+    return simulated_search(
+        problem,
+        found.candidates[batch],
+        found.rejected.get(batch, ()),
         chosen=chosen,
-        baseline=baseline_of(candidates),
-        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
-        references=tuple(
-            one for one in candidates if id(one) in told or is_reference(one.strategy, devices=problem.devices)
-        ),
-        pareto=pareto_front(candidates),
-        baselines=baselines,
         bound_s=_bound(grid, found, batch) if found.is_complete and not grid.by_cost else 0.0,
         seconds=found.seconds,
         is_complete=found.is_complete,

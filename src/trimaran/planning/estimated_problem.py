@@ -4,12 +4,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping
 
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.problem import Problem
 from trimaran.planner.target_search import accumulations, device_counts
 from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.workloads import graph_of, make_request, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
@@ -46,9 +48,10 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     devices = request.devices or machine.devices
     cluster = machine.allocate(devices, memory_bytes=request.memory_bytes)
     job = resolve(reference)
-    asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
+    precision = choose_precision(reference, request.precision, machine.node.device).name
+    asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     graph = graph_of(asked)
-    works = _workloads(reference, request)
+    works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
     sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
     if len(batches) > 1:
@@ -61,7 +64,7 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         works,
         device=machine.node.device,
         batches=sizes,
-        softwares=softwares_of(request.software, executions),
+        softwares=softwares_of(request.software or Software(), executions),
     )
     return {
         batch: Problem(
@@ -93,9 +96,9 @@ def softwares_of(software: Software, executions: tuple[Execution, ...]) -> Mappi
     return found
 
 
-def _workloads(reference: str, request: PlanRequest) -> Callable[[int], Workload]:
+def _workloads(reference: str, precision: Precision, options: Mapping[str, str]) -> Callable[[int], Workload]:
     @functools.cache
     def at(batch: int) -> Workload:
-        return workload(reference, batch=batch, precision=request.precision, options=request.options or None)
+        return workload(reference, batch=batch, precision=precision, options=options or None)
 
     return at

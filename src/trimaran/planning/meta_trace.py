@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import told
 from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
@@ -118,9 +119,6 @@ def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], st
 
 _MASKS = "transformers.masking_utils"
 
-_LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""To what the forward is cast, of `PRECISIONS`."""
-
 
 class JobTracer:
     """Traces steps of one job. Recurrent layers run in one operation each, as a library of a GPU runs them.
@@ -129,7 +127,7 @@ class JobTracer:
         job: whose model, loss, optimizer and data are used
         splits: modules that run in parts of the batch
         like: a tracer of the same job, whose model and data are used again
-        precision: one of `PRECISIONS`, in place of the job's; None: the job's
+        precision: of `KERNEL_PRECISIONS`, in place of the job's; None: the job's
 
     Attributes:
         splits: as given
@@ -144,11 +142,11 @@ class JobTracer:
         *,
         splits: Sequence[Split] = (),
         like: "JobTracer | None" = None,
-        precision: str | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self._job = job if precision is None else replace(job, precision="fp32")
         self._precision = precision
-        self._autocast = AUTOCAST.get(job.precision) if precision is None else _LOWER.get(precision)
+        self._autocast = AUTOCAST.get(job.precision if precision is None else precision)
         self.splits = tuple(splits)
         self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model
@@ -277,7 +275,7 @@ class PricedSteps:
 
     tracer: JobTracer
     device: Device
-    precision: str
+    precision: Precision
     software: Software = field(default_factory=Software)
 
     def costs(self, trace: StepTrace) -> MemoryCosts:

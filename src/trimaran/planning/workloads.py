@@ -27,7 +27,8 @@ import msgspec
 import trimaran
 from trimaran.base.errors import InputError
 from trimaran.base.files import put_in_place
-from trimaran.graph.kernels.workload import AffineWorkload, Workload, check_precision
+from trimaran.base.precision import Precision, parse_precision
+from trimaran.graph.kernels.workload import KERNEL_PRECISIONS, AffineWorkload, Workload
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.jobs.huggingface import is_configuration
@@ -49,12 +50,12 @@ class Request:
 
     Attributes:
         reference: of the job, options included
-        precision: "float32", "bfloat16" or "float16": "tf32" has the works of "float32"
+        precision: "fp32", "bf16" or "fp16": "tf32" has the works of "fp32"
         optimizer: in place of the job's; "" for the job's
     """
 
     reference: str
-    precision: str
+    precision: Precision
     optimizer: str
 
     @property
@@ -76,19 +77,19 @@ def make_request(
 
     Args:
         reference: of a job
-        precision: one of `PRECISIONS`
+        precision: one of `KERNEL_PRECISIONS`, or a long name of it
         options: of the job; "optimizer" among them is as the argument
         optimizer: in place of the job's
 
     Raises:
         InputError: an unknown precision, or an option that the job does not have
     """
-    check_precision(precision)
+    computed = parse_precision(precision, known=KERNEL_PRECISIONS)
     given = dict(options or {})
     asked = given.pop("optimizer", None)
     return Request(
         reference=_in_full(reference, given),
-        precision="float32" if precision == "tf32" else precision,
+        precision="fp32" if computed == "tf32" else computed,
         optimizer=(optimizer or asked or "").lower(),
     )
 
@@ -223,7 +224,7 @@ def graph_of(request: Request) -> Graph:
     Raises:
         InputError: the model, the data or the loss of the job cannot be used
     """
-    return _graph(dataclasses.replace(request, optimizer="", precision="float32"))
+    return _graph(dataclasses.replace(request, optimizer="", precision="fp32"))
 
 
 @functools.lru_cache(maxsize=16)
@@ -242,7 +243,7 @@ def workload(
     reference: str,
     *,
     batch: int,
-    precision: str = "float32",
+    precision: Precision = "fp32",
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> Workload:
@@ -251,7 +252,7 @@ def workload(
     Args:
         reference: of a job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
         batch: samples of the step
-        precision: "float32"; "tf32", which has the same works; "bfloat16" and "float16" are autocast
+        precision: "fp32"; "tf32", which has the same works; "bf16" and "fp16" are autocast
         options: of the job, such as {"sequence": "512"}; "optimizer" is as the argument
         optimizer: in place of the job's, such as "adam"
 
@@ -266,7 +267,7 @@ def memory_of_step(
     reference: str,
     *,
     batch: int,
-    precision: str = "float32",
+    precision: Precision = "fp32",
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> StepMemory:

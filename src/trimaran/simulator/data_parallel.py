@@ -292,7 +292,7 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
     feeding_s = feed.wait_s(batch, devices=local, step_s=step_s) if feed is not None else 0.0
     return ScaledStep(
         devices=setup.devices,
-        batch_per_device=batch,
+        local_batch=batch,
         sync=setup.sync,
         step=_interval(setup, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
         forward_s=forward_s,

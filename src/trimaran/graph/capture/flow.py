@@ -490,9 +490,12 @@ def _fold(exported: Exported, model: nn.Module) -> None:
     for node in graph.nodes:
         node.meta["module"] = _module_path(node)
         node.meta["origins"] = (_origin(node),)
+    shared = _calls_of_shared(graph, model)
     mark_constants(program, {path for path, module in model.named_modules() if has_user_hooks(module)})
     fold_leaves(program)
     for node in graph.nodes:
+        calls = (origin.partition("/") for origin in node.meta.get("origins", ()))
+        node.meta["origins"] = tuple(shared.get(call, call) + slash + function for call, slash, function in calls)
         if node.op == "call_module":
             node.meta["module"] = node.meta["path"]
         if node.meta["constant"] and (node.op == "call_module" or reads_shape_only(node)):
@@ -518,6 +521,24 @@ def _call_of(node: fx.Node) -> str:
     stack = list(node.meta.get("nn_module_stack", {}).items())
     call = _call_name(stack[-1][0], str(stack[-1][1][0])) if stack else PREFIX
     return call.removeprefix(PREFIX).removeprefix(".") or ROOT
+
+
+def _calls_of_shared(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
+    """Calls of modules that have several names, as a trace names them: by the first name, numbered over all of them."""
+    first: dict[int, str] = {}
+    names = {path: first.setdefault(id(part), path) for path, part in model.named_modules(remove_duplicate=False)}
+    shared = {names[path] for path in names if names[path] != path}
+    calls: dict[str, dict[str, None]] = {}
+    for node in graph.nodes:
+        call = _call_of(node)
+        name = names.get(call.partition("@")[0])
+        if name in shared:
+            calls.setdefault(name, {})[call] = None
+    return {
+        call: f"{name}@{number}" if number else name
+        for name, found in calls.items()
+        for number, call in enumerate(found)
+    }
 
 
 def _origin(node: fx.Node) -> str:

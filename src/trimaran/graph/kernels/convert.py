@@ -7,6 +7,7 @@ gradient they make; the update becomes one work a parameter.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.operators import (
     CONVOLUTION_BACKWARDS,
     CONVOLUTIONS,
@@ -93,7 +94,7 @@ def workload_of(
     *,
     name: str,
     batch: int,
-    precision: str,
+    precision: Precision,
     input_bytes: int,
     items_per_sample: int = 1,
     like: Mapping[str, str] | None = None,
@@ -119,7 +120,7 @@ def workload_of(
             works.extend(_works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes)))
             work_of[op.moment] = len(works) - 1
     gradients = weight_gradients(trace, work_of)
-    if update and precision == "float16":
+    if update and precision == "fp16":
         works.append(replace(unscaling(gradients), moments=update[0].moments))
     works.extend(update)
     return Workload(

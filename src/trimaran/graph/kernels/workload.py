@@ -15,25 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.graph.types import OUTSIDE, Phase
 
-PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
-"""How products are computed: in float32; the same on tensor cores that round to TF32; in lower types under autocast."""
-
-
-def check_precision(precision: str) -> None:
-    """Refuse a precision that does not exist.
-
-    Raises:
-        InputError: it is none of `PRECISIONS`
-    """
-    if precision not in PRECISIONS:
-        raise InputError(
-            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
-            code="workload.unknown-precision",
-            precision=precision,
-        )
+KERNEL_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
+"""Those that the kernel model prices."""
 
 
 class WorkKind(StrEnum):
@@ -71,7 +57,7 @@ class Work:
         gradient: which one it makes, of products, convolutions and recurrent layers in the backward
         module: path of the module that asked for it
         name: of the operator, such as "aten.convolution"
-        dtype: in which it computes: "float32", "bfloat16" or "float16"
+        dtype: of the tensors that it computes with: "float32", "bfloat16" or "float16"
         flops: floating-point operations, a multiplication and an addition counted as two [FLOP]
         nbytes: bytes read and written [bytes]
         dims: shape, by kind. Convolution: (batch, channels in, height in, width in, channels out, kernel height, kernel
@@ -126,7 +112,7 @@ class Workload:
     Attributes:
         name: of the network
         batch: samples of the step on this rank
-        precision: one of `PRECISIONS`
+        precision: one of `KERNEL_PRECISIONS`
         optimizer: class name, such as "SGD" or "Adam"; "" without an update
         works: in the order in which they run
         gradients: of all trained parameters, in the order in which they are complete
@@ -139,7 +125,7 @@ class Workload:
 
     name: str
     batch: int
-    precision: str
+    precision: Precision
     optimizer: str
     works: tuple[Work, ...]
     gradients: tuple[WeightGradient, ...]

@@ -17,7 +17,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -135,8 +135,7 @@ class Watch:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an operation is called from.
 
     Attributes:
@@ -182,7 +181,7 @@ class ModulePaths:
                 hooks.register_module_forward_hook(self._end, always_call=True),
             ]
             return
-        for module in _not_compiled(self._roots[0]):
+        for module in dict.fromkeys(_not_compiled(self._roots[0])):
             self._handles.append(module.register_forward_pre_hook(Watch(self._begin)))
             self._handles.append(module.register_forward_hook(Watch(self._end), always_call=True))
 

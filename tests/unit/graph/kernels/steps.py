@@ -29,7 +29,7 @@ def traced(make: Callable[[], nn.Module], batch: Any, optimizer: Any = None, aut
 
 def worked(make: Callable[[], nn.Module], batch: Any, optimizer: Any = None, autocast: Any = None) -> Workload:
     trace = traced(make, batch, optimizer, autocast)
-    return workload_of(trace, name="net", batch=len(batch), precision="float32", input_bytes=0)
+    return workload_of(trace, name="net", batch=len(batch), precision="fp32", input_bytes=0)
 
 
 def of_kind(work: Workload, kind: WorkKind) -> list[Work]:

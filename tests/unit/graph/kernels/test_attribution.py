@@ -44,7 +44,7 @@ def shares(graph: Graph, works: Workload, *, backward: bool = False) -> list[flo
 def traced(job: Job) -> Workload:
     """A step of 4 samples."""
     trace = JobTracer(dataclasses.replace(job, clip_norm=None)).trace(4)
-    return workload_of(trace, name="example", batch=4, precision="float32", input_bytes=0)
+    return workload_of(trace, name="example", batch=4, precision="fp32", input_bytes=0)
 
 
 def kernels(graph: Graph, works: Workload, phase: Phase) -> dict[str, list[str]]:
@@ -107,6 +107,18 @@ def test_every_kernel_is_given_out_once_wherever_it_comes_from() -> None:
     assert numpy.bincount(found.work, weights=found.fraction).tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_model_that_could_not_be_captured_has_all_kernels_but_those_of_the_loss() -> None:
+    job = networks.make_job(networks.BranchesOnData)
+    found = capture(job).graph
+    works = workload(
+        work("aten.addmm", "first/builtin_function_or_method.linear_1"),
+        work("aten.mse_loss", f"{OUTSIDE}/function.mse_loss_1"),
+        work("aten.mse_loss_backward", f"{OUTSIDE}/function.mse_loss_1", phase=Phase.BACKWARD),
+        work("aten.mm", "first/builtin_function_or_method.linear_1", phase=Phase.BACKWARD),
+    )
+    assert [shares(found, works, backward=backward) for backward in (False, True)] == [[1.0, 1.0], [1.0, 1.0]]
+
+
 class Shared(networks.Layers):
     """One module that is called twice, an addition of each result, a parameter of the model itself."""
 
@@ -154,3 +166,30 @@ def test_the_graph_has_every_origin_of_a_trace(name: str) -> None:
     known = {origin for op in graph.ops for origin in (*op.origins, *op.parameters)}
     asked = {work.origin for work in works.works if work.phase is not Phase.UPDATE}
     assert {origin for origin in asked if not {origin, origin.rpartition("/")[0]} & known} == set()
+
+
+class Sliced(nn.Module):
+    """Layers that are reached through a slice of their list; one of them has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6), nn.LSTM(6, 6), nn.Linear(6, 4)])
+        self.other = self.layers[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.other(self.layers[0](x))
+        lstm, last = self.layers[1:]
+        result: Tensor = last(lstm(y.unsqueeze(0))[0].squeeze(0))
+        return result
+
+
+def test_layers_of_a_sliced_list_are_called_whole_and_calls_by_two_names_are_told_apart() -> None:
+    job = networks.make_job(Sliced)
+    found, works = capture(job).graph, traced(job)
+    assert [op.parameters for op in found.ops if op.id == "layers.1"] == [
+        ("layers.1.weight_ih_l0", "layers.1.weight_hh_l0", "layers.1.bias_ih_l0", "layers.1.bias_hh_l0")
+    ]
+    names = kernels(found, works, Phase.FORWARD)
+    assert names["layers.1"][-1] == "trimaran.lstm_forward"
+    assert names["layers.0"] == ["addmm"]
+    assert sorted(name for name, run in names.items() if "addmm" in run) == ["layers.0", "layers.2", "linear"]
