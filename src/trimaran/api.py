@@ -80,7 +80,8 @@ def plan(
         batch: samples of one update over all devices; None: the job's
         memory: that each device may use, such as "12GiB"; None: what it has
         objective: what is made best; None: the throughput
-        precision: of compute on a machine of the catalog: "float32", "tf32", "bfloat16" or "float16"; None: float32
+        precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
+            networks by name "bf16" for decoders and "fp32" for others; the answer says which
         software: framework and year on a machine of the catalog, such as "pytorch:2022"; None: PyTorch of today
         oversubscribe: allow more ranks than this machine has devices
         link: rate limit of the links between local ranks of this machine, such as "1Gb/s"
@@ -150,7 +151,7 @@ def estimate_memory(
         batch: samples of a step; None: the job's
         budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
             whole card
-        precision: "float32", "tf32" or "bfloat16"; None: the job's
+        precision: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
         policy: whose memory plan is shown
         slowdown_limit: most that a plan may cost for the largest batch: 0.1 for 10 % of the step
         largest_batch: whether to look for it
@@ -182,7 +183,7 @@ def predict_scaling(
     local_batch: int | Sequence[int] | None = None,
     batch: int | Sequence[int] | None = None,
     sync: Sync | Sequence[Sync] = "nccl",
-    precision: str = "float32",
+    precision: str | None = None,
     software: str | None = None,
     options: Mapping[str, str] | None = None,
     measured: str | None = None,
@@ -197,7 +198,7 @@ def predict_scaling(
         local_batch: samples of each device, which stay as devices are added (weak scaling)
         batch: samples of all devices together, which are shared among them (strong scaling)
         sync: how gradients are exchanged
-        precision: of compute: "float32", "tf32", "bfloat16" or "float16"
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
         software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
         options: of the job, by name
         measured: a figure of one device that predictions start from, such as "363 images/s at 64"
@@ -232,7 +233,7 @@ def find_crossover(
     widths: Sequence[int] = (2, 4, 8),
     curve: str | None = None,
     local_batch: int | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
     software: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Crossover:
@@ -245,7 +246,7 @@ def find_crossover(
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker; None: the job's batch
-        precision: of compute: "float32", "tf32", "bfloat16" or "float16"
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
         software: framework and year, such as "pytorch:2022"; None: PyTorch of today
         options: of the job, by name
 

@@ -21,7 +21,7 @@ from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.job import Precision
+from trimaran.base.precision import Precision
 from trimaran.graph.batches import map_tensors
 from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation

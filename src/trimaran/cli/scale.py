@@ -5,11 +5,26 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
+from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
-Batches = Annotated[str, typer.Option("--batch", help="Samples of each device; with --strong, of all together.")]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        help="Samples of one update, over all devices, which share them (strong scaling).",
+        show_default=False,
+    ),
+]
+LocalBatches = Annotated[
+    str | None,
+    typer.Option(
+        "--local-batch",
+        help="Samples of each device, however many there are (weak scaling).",
+        show_default="64, without --batch",
+    ),
+]
 Syncs = Annotated[
     str,
     typer.Option(
@@ -17,11 +32,8 @@ Syncs = Annotated[
         help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
     ),
 ]
-Strong = Annotated[bool, typer.Option("--strong", help="All devices share one batch, instead of having one each.")]
-GlobalBatch = Annotated[
-    str | None,
-    typer.Option("--global-batch", help="Samples of all devices together; means --strong.", show_default=False),
-]
+Strong = Annotated[bool, typer.Option("--strong", help="Old spelling: --batch says so.", hidden=True)]
+GlobalBatch = Annotated[str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)]
 Measured = Annotated[
     str | None,
     typer.Option(
@@ -50,11 +62,12 @@ def scale(
     job: AnyReference,
     cluster: MachineName,
     devices: Counts = "1,2,4,8",
-    batch: Batches = "64",
+    batch: Batches = None,
+    local_batch: LocalBatches = None,
     sync: Syncs = "nccl",
     strong: Strong = False,
     global_batch: GlobalBatch = None,
-    precision: MachinePrecision = "float32",
+    precision: PrecisionName = None,
     software: MachineSoftware = None,
     measured: Measured = None,
     nccl_log: NcclLog = None,
@@ -66,23 +79,31 @@ def scale(
     """Predict throughput, speedup and what limits them on machines that you do not have."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import StudyRequest, study
-        from trimaran.planning.requests import check_spread, notes_of_syncs, parse_counts, parse_software, parse_syncs
+        from trimaran.planning.requests import (
+            check_spread,
+            notes_of_syncs,
+            parse_counts,
+            parse_scaled_batches,
+            parse_software,
+            parse_syncs,
+        )
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
+        batches, mode, spelled = parse_scaled_batches(batch, local_batch, global_batch=global_batch, strong=strong)
         request = StudyRequest(
             cluster=cluster,
             devices=parse_counts(devices, what="devices"),
-            batches=parse_counts(global_batch or batch, what="batches"),
+            batches=batches,
             syncs=parse_syncs(sync),
-            mode="strong" if strong or global_batch is not None else "weak",
+            mode=mode,
             precision=precision,
             software=None if software is None else parse_software(software),
             measured=measured,
             nccl_log=nccl_log,
             kineto=kineto,
             length_spread=check_spread(length_spread),
-            notes=notes_of_syncs(sync),
+            notes=(*spelled, *notes_of_syncs(sync)),
         )
         with progress_shown() as progress:
             found = study(job, request, progress=progress)

@@ -24,6 +24,7 @@ from trimaran.cli.options import (
     PowersgdSamples,
     Reference,
     Seed,
+    StrategyName,
     Workers,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
@@ -71,6 +72,7 @@ def train(
     forbid: Forbid = None,
     compression: CompressionName = None,
     powersgd_samples: PowersgdSamples = None,
+    strategy: StrategyName = None,
     workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
@@ -99,6 +101,7 @@ def train(
             execution=execution,
             calibration=calibration,
             pins=parse_pins(
+                strategy=strategy,
                 allow=allow or (),
                 forbid=forbid or (),
                 compression=compression,

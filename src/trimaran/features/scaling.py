@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds
@@ -24,6 +25,7 @@ from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import default_software, parse_figures
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
@@ -54,7 +56,7 @@ def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[R
     """
     found: list[Remedy] = []
     for row in _largest(rows):
-        work, estimate = known(row.step.batch_per_device)
+        work, estimate = known(row.step.local_batch)
         found += _splitting(row, work, estimate, step_of)
         found += _shrinking(row, work, estimate, step_of)
         found += _joining(row, work, estimate, step_of)
@@ -69,7 +71,7 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     """The largest group of each batch and method."""
     found: dict[tuple[int, str], ScalingRow] = {}
     for row in rows:
-        key = (row.step.batch_per_device, row.step.sync)
+        key = (row.step.local_batch, row.step.sync)
         if key not in found or found[key].step.devices < row.step.devices:
             found[key] = row
     return [row for row in found.values() if row.step.devices > 1]
@@ -172,18 +174,18 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
 
 def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
-    work, estimate = known(2 * row.step.batch_per_device)
+    work, estimate = known(2 * row.step.local_batch)
     return [
         Remedy(
             id="larger-batch",
             limiter=row.limiter,
             name=f"{work.batch} samples a device",
             action=(
-                f"Train with {work.batch} samples a device instead of {row.step.batch_per_device}: the same exchange "
+                f"Train with {work.batch} samples a device instead of {row.step.local_batch}: the same exchange "
                 "and the same launches for twice the samples."
             ),
             assumption="the larger batch fits, and needs no more epochs.",
-            setting={"batch_per_device": work.batch},
+            setting={"local_batch_size": work.batch},
             **_simulated(row, step_of(work, estimate, row), batches=2),
         )
     ]
@@ -217,7 +219,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         "gain_interval": (min(spread), max(spread)),
         "method": method,
         "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
-        "at": {"devices": row.step.devices, "batch_per_device": row.step.batch_per_device, "sync": row.step.sync},
+        "at": {"devices": row.step.devices, "local_batch_size": row.step.local_batch, "sync": row.step.sync},
     }
 
 
@@ -268,7 +270,7 @@ class StudyRequest:
         batches: of a device (weak) or of all devices (strong)
         syncs: methods of exchange
         mode: weak or strong
-        precision: in which is computed
+        precision: in which is computed; None: as `trimaran.planning.precision` chooses
         software: framework and year; None: what goes with the methods
         options: of the job
         measured: a figure of one device, such as "363 images/s", or several with their batches
@@ -283,7 +285,7 @@ class StudyRequest:
     batches: tuple[int, ...]
     syncs: tuple[Sync, ...] = ("nccl",)
     mode: Mode = "weak"
-    precision: str = "float32"
+    precision: str | None = None
     software: Software | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     measured: str | None = None
@@ -306,7 +308,8 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
     """
     machine = find_machine(request.cluster)
     software = request.software or default_software(request.syncs)
-    steps = Steps(reference, request, machine, software)
+    precision = choose_precision(reference, request.precision, machine.node.device)
+    steps = Steps(reference, request, machine, software, precision.name)
     notes: list[str] = list(request.notes)
     rows: list[ScalingRow] = []
     for place, batch in enumerate(request.batches):
@@ -319,7 +322,8 @@ def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_
         job=reference,
         cluster=request.cluster,
         device=machine.node.device.title,
-        precision=request.precision,
+        precision=precision.name,
+        precision_source=precision.source,
         software=f"{software.framework} of {software.year:.0f}",
         mode=request.mode,
         unit="samples",
@@ -338,20 +342,23 @@ class Steps:
         request: what is asked
         machine: nodes and fabric
         software: framework and year
+        precision: in which is computed
 
     Attributes:
         job: its steps
         source: of the estimate that was made last
     """
 
-    def __init__(self, reference: str, request: StudyRequest, machine: Machine, software: Software) -> None:
+    def __init__(
+        self, reference: str, request: StudyRequest, machine: Machine, software: Software, precision: Precision
+    ) -> None:
         links = None
         if request.nccl_log is not None:
             links = corrected_by(read_logs(request.nccl_log), machine=machine, year=software.year)
         self.job = DataParallelJob(
             reference=reference,
             machine=machine,
-            precision=request.precision,
+            precision=precision,
             software=software,
             options=request.options,
             exchange=ExchangeOptions(correction=links, length_spread=request.length_spread),
@@ -403,7 +410,7 @@ class Steps:
 
     def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
         """The step of a changed workload in the set-up of a row [s]."""
-        setup = self.job.setup(row.step.batch_per_device, row.step.devices, sync=row.step.sync)
+        setup = self.job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
         options = replace(setup.options, explain=False)
         return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
@@ -417,7 +424,10 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
     for devices in steps.request.devices:
         share, rest = divmod(batch, devices) if strong else (batch, 0)
         if rest or not share:
-            notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
+            notes.append(
+                f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out; take a "
+                f"multiple of {devices}, or say --local-batch"
+            )
             continue
         if sync == "kvstore" and devices > steps.job.machine.node.devices:
             notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
@@ -427,7 +437,7 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
 
 
 def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
-    samples = step.batch_per_device * step.devices
+    samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
     memory = steps.job.memory(step)

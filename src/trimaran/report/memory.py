@@ -32,6 +32,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.report.tables import add_figures, add_words, frame_table
 
@@ -193,6 +194,7 @@ class MemoryEstimate:
         batch: samples of the step
         device: as its vendor calls it
         precision: how products are computed
+        precision_source: who chose that
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
@@ -223,6 +225,7 @@ class MemoryEstimate:
     batch: int
     device: str
     precision: str
+    precision_source: str = AS_ASKED
     source: str
     budget_bytes: int
     weight_bytes: int
@@ -280,9 +283,10 @@ def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     plan, batches = estimate.plan, estimate.largest_batch
     return {
         "job": estimate.job,
-        "batch": estimate.batch,
+        "local_batch_size": estimate.batch,
         "device": estimate.device,
         "precision": estimate.precision,
+        "precision_source": estimate.precision_source,
         "source": estimate.source,
         "card_bytes": estimate.card_bytes,
         "context_bytes": estimate.context_bytes,
@@ -573,7 +577,8 @@ _WIDEST = 120  # columns: a wider chart is no clearer
 def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
     """Print the estimate, and what was asked for beside it."""
     out.print(
-        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, {found.precision}\n"
+        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
+        f"{precision_words(found.precision, found.precision_source)}\n"
         f"{escape(budget_line(found))}\n"
     )
     out.print(summary_table(found), "")

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import Utilization
 from trimaran.report.comparison import Comparison, Figure, RankComparison
 
@@ -176,7 +177,9 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
     rows = list(candidates)
     marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory, devices", "pareto")]
     legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
-    table = frame_table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
+    words = strategy_legend(row.strategy for row in rows)
+    lines = (legend, "interval: 90 %, in the unit of the step", words)
+    table = frame_table("Candidates", "\n".join(line for line in lines if line))
     add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)
     add_figures(table, "step", "interval", "peak")

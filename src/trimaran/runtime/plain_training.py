@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.base.errors import InputError
-from trimaran.base.job import Job, Precision
+from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters

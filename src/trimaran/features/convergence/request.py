@@ -1,11 +1,11 @@
 """What a person asks of `trimaran converge`, checked before anything runs."""
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import parse_seconds
 from trimaran.jobs.learning_rate import Schedule, check_rule
 from trimaran.measure.convergence.batches import parse_batches
 
@@ -96,7 +96,7 @@ def parse_converge_request(
         warmup_epochs=warmup,
         schedule="job" if schedule == "job" else "hold",
         max_epochs=max_epochs,
-        time_limit_s=None if time_limit is None else parse_duration(time_limit),
+        time_limit_s=None if time_limit is None else _time_limit(time_limit),
         evaluations=evaluations,
         devices=devices,
         microbatch=microbatch,
@@ -104,28 +104,10 @@ def parse_converge_request(
     )
 
 
-def parse_duration(text: str) -> float:
-    """A time as people write it.
-
-    Args:
-        text: seconds, or a number with "s", "min" or "h"
-
-    Returns:
-        Time [s].
-
-    Raises:
-        InputError: it is none, or not positive
-
-    Example:
-        >>> parse_duration("90"), parse_duration("10min"), parse_duration("1.5 h")
-        (90.0, 600.0, 5400.0)
-    """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(s|min|h|)\s*", text)
-    seconds = 0.0 if found is None else float(found[1]) * {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}[found[2]]
+def _time_limit(text: str) -> float:
+    seconds = parse_seconds(text)
     if not seconds > 0:
-        raise InputError(
-            f'expected a time such as "600", "10min" or "2h", got "{text}"', code="duration.malformed", text=text
-        )
+        raise InputError(f'--time-limit "{text}" leaves no time', code="converge.no-time", text=text)
     return seconds
 
 

@@ -18,6 +18,7 @@ from trimaran.features.crossover.candidates import (
 from trimaran.features.crossover.request import CrossoverRequest, check_request, counts_of, machine_for
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
 from trimaran.jobs.resolve import resolve
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
@@ -296,13 +297,12 @@ def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progr
     """
     check_request(request)
     cluster, machine = machine_for(request.cluster, max(request.devices))
+    precision = choose_precision(reference, request.precision, machine.node.device)
     job = resolve(reference)
     name = request.curve or getattr(job, "curve", None)
     curve = None if name is None else _curve(name, reference)
     base = request.local_batch or job.global_batch_size
-    asked = PlanRequest(
-        cluster=cluster, precision=request.precision, software=request.software, options=request.options
-    )
+    asked = PlanRequest(cluster=cluster, precision=precision.name, software=request.software, options=request.options)
     check_size(reference, asked, max(request.widths))
     workers = Workers(reference, asked, base)
     case = Case(
@@ -321,7 +321,8 @@ def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progr
         job=reference,
         cluster=cluster,
         device=machine.node.device.title,
-        precision=request.precision,
+        precision=precision.name,
+        precision_source=precision.source,
         software=f"{request.software.framework} of {request.software.year:.0f}",
         local_batch=base,
         counts=case.asked,

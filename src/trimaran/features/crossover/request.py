@@ -19,7 +19,7 @@ class CrossoverRequest:
         widths: devices of a worker
         curve: name in the catalog or file; None: the job's own, if it has one
         local_batch: samples of a worker in paper mode; None: the job's batch
-        precision: in which is computed
+        precision: in which is computed; None: as `trimaran.planning.precision` chooses
         software: framework and year
         options: of the job
     """
@@ -29,7 +29,7 @@ class CrossoverRequest:
     widths: tuple[int, ...] = (2, 4, 8)
     curve: str | None = None
     local_batch: int | None = None
-    precision: str = "float32"
+    precision: str | None = None
     software: Software = field(default_factory=Software)
     options: Mapping[str, str] = field(default_factory=dict)
 

@@ -32,6 +32,7 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import context_of, operation_costs
 from trimaran.pricing.exchange.costs import straggling
@@ -279,7 +280,7 @@ class Replicas:
             DataParallelJob(
                 reference=reference,
                 machine=machine,
-                precision=request.precision,
+                precision=choose_precision(reference, request.precision, machine.node.device).name,
                 software=request.software,
                 options=request.options,
             )

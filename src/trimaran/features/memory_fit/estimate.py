@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
@@ -38,7 +38,6 @@ from trimaran.features.memory_fit.figures import (
 )
 from trimaran.features.memory_fit.largest_batch import at_any_batch, largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
-from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
@@ -46,6 +45,7 @@ from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
+from trimaran.planning.precision import ChosenPrecision, choose_precision
 from trimaran.planning.requests import parse_budget
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
@@ -99,13 +99,13 @@ class Found:
         )
 
 
-def estimate_of(job: Job, device: Device, precision: str, found: Found) -> MemoryEstimate:
+def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Found) -> MemoryEstimate:
     """The figures of a planned step.
 
     Args:
         job: whose step it is
         device: that it is for
-        precision: in which products are computed
+        precision: in which products are computed, and who chose it
         found: what was found
     """
     whole, planned, budget_bytes = found.whole, found.planned, found.budget_bytes
@@ -116,7 +116,8 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
         job=job.name,
         batch=job.global_batch_size,
         device=device.title,
-        precision=precision,
+        precision=precision.name,
+        precision_source=precision.source,
         source=whole.costs.source,
         budget_bytes=budget_bytes,
         weight_bytes=state,
@@ -203,9 +204,6 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
     )
 
 
-_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
     """What is asked of a job's memory.
@@ -214,7 +212,7 @@ class MemoryRequest:
         device: name in the catalog
         budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
             whole card
-        precision: one of `PRECISIONS`; None: the job's
+        precision: as `trimaran.planning.precision` reads it; None: what it chooses
         policy: whose plan is shown: "ours", "none", "all", "conv" or "dyn"
         slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
         largest_batch: whether to look for it
@@ -260,11 +258,11 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job = source.make()
-    precision = _precision_of(job, request.precision, device)
+    precision = choose_precision(source.reference, request.precision or source.precision, device)
     samples = job.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    steps = PricedSteps(tracer=JobTracer(job, precision=precision), device=device, precision=precision)
+    steps = PricedSteps(tracer=JobTracer(job, precision=precision.name), device=device, precision=precision.name)
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
     traced_s = perf_counter()
@@ -307,20 +305,6 @@ def _plan(
         budget_bytes=budget_bytes,
     )
     return found, in_parts
-
-
-def _precision_of(job: Job, asked: str | None, device: Device) -> str:
-    """In which precision the step is traced and priced."""
-    if asked is None and job.precision not in _PRECISIONS:
-        raise InputError(
-            f"{job.name} trains in {job.precision}, for which the catalog has no figures: ask for --precision "
-            f"{', '.join(PRECISIONS)}",
-            precision=job.precision,
-        )
-    precision = _PRECISIONS[job.precision] if asked is None else asked
-    check_precision(precision)
-    device.sustained_flops_per_s(precision)  # refuses what the device does not compute in
-    return precision
 
 
 def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:

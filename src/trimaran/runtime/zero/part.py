@@ -23,12 +23,13 @@ from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import (
     Trained,
-    changes_nothing,
+    unchanged,
     differing_option,
     equal_values,
     named_in,
     stand_ins,
     try_steps,
+    unchanged,
 )
 from trimaran.graph.types import ParameterUse
 from trimaran.graph.user_model import preserved_randomness, quiet
@@ -106,9 +107,7 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
             f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
             optimizer=traits.class_name,
         ) from error
-    if changes_nothing(starts, whole) or not all(
-        equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)
-    ):
+    if unchanged(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
             "not do what it does on whole ones: take zero=1 or zero=0",
