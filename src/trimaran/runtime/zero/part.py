@@ -23,7 +23,6 @@ from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import (
     Trained,
-    unchanged,
     differing_option,
     equal_values,
     named_in,
