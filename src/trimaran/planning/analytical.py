@@ -8,6 +8,7 @@ would have more ranks than are simulated one by one, or more weights than a trac
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterator, Sequence
 
 from trimaran.base.errors import InputError
@@ -37,8 +38,6 @@ MOST_RANKS = 64
 MOST_PARAMETERS = 5_000_000_000
 """Up to this number of parameters a network is traced."""
 
-CELL_S = 2.0
-"""A search for one batch on one count of devices [s]."""
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
@@ -126,9 +125,6 @@ class Analytical(CatalogBackend):
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
 
-        Each search is stopped early: what is compared here are batches and counts, and the best degrees of each are
-        found among the first. The chosen one is searched again for as long as any plan.
-
         Args:
             batches: sequences of one update
             known: the curve, which a search at one batch does not need
@@ -136,34 +132,33 @@ class Analytical(CatalogBackend):
         """
         del known, goal
         asked_s = self.request.time_limit_s
-        limit_s = CELL_S if asked_s is None else min(CELL_S, asked_s)
+        until_s = None if asked_s is None else time.monotonic() + asked_s
+        searches: dict[Cell, tuple[AnalyticalProblem, Search[AnalyticalCandidate]]] = {}
         counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
-            problem = self.problem(cell, limit_s)
-            for one in of_interest(problem, search_degrees(problem)):
+            problem = self.problem(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))
+            searches[cell] = problem, search_degrees(problem)
+            for one in of_interest(*searches[cell]):
                 yield contender_of_degrees(one, cell.batch)
 
         def settle(contender: Contender) -> tuple[Planned, Contender]:
-            cell = Cell(batch=contender.global_batch, devices=contender.devices)
-            problem = self.problem(cell, asked_s)
-            found = search_degrees(problem)
-            if found.chosen.step_time_s < contender.origin.step_time_s:
-                contender = contender_of_degrees(found.chosen, cell.batch)
+            problem, found = searches[Cell(batch=contender.global_batch, devices=contender.devices)]
             chosen: AnalyticalCandidate = contender.origin
             others = tuple(one for one in found.candidates if one.strategy != chosen.strategy)
             found = dataclasses.replace(found, chosen=chosen, candidates=(chosen, *others))
             return self._planned(problem, found), contender
 
         cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
-        return compare_each(cells, plan_cell, settle)
+        found = compare_each(cells, plan_cell, settle)
+        return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
     def problem(self, cell: Cell, time_limit_s: float | None) -> AnalyticalProblem:
         """What is searched at a batch on some devices.
 
         Args:
             cell: the batch, the devices
-            time_limit_s: of the search [s]; None: the usual one
+            time_limit_s: of the search [s]; None: none
         """
         request = self.request
         return transformer_problem(
