@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.files import toml_text
+from trimaran.base.files import read_text, toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
 from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
@@ -31,11 +31,7 @@ def read_machine_file(path: Path) -> Machine:
     Raises:
         InputError: it cannot be read, is not TOML, or a place in it is wrong: the message names it
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", code="machine-file.unreadable", file=str(path)) from None
-    return read_machine(text, file=str(path))
+    return read_machine(read_text(path), file=str(path))
 
 
 def read_machine(text: str, *, file: str) -> Machine:
@@ -171,10 +167,7 @@ def import_node(path: Path, device: str | None = None, network: str | None = Non
     Raises:
         InputError: the file cannot be read, or a place in it is wrong, or the device must be named
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", file=str(path)) from None
+    text = read_text(path)
     name = path.stem
     known = None if device is None else find_device(device)
     if text.lstrip().startswith("<"):
