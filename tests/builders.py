@@ -30,8 +30,7 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
     CostTable,
@@ -48,7 +47,18 @@ from trimaran.pricing.tables import (
 from trimaran.pricing.types import Cost, Interference, OpCost
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
 from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
-from trimaran.program.strategy import IN_LINE, Execution, Feeding, Part, Schedule, Shard, Strategy, Sync
+from trimaran.program.strategy import (
+    IN_LINE,
+    Degrees,
+    Execution,
+    Feeding,
+    Part,
+    Recomputed,
+    Schedule,
+    Shard,
+    Strategy,
+    Sync,
+)
 
 if TYPE_CHECKING:
     from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
@@ -386,7 +396,7 @@ Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 _LEVELS: dict[Sharding, Literal[0, 1, 2, 3]] = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 
 
-def division(
+def degrees(
     *,
     tensor: int = 1,
     pipeline: int = 1,
@@ -402,8 +412,8 @@ def division(
     recomputed: frozenset[Recomputed] = frozenset(),
     parts: tuple[int, ...] = (),
     group: int = 0,
-) -> Division:
-    return Division(
+) -> Degrees:
+    return Degrees(
         tp=tensor,
         pp=pipeline,
         chunks=chunks,
@@ -416,12 +426,12 @@ def division(
         sequence_parallel=sequence_parallel,
         zero=_LEVELS[sharding],
         recomputed=recomputed,
-        parts=parts,
-        group=group,
+        segment_layers=parts,
+        microbatch_group=group,
     )
 
 
-def division_pins(
+def pins_of_degrees(
     *,
     tensor: int | None = None,
     pipeline: int | None = None,
@@ -562,7 +572,7 @@ def planned(
     plan: Plan,
     chosen: Candidate,
     traces: Mapping[int, TracedStep] | None = None,
-    search: Search | None = None,
+    search: Search[Candidate] | None = None,
 ) -> Planned:
     problem = Problem(
         graph=graph,

@@ -24,12 +24,12 @@ def put_in_place(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written there
     """
-    with _unfinished(path) as unfinished:
-        with unfinished.open("wb") as file:
+    with unfinished(path) as part:
+        with part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        part.replace(path)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -55,21 +55,25 @@ def check_writable(path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _reported(path), _unfinished(path) as unfinished:
+    with _reported(path), unfinished(path) as part:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        unfinished.write_bytes(b"")
+        part.write_bytes(b"")
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A name in the folder of a file, for content that is not complete yet; no file of that name remains."""
-    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+def unfinished(path: Path) -> Iterator[Path]:
+    """A name in the folder of a file, for content that is not complete yet; no file of that name remains.
+
+    Args:
+        path: of the file, which the complete content replaces
+    """
+    part = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        yield unfinished
+        yield part
     finally:
         with contextlib.suppress(OSError):
-            unfinished.unlink()
+            part.unlink()
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
 
 def _accelerator(recipe: Recipe) -> dict[str, object]:
     """What the script says, because the file cannot."""
-    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch_size}
+    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch}
 
 
 def _lost(recipe: Recipe) -> Iterator[str]:

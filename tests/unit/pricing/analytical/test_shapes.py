@@ -3,7 +3,7 @@
 import pytest
 from tests import builders
 
-from trimaran.pricing.closed_form.shapes import (
+from trimaran.pricing.analytical.shapes import (
     LatentAttention,
     TransformerShape,
     expert_elements,

@@ -1,6 +1,6 @@
-"""Memory of one rank of a divided transformer, by part.
+"""Memory of one rank of a sharded transformer, by part.
 
-    weights      2 bytes a parameter (16-bit training), divided by `data` where replicas divide parameters
+    weights      2 bytes a parameter (16-bit training), divided by `data` where replicas shard parameters
     gradients    a buffer that microbatches add into, 4 bytes a parameter, divided likewise
     optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter, divided from stage 1 of ZeRO on
     activations  of all passes in flight (1F1B or interleaved), with the embedding's mask and the last norm
@@ -25,9 +25,8 @@ come from its own tokens, keys and values from the encoder's output, which is ke
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.closed_form.activations import AttentionKernel, layer_activations, stream_bytes, tokens_of_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division, passes_in_flight, stage_chunks
-from trimaran.pricing.closed_form.shapes import (
+from trimaran.pricing.analytical.activations import AttentionKernel, layer_activations, stream_bytes, tokens_of_rank
+from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     attention_elements,
     embedding_elements,
@@ -38,6 +37,8 @@ from trimaran.pricing.closed_form.shapes import (
     norm_elements,
     query_size,
 )
+from trimaran.pricing.analytical.stages import passes_in_flight, stage_chunks
+from trimaran.program.strategy import Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +102,13 @@ class RankMemory:
 
 
 def rank_memory(
-    shape: TransformerShape, division: Division, *, stage: int = 0, bookkeeping: Bookkeeping | None = None
+    shape: TransformerShape, degrees: Degrees, *, stage: int = 0, bookkeeping: Bookkeeping | None = None
 ) -> RankMemory:
     """Memory of a rank of a stage.
 
     Args:
         shape: the network
-        division: of it
+        degrees: of it
         stage: of the pipeline, from 0
         bookkeeping: what the program keeps; None: 16-bit training with Adam and fused attention
 
@@ -120,18 +121,18 @@ def rank_memory(
     Example:
         GPT-3 on one device has 18 bytes a parameter before any activation:
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
-        >>> rank_memory(shape, Division()).state / 174615846912
+        >>> rank_memory(shape, Degrees()).state / 174615846912
         18.0
     """
-    _check(division, stage)
+    _check(degrees, stage)
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
-    dense, experts = stage_elements(shape, division, stage)
+    dense, experts = stage_elements(shape, degrees, stage)
     # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = max(layer_elements(shape, index, tensor=division.tp) for index in {0, shape.layers - 1})
-    weights, gradients, optimizer = state_bytes(dense, division, keeping, experts=experts, gathered=2 * layer)
-    activations, transient = _peak_of_activations(shape, division, stage, keeping)
+    layer = max(layer_elements(shape, index, tensor=degrees.tp) for index in {0, shape.layers - 1})
+    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=2 * layer)
+    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
     return RankMemory(
         stage=stage,
         weights=weights,
@@ -143,71 +144,71 @@ def rank_memory(
     )
 
 
-def largest_rank(shape: TransformerShape, division: Division, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
-    """The stage that needs most: what decides whether a division fits."""
+def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
+    """The stage that needs most: what decides whether a degrees fits."""
     each = (
-        rank_memory(shape, division, stage=stage, bookkeeping=bookkeeping)
-        for stage in sorted({0, division.pp // 2, division.pp - 1})
+        rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping)
+        for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
     )
     return max(each, key=lambda rank: rank.peak)
 
 
-def stage_elements(shape: TransformerShape, division: Division, stage: int) -> tuple[int, int]:
+def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
     """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
 
     The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
     """
-    layers = [layer for chunk in stage_chunks(shape, division, stage) for layer in chunk]
-    tensor = division.tp
+    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
+    tensor = degrees.tp
     dense = experts = 0
     for layer in {shape.has_experts(layer): layer for layer in layers}.values():
         alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
         dense += alike * layer_elements(shape, layer, tensor=tensor)
-        experts += alike * expert_elements(shape, layer, expert=division.ep, expert_tensor=division.expert_ranks)
+        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
     table = embedding_elements(shape, tensor)
-    last = stage == division.pp - 1
+    last = stage == degrees.pp - 1
     if stage == 0:
         dense += table + shape.positions * shape.hidden
     if last:
         dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or division.pp > 1) else 0
+        dense += table if (not shape.tied or degrees.pp > 1) else 0
     return dense, experts
 
 
 def state_bytes(
-    dense: int, division: Division, keeping: Bookkeeping, *, experts: int = 0, gathered: int = 0
+    dense: int, degrees: Degrees, keeping: Bookkeeping, *, experts: int = 0, gathered: int = 0
 ) -> tuple[int, int, int]:
     """Weights, gradients and optimizer of a rank.
 
     Args:
         dense: parameters that all replicas hold
-        division: what replicas divide
+        degrees: what replicas shard
         keeping: bytes of a parameter
         experts: parameters of the rank's experts
-        gathered: parameters that are whole for a while where replicas divide them
+        gathered: parameters that are whole for a while where replicas shard them
 
     Returns:
         Each of them [bytes].
     """
-    level = division.zero
-    held = ((dense, division.dp * division.cp), (experts, division.expert_data))
+    level = degrees.zero
+    held = ((dense, degrees.dp * degrees.cp), (experts, degrees.expert_data))
 
-    def divided(nbytes: int, threshold: int) -> int:
+    def sharded(nbytes: int, threshold: int) -> int:
         return sum(-(-count * nbytes // (replicas if level >= threshold else 1)) for count, replicas in held)
 
-    weights = divided(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
-    return weights, divided(keeping.gradient_bytes, 2), divided(keeping.optimizer_bytes, 1)
+    weights = sharded(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
+    return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
 
 
 def _peak_of_activations(
-    shape: TransformerShape, division: Division, stage: int, keeping: Bookkeeping
+    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
-    chunks, passes = stage_chunks(shape, division, stage), passes_in_flight(division, stage)
+    chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
     # Layers of one kind keep the same, and there are two kinds at most.
     of_kind = {
         kind: layer_activations(
             shape,
-            division,
+            degrees,
             attention=keeping.attention,
             element_bytes=keeping.element_bytes,
             product_input_bytes=keeping.product_input_bytes,
@@ -217,10 +218,10 @@ def _peak_of_activations(
     }
     of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
     kept = sum(of_chunk[chunk] for chunk in passes)
-    first, last = stage == 0, stage == division.pp - 1
-    tokens, stream = tokens_of_rank(shape, division), stream_bytes(shape, division, keeping.element_bytes)
+    first, last = stage == 0, stage == degrees.pp - 1
+    tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
     if keeping.dense_mask:
-        kept += tokens * shape.sequence * min(division.pp, division.microbatches)
+        kept += tokens * shape.sequence * min(degrees.pp, degrees.microbatches)
     if first:
         kept += len(passes) * tokens * 8 * 3
         kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
@@ -229,29 +230,27 @@ def _peak_of_activations(
         return kept, backward
     # The norm before the head: its input and its output, which the product with the vocabulary keeps.
     at_loss = 2 * stream + (3 * stream if shape.head == "masked" else 0)
-    logits = tokens * (shape.vocabulary // division.tp) * keeping.logit_bytes
+    logits = tokens * (shape.vocabulary // degrees.tp) * keeping.logit_bytes
     if at_loss + logits >= backward:
         return kept + at_loss, logits
     return kept, backward
 
 
-def _check(division: Division, stage: int) -> None:
-    degrees = {
-        name: getattr(division, name) for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches")
-    }
-    for name, degree in degrees.items():
+def _check(degrees: Degrees, stage: int) -> None:
+    for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches"):
+        degree = getattr(degrees, name)
         if degree < 1:
             raise InputError(
-                f"division: {name}: expected 1 or more, got {degree}",
-                code="division.degree-too-small",
+                f"degrees: {name}: expected 1 or more, got {degree}",
+                code="degrees.degree-too-small",
                 **{name: degree},
             )
-    if not 0 <= stage < division.pp:
+    if not 0 <= stage < degrees.pp:
         raise InputError(
-            f"stage {stage}: the pipeline has {division.pp} stages, counted from 0",
-            code="division.no-such-stage",
+            f"stage {stage}: the pipeline has {degrees.pp} stages, counted from 0",
+            code="degrees.no-such-stage",
             stage=stage,
-            pipeline=division.pp,
+            pipeline=degrees.pp,
         )
 
 
@@ -278,31 +277,31 @@ class TwoStacks:
         return replace(self.encoder, layers=self.layers, sequence=self.sequence)
 
 
-def two_stack_memory(stacks: TwoStacks, division: Division, *, bookkeeping: Bookkeeping) -> RankMemory:
+def two_stack_memory(stacks: TwoStacks, degrees: Degrees, *, bookkeeping: Bookkeeping) -> RankMemory:
     """Memory of a rank at the loss, where it needs most.
 
     Args:
         stacks: the network
-        division: of it; without a pipeline
+        degrees: of it; without a pipeline
         bookkeeping: what the program keeps
 
     Returns:
         By part.
     """
     encoder, decoder, keeping = stacks.encoder, stacks.decoder, bookkeeping
-    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, division.tp), division, keeping)
+    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, degrees.tp), degrees, keeping)
     kept = 0
     for shape in (encoder, decoder):
         each = layer_activations(
-            shape, division, attention=keeping.attention, product_input_bytes=keeping.product_input_bytes
+            shape, degrees, attention=keeping.attention, product_input_bytes=keeping.product_input_bytes
         )
-        stream = stream_bytes(shape, division)
+        stream = stream_bytes(shape, degrees)
         # The norm behind a stack, and the mask of the dropout before it.
         kept += shape.layers * each.kept + 2 * stream + (stream // 2 if shape.hidden_dropout else 0)
         if keeping.dense_mask:
-            kept += tokens_of_rank(shape, division) * shape.sequence
-    kept += stacks.layers * _cross_attention(stacks, division, keeping)
-    logits = tokens_of_rank(decoder, division) * (decoder.vocabulary // division.tp) * keeping.logit_bytes
+            kept += tokens_of_rank(shape, degrees) * shape.sequence
+    kept += stacks.layers * _cross_attention(stacks, degrees, keeping)
+    logits = tokens_of_rank(decoder, degrees) * (decoder.vocabulary // degrees.tp) * keeping.logit_bytes
     return RankMemory(
         stage=0,
         weights=weights,
@@ -321,7 +320,7 @@ def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
         Two stacks of one layer, h = 64: a decoder's layer has another 4 h² + 4 h of attention and 2 h of its norm; then
         two norms, the table, its positions, and a bias for each row of the vocabulary.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=64, heads=4, vocabulary=1000, sequence=16)
         >>> two_stack_elements(TwoStacks(encoder=shape, layers=1, sequence=8), 1)
         183016
@@ -335,10 +334,10 @@ def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
     return stack + 2 * norm + table + encoder.vocabulary // tensor
 
 
-def _cross_attention(stacks: TwoStacks, division: Division, keeping: Bookkeeping) -> int:
+def _cross_attention(stacks: TwoStacks, degrees: Degrees, keeping: Bookkeeping) -> int:
     """What a decoder's layer keeps for its attention to the encoder [bytes]."""
-    decoder, encoder, tensor = stacks.decoder, stacks.encoder, division.tp
-    own, others = tokens_of_rank(decoder, division), tokens_of_rank(encoder, division)
+    decoder, encoder, tensor = stacks.decoder, stacks.encoder, degrees.tp
+    own, others = tokens_of_rank(decoder, degrees), tokens_of_rank(encoder, degrees)
     queries = own * query_size(decoder, tensor) * 2
     keys = 2 * others * key_size(decoder, tensor) * 2
     heads = decoder.heads // tensor
@@ -346,5 +345,5 @@ def _cross_attention(stacks: TwoStacks, division: Division, keeping: Bookkeeping
         core = 2 * queries + own * heads * _STATISTIC
     else:
         core = queries + own * heads * encoder.sequence * (5 if decoder.attention_dropout else 2)
-    stream = stream_bytes(decoder, division)
+    stream = stream_bytes(decoder, degrees)
     return 2 * stream + (stream // 2 if decoder.hidden_dropout else 0) + queries + keys + core

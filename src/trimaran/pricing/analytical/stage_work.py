@@ -1,4 +1,4 @@
-"""What a stage of a divided transformer computes for one microbatch: FLOP of products and of attention, bytes moved.
+"""What a stage of a sharded transformer computes for one microbatch: FLOP of products and of attention, bytes moved.
 
 For each token of a layer, forward, on one of `t` ranks:
 
@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 from trimaran.base.files import packaged_toml
 from trimaran.machine.types import Device
-from trimaran.pricing.closed_form.activations import AttentionKernel, tokens_of_rank
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.activations import AttentionKernel, tokens_of_rank
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, query_size
+from trimaran.program.strategy import Degrees
 
 _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
@@ -72,22 +72,22 @@ class PassWork:
 
 
 def layer_forward(
-    shape: TransformerShape, division: Division, *, attention: AttentionKernel, layer: int, causal: bool = True
+    shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int, causal: bool = True
 ) -> PassWork:
     """Forward of a layer on one rank.
 
     Example:
         A layer of h = 512 for one sequence of 1,024 tokens: 24 h² for each token, and 4 s h of attention.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
-        >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Division(), attention="unfused", layer=0)
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Degrees(), attention="unfused", layer=0)
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
     """
-    tokens, tensor = tokens_of_rank(shape, division), division.tp
+    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
-    inner = _inner(shape, division, layer)
+    inner = _inner(shape, degrees, layer)
     projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
     if shape.latent is not None:
         latent = shape.latent
@@ -101,13 +101,13 @@ def layer_forward(
         )
         queries = wide
     skipped = 0.5 if attention == "fused" and causal else 1.0
-    shared = tensor if division.sequence_parallel else 1
+    shared = tensor if degrees.sequence_parallel else 1
     moved = 22 * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
         moved += 12 * shape.experts.active * shape.hidden / shared
-    apart = attention == "unfused" and not softmax_kernel_fits(shape, division)
+    apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
@@ -119,7 +119,7 @@ def layer_forward(
     )
 
 
-def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
+def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
     """Whether Megatron's kernel for scale, mask and softmax can run.
 
     A block of it takes four rows of scores at once, so heads of a rank times sequences must be a multiple of four.
@@ -130,23 +130,23 @@ def softmax_kernel_fits(shape: TransformerShape, division: Division) -> bool:
     Example:
         Sixteen heads on eight ranks: two of one sequence do not fill a block, those of two sequences do.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=1024, heads=16)
-        >>> [softmax_kernel_fits(shape, Division(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
+        >>> [softmax_kernel_fits(shape, Degrees(tp=8, microbatch=microbatch)) for microbatch in (1, 2)]
         [False, True]
     """
-    return division.microbatch * (shape.heads // division.tp) % 4 == 0 and shape.sequence % 4 == 0
+    return degrees.microbatch * (shape.heads // degrees.tp) % 4 == 0 and shape.sequence % 4 == 0
 
 
-def head_forward(shape: TransformerShape, division: Division) -> PassWork:
+def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, division), shape.vocabulary // division.tp
+    tokens, rows = tokens_of_rank(shape, degrees), shape.vocabulary // degrees.tp
     return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
 
 
-def embedding_forward(shape: TransformerShape, division: Division) -> PassWork:
+def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """Forward of the embedding on one rank: rows gathered, positions added, dropped out."""
-    return PassWork(nbytes=14.0 * tokens_of_rank(shape, division) * shape.hidden, layers=0.5)
+    return PassWork(nbytes=14.0 * tokens_of_rank(shape, degrees) * shape.hidden, layers=0.5)
 
 
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
@@ -155,11 +155,11 @@ def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = Fa
     return forward.times(1.0 if frozen else 2.0, core, 2.0)
 
 
-def _inner(shape: TransformerShape, division: Division, layer: int) -> float:
+def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
-        return shape.ffn / division.tp
+        return shape.ffn / degrees.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / division.tp
+    return (experts.active * experts.ffn + experts.shared_ffn) / degrees.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ _EIGHT_BITS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConstants:
-    """Figures of `divided_step`, shared by all devices and networks.
+    """Figures of `transformer_step`, shared by all devices and networks.
 
     Attributes:
         large_products: share of peak that large products in 16 bits reach, by architecture [0..1]
@@ -274,7 +274,7 @@ _LATE_KERNELS = 2024.0
 @functools.cache
 def step_constants() -> StepConstants:
     """The figures as fitted."""
-    document = packaged_toml("trimaran.pricing.closed_form", "constants.toml")
+    document = packaged_toml("trimaran.pricing.analytical", "constants.toml")
     return StepConstants(large_products=document["large_products"], **document["constants"])
 
 

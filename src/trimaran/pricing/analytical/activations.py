@@ -1,7 +1,7 @@
 """What a layer leaves in memory for its backward, for one microbatch.
 
 Bytes of each token, with two bytes an element, of a layer of hidden size h, `a` heads and an inner size of 4h on `t`
-ranks (Korthikanti et al.): `h (10 + 24/t) + 5 a s / t`; with the residual stream divided too, `34 h / t + 5 a s / t`.
+ranks (Korthikanti et al.): `h (10 + 24/t) + 5 a s / t`; with the residual stream sharded too, `34 h / t + 5 a s / t`.
 The terms are counted apart here, so that grouped heads, gates, experts and fused attention follow from the same rules:
 
     norms          input 2h, output 2h, twice
@@ -19,11 +19,11 @@ Source:
 from dataclasses import dataclass
 from typing import Literal
 
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import TransformerShape, key_size, query_size
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, query_size
+from trimaran.program.strategy import Degrees
 
 AttentionKernel = Literal["fused", "unfused"]
-"""Whether attention keeps its probabilities ("unfused") or computes them again from statistics ("fused")."""
+"""Whether attention keeps its probabilities ("unfused") or recomputes them from statistics ("fused")."""
 
 _STATISTIC = 4
 """Bytes of a statistic that a kernel keeps for its backward."""
@@ -35,7 +35,7 @@ class LayerActivations:
 
     Attributes:
         kept: until its backward [bytes]
-        whole: what it would keep if nothing were computed again [bytes]
+        whole: what it would keep if nothing were recomputed [bytes]
         transient: what its backward makes and frees meanwhile, at most [bytes]
     """
 
@@ -44,20 +44,20 @@ class LayerActivations:
     transient: int
 
 
-def tokens_of_rank(shape: TransformerShape, division: Division) -> int:
+def tokens_of_rank(shape: TransformerShape, degrees: Degrees) -> int:
     """Tokens of a microbatch that a rank computes."""
-    return shape.sequence * division.microbatch // division.cp
+    return shape.sequence * degrees.microbatch // degrees.cp
 
 
-def stream_bytes(shape: TransformerShape, division: Division, element_bytes: int = 2) -> int:
+def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int = 2) -> int:
     """The residual stream between two layers, for one microbatch [bytes]."""
-    shared = division.tp if division.sequence_parallel else 1
-    return tokens_of_rank(shape, division) * shape.hidden * element_bytes // shared
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    return tokens_of_rank(shape, degrees) * shape.hidden * element_bytes // shared
 
 
 def layer_activations(
     shape: TransformerShape,
-    division: Division,
+    degrees: Degrees,
     *,
     attention: AttentionKernel,
     element_bytes: int = 2,
@@ -68,7 +68,7 @@ def layer_activations(
 
     Args:
         shape: the network
-        division: of it
+        degrees: of it
         attention: kind of kernel
         element_bytes: of an element [bytes]
         product_input_bytes: of an element that a product keeps as its input: 1 where it computes in 8 bits [bytes]
@@ -81,58 +81,58 @@ def layer_activations(
         A layer of GPT with h = 512, 8 heads, 4 sequences of 1,024 tokens: 34 · 512 + 5 · 8 · 1024 bytes a token, and
         16 of the norms' statistics.
 
-        >>> from trimaran.pricing.closed_form.shapes import gpt_shape
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=12, hidden=512, heads=8)
-        >>> layer_activations(shape, Division(microbatch=4), attention="unfused").kept
+        >>> layer_activations(shape, Degrees(microbatch=4), attention="unfused").kept
         239140864
         >>> 4096 * (34 * 512 + 5 * 8 * 1024 + 16)
         239140864
     """
-    tokens = tokens_of_rank(shape, division)
-    shared = division.tp if division.sequence_parallel else 1
+    tokens = tokens_of_rank(shape, degrees)
+    shared = degrees.tp if degrees.sequence_parallel else 1
     stream = tokens * shape.hidden // shared
     norms = 2 * stream * product_input_bytes + 4 * tokens * _STATISTIC // shared
     masks = 2 * stream if shape.hidden_dropout else 0
-    core = _attention_core(shape, division, attention, element_bytes)
-    made, up = _attention_inputs(shape, division, element_bytes)
-    before, after = _feed_forward(shape, division, layer, element_bytes)
+    core = _attention_core(shape, degrees, attention, element_bytes)
+    made, up = _attention_inputs(shape, degrees, element_bytes)
+    before, after = _feed_forward(shape, degrees, layer, element_bytes)
     after = after * product_input_bytes // element_bytes
     inputs = 2 * stream * element_bytes
     whole = inputs + norms + masks + core + made + before + after
-    again = division.recomputed
+    again = degrees.recomputed
     if "layers" in again:
         kept = stream * element_bytes
     else:
         kept = whole
         kept -= norms if "norms" in again else 0
-        kept -= core - _attention_output(shape, division, element_bytes) if "attention" in again else 0
+        kept -= core - _attention_output(shape, degrees, element_bytes) if "attention" in again else 0
         kept -= up if "up_projections" in again else 0
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
     grows = before + after + 2 * stream * element_bytes
-    scores = tokens * shape.heads // division.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
+    scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
 
 
-def _attention_output(shape: TransformerShape, division: Division, element_bytes: int) -> int:
-    size = query_size(shape, division.tp)
+def _attention_output(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> int:
+    size = query_size(shape, degrees.tp)
     if shape.latent is not None:
-        size = shape.heads * shape.latent.value_size // division.tp
-    return tokens_of_rank(shape, division) * size * element_bytes
+        size = shape.heads * shape.latent.value_size // degrees.tp
+    return tokens_of_rank(shape, degrees) * size * element_bytes
 
 
-def _attention_core(shape: TransformerShape, division: Division, attention: AttentionKernel, element_bytes: int) -> int:
-    tokens, heads = tokens_of_rank(shape, division), shape.heads // division.tp
-    output = _attention_output(shape, division, element_bytes)
+def _attention_core(shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int) -> int:
+    tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
+    output = _attention_output(shape, degrees, element_bytes)
     if attention == "fused":
         return 2 * output + tokens * heads * _STATISTIC
     each = element_bytes + (1 + element_bytes if shape.attention_dropout else 0)
     return output + tokens * heads * shape.sequence * each
 
 
-def _attention_inputs(shape: TransformerShape, division: Division, element_bytes: int) -> tuple[int, int]:
+def _attention_inputs(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> tuple[int, int]:
     """Queries, keys and values with what they are made of, and the part that up projections make."""
-    tokens, tensor = tokens_of_rank(shape, division), division.tp
+    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     if shape.latent is not None:
         latent = shape.latent
         wide = latent.head_size + latent.rotary_size
@@ -148,18 +148,18 @@ def _attention_inputs(shape: TransformerShape, division: Division, element_bytes
     return size * element_bytes * tokens, 0
 
 
-def _feed_forward(shape: TransformerShape, division: Division, layer: int, element_bytes: int) -> tuple[int, int]:
+def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element_bytes: int) -> tuple[int, int]:
     """Bytes before and after the activation function."""
-    tokens = tokens_of_rank(shape, division)
+    tokens = tokens_of_rank(shape, degrees)
     gates = 2 if shape.gated else 1
     if shape.experts is None or not shape.has_experts(layer):
-        inner = shape.ffn // division.tp * tokens * element_bytes
+        inner = shape.ffn // degrees.tp * tokens * element_bytes
         return gates * inner, inner
     experts = shape.experts
     # Tokens of all ranks of a layer spread evenly over its experts, so a rank sees as many as it sends.
-    share = division.tp if division.sequence_parallel else 1
-    visits = tokens * experts.active * division.tp // (share * division.expert_ranks)
-    shared = experts.shared_ffn // division.tp * tokens * element_bytes
+    share = degrees.tp if degrees.sequence_parallel else 1
+    visits = tokens * experts.active * degrees.tp // (share * degrees.expert_ranks)
+    shared = experts.shared_ffn // degrees.tp * tokens * element_bytes
     inner = visits * experts.ffn * element_bytes + shared
     routed = 2 * tokens * experts.active // share * shape.hidden * element_bytes
     gathered = tokens * experts.count * _STATISTIC // share
