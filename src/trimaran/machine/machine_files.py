@@ -14,7 +14,7 @@ from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
 from trimaran.machine.nccl_topology import node_from_xml
-from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
+from trimaran.machine.node_catalog import CATALOG_NAMES, Names, named, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Link, Machine, Node
@@ -83,12 +83,7 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
 
 def _fabric(machine: Table, names: Names) -> tuple[int, Link] | None:
     said = machine.counted("fabric")
-    if said is None:
-        return None
-    try:
-        return said[0], names.link(said[1])
-    except InputError as error:
-        raise machine.wrong("fabric", error.message) from None
+    return None if said is None else (said[0], named(machine, "fabric", said[1], names.link))
 
 
 def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: str) -> Callable[[str], Found]:
