@@ -1,4 +1,4 @@
-"""From what a person writes on the command line to a `Job`.
+"""From a reference on the command line to a `Job`.
 
 A reference is the name of a built-in job, or of a published network with its size and options
 (`published_networks.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
@@ -6,7 +6,7 @@ A reference is the name of a built-in job, or of a published network with its si
 
 Functions in files of the user's, as "file.py:function".
 
-Whatever goes wrong in such a file is told as the user's error, with the line, never as a traceback of ours.
+Errors in such a file are reported as the user's, with the line and without a traceback of ours.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A user's own machine: devices, kinds of links, nodes and how many of them, in one TOML file.
+"""A user's machine: devices, kinds of links, nodes and how many of them, in one TOML file.
 
 Tables have the form of the catalog's own files. What the file does not define is looked up in the catalog. The machine
 is `[machine]`, or the only node of the file.
@@ -102,7 +102,7 @@ def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A node as a table of a user's own file, so that what was imported can be kept, corrected and asked for by name
+# A node as a table of a user's file, so that an imported node can be kept, corrected and asked for by name
 
 
 def node_text(node: Node) -> str:

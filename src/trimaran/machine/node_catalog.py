@@ -1,6 +1,6 @@
 """Nodes of the catalog by name, and a node for a device whose machine is not named.
 
-A module (SXM, OAM) sits on the board that its maker sells it on; a card sits in a plain box with as many slots as are
+A module (SXM, OAM) is on the board that its maker sells it on; a card is in a plain box with the slots that are
 asked for. Cards of PCIe 3.0 get the boxes of their time, where switches join pairs of them.
 
 Links of a node, a line each: two ends, a kind, how many.
@@ -368,7 +368,7 @@ def is_machine(name: str) -> bool:
 
 
 def usual_node(device: Device) -> Node | None:
-    """The machine that a module sits in as its maker sells it; None for a card."""
+    """The usual machine of a module, from its maker; None for a card."""
     name = _usual().get(device.name)
     return find_node(name) if name is not None else None
 
