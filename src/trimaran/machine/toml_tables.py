@@ -6,6 +6,7 @@ Values are checked as they are asked for. `allow` says first which keys there ma
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from trimaran.base import units as figures
@@ -105,11 +106,10 @@ class Table:
         return self._figure(key, figures.parse_power, default, expected='a power such as "300 W"')
 
     def seconds(self, key: str, default: float | None = None) -> float:
-        """A duration with its unit, such as "1.5 us" [s]: without one it would be in seconds, as no latency is."""
-        expected = 'a duration such as "1.5 us"'
-        if str(self.values.get(key, "")).strip()[-1:].isdigit():
-            raise self.wrong(key, f"expected {expected}, got {_shown(self.values[key])}")
-        return self._figure(key, figures.parse_seconds, default, expected=expected)
+        """A duration such as "1.5 us" [s]."""
+        return self._figure(
+            key, partial(figures.parse_seconds, needs_unit=True), default, expected='a duration such as "1.5 us"'
+        )
 
     def counted(self, key: str) -> tuple[int, str] | None:
         """A count with a name, such as "4 ib-edr"; None where the key is missing."""

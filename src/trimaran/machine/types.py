@@ -103,6 +103,9 @@ class Launch:
     source: str
 
 
+_EIGHT_BITS = frozenset({"hopper", "blackwell", "ada"})
+"""Architectures whose tensor cores multiply in 8 bits."""
+
 _UNKNOWN = "not measured"
 
 
@@ -213,15 +216,24 @@ class Device:
         Raises:
             InputError: the device does not compute in it
         """
-        if precision not in self.compute:
+        self.check_computes(precision)
+        peak = self.compute[precision]
+        return peak.flops_per_s * peak.fraction
+
+    def check_computes(self, precision: str) -> None:
+        """Refuse a precision in which the device does not compute; of fp8 the architecture says it.
+
+        Raises:
+            InputError: the device does not compute in it
+        """
+        eight_bits = precision == "fp8" and self.architecture in _EIGHT_BITS
+        if precision not in self.compute and not eight_bits:
             raise InputError(
                 f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
                 precision=precision,
             )
-        peak = self.compute[precision]
-        return peak.flops_per_s * peak.fraction
 
     @property
     def sustained_bytes_per_s(self) -> float:
