@@ -298,7 +298,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def kept_path(fingerprint: Fingerprint) -> Path:
-    """Where the calibration of a machine is kept, whatever the number of ranks and their links."""
+    """Where the calibration of a machine is kept, for any number of ranks and any links."""
     machine = replace(fingerprint, ranks=0, link="")
     values = [getattr(machine, item.name) for item in fields(Fingerprint)]
     digest = hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:16]
