@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trimaran.features.diagnose.observe import Watch, observe
     from trimaran.features.memory_fit.estimate import MemoryStudy
     from trimaran.features.training.session import Session, init
-    from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
+    from trimaran.memory_budget import VirtualMemory, virtual_memory
     from trimaran.memory_hooks.microbatching import Split, splitting
     from trimaran.planner.pins import Pins
     from trimaran.planning.explanation import Explained
@@ -136,7 +136,7 @@ _HOMES = {
         "Session",
         "init",
     ),
-    "trimaran.features.virtual_memory": (
+    "trimaran.memory_budget": (
         "VirtualMemory",
         "virtual_memory",
     ),

@@ -23,7 +23,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES = {f"{prefix}{unit}": float(size) for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("B", "bytes")}
 _BITS = {f"{prefix}{unit}": size / 8 for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("b", "bit", "bits")}
 _SIZES = _BYTES | {name.lower(): size for name, size in _BYTES.items() if name != "B"} | {"byte": 1.0}
-"""Units of sizes [bytes]; in lower case too, as nobody writes a size in bits."""
+"""Units of sizes [bytes]; in lower case too, as sizes are not written in bits."""
 
 _RATES = {f"{name}{per}": size for name, size in (_BYTES | _BITS).items() for per in ("/s", "/sec", "ps")} | {
     f"{name.lower()}ps": size for name, size in _BITS.items() if name.endswith("b")
@@ -99,11 +99,12 @@ def parse_rate(text: str) -> float:
     return _positive(_quantity(text, _RATES, what="rate", example=example, least=_LEAST_BYTES), text, example)
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(text: str, *, needs_unit: bool = False) -> float:
     """A duration as people write it.
 
     Args:
         text: such as "1.5 us", "100ms", "10min" or, in seconds, "90"
+        needs_unit: a number alone is refused, where most are far below a second
 
     Returns:
         Duration [s].
@@ -115,7 +116,8 @@ def parse_seconds(text: str) -> float:
         >>> parse_seconds("100ms"), parse_seconds("90"), parse_seconds("2h")
         (0.1, 90.0, 7200.0)
     """
-    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=0.0)
+    least = math.inf if needs_unit else 0.0
+    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=least)
 
 
 def parse_flops(text: str) -> float:
@@ -159,7 +161,7 @@ def parse_power(text: str) -> float:
 
 
 def parse_counted(text: str) -> tuple[int, str]:
-    """So many of something.
+    """A count and a name.
 
     Args:
         text: such as "4 ib-edr" or "4 x ib-edr"; a name alone is one of it
@@ -301,20 +303,20 @@ _DURATIONS = (
 """Units of durations, their size [s], and from how many of them on they are used."""
 
 
-def format_duration(seconds: float, *, beside: float | None = None) -> str:
+def format_duration(seconds: float, *, unit_of: float | None = None) -> str:
     """A duration for people, in the largest unit of which it has some.
 
     Args:
         seconds: of a training [s]
-        beside: another one, in whose unit it is told [s]; None: its own
+        unit_of: another duration, whose unit is used [s]; None: this one
 
     Example:
         >>> format_duration(12.3), format_duration(2585.0), format_duration(140_052.0), format_duration(1e6)
         ('12.3 s', '43.1 min', '38.9 h', '11.6 days')
-        >>> format_duration(9000.0), format_duration(9000.0, beside=2585.0), format_duration(0.783, beside=1.06)
+        >>> format_duration(9000.0), format_duration(9000.0, unit_of=2585.0), format_duration(0.783, unit_of=1.06)
         ('2.50 h', '150 min', '0.78 s')
     """
-    leading = seconds if beside is None else beside
+    leading = seconds if unit_of is None else unit_of
     for unit, size, enough in _DURATIONS:
         if leading >= enough * size:
             return f"{_three_digits(seconds / size)} {unit}"

@@ -34,7 +34,7 @@ class PlacingRequest:
         bandwidth: of each wire, such as "25GB/s"
         latency_s: of each transfer [s]
         memory: of each device, such as "16GiB"; None: as much as it takes
-        time_limit_s: that the whole command may take [s]
+        time_limit_s: that the whole command may take [s]; None: as long as its work takes
         seed: of everything random
         gap: stop within this share of the bound
         began: moment at which the command began, by the monotonic clock; None: now [s]
@@ -45,7 +45,7 @@ class PlacingRequest:
     bandwidth: str = "25GB/s"
     latency_s: float = 0.0
     memory: str | None = None
-    time_limit_s: float = 60.0
+    time_limit_s: float | None = None
     seed: int = 0
     gap: float = 0.0
     began: float | None = None
@@ -79,8 +79,9 @@ def place_profiled(request: PlacingRequest) -> Placed:
     for name, value in (("--latency", request.latency_s), ("--gap", request.gap)):
         if not math.isfinite(value) or value < 0:
             raise InputError(f"{name}: expected a number that is not negative, got {value}", value=value)
-    if not math.isfinite(request.time_limit_s) or request.time_limit_s <= 0:
-        raise InputError(f"--time-limit: expected seconds, got {request.time_limit_s}", value=request.time_limit_s)
+    limit_s = request.time_limit_s
+    if limit_s is not None and (not math.isfinite(limit_s) or limit_s <= 0):
+        raise InputError(f"--time-limit: expected seconds, got {limit_s}", value=limit_s)
     rate = parse_rate(request.bandwidth)
     if rate <= 0:
         raise InputError(f"--bandwidth: expected more than nothing, got {request.bandwidth!r}", value=request.bandwidth)
@@ -89,7 +90,7 @@ def place_profiled(request: PlacingRequest) -> Placed:
     problem = profiled_problem(
         graph, devices=request.devices, bytes_per_s=rate, latency_s=request.latency_s, memory_bytes=memory
     )
-    answer = place(problem, time_limit_s=request.time_limit_s, seed=request.seed, gap=request.gap, began=began)
+    answer = place(problem, time_limit_s=limit_s, seed=request.seed, gap=request.gap, began=began)
     return Placed(graph=graph, problem=problem, placement=answer)
 
 

@@ -103,6 +103,9 @@ class Launch:
     source: str
 
 
+_EIGHT_BITS = frozenset({"hopper", "blackwell", "ada"})
+"""Architectures whose tensor cores multiply in 8 bits."""
+
 _UNKNOWN = "not measured"
 
 
@@ -168,11 +171,11 @@ class Device:
 
     @property
     def usable_bytes(self) -> int:
-        """What a job may use [bytes]."""
+        """Memory that a job may use [bytes]."""
         return self.memory.reported_bytes - self.memory.context_bytes
 
     def budget_bytes(self, card_bytes: int) -> int:
-        """What a job may use of a card of this kind with less memory.
+        """Memory that a job may use of a card of this kind with less memory.
 
         Args:
             card_bytes: memory of that card [bytes]
@@ -208,20 +211,29 @@ class Device:
         return budget
 
     def sustained_flops_per_s(self, precision: str) -> float:
-        """What products and convolutions sustain in a precision [FLOP/s].
+        """Rate that products and convolutions sustain in a precision [FLOP/s].
 
         Raises:
             InputError: the device does not compute in it
         """
-        if precision not in self.compute:
+        self.check_computes(precision)
+        peak = self.compute[precision]
+        return peak.flops_per_s * peak.fraction
+
+    def check_computes(self, precision: str) -> None:
+        """Refuse a precision in which the device does not compute; of fp8 the architecture says it.
+
+        Raises:
+            InputError: the device does not compute in it
+        """
+        eight_bits = precision == "fp8" and self.architecture in _EIGHT_BITS
+        if precision not in self.compute and not eight_bits:
             raise InputError(
                 f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
                 precision=precision,
             )
-        peak = self.compute[precision]
-        return peak.flops_per_s * peak.fraction
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -275,7 +287,7 @@ class Price:
     per: Per
 
     def of(self, devices: int, seconds: float, *, node_devices: int = 1) -> float:
-        """What devices for a time cost [currency].
+        """Cost of devices for a time [currency].
 
         Args:
             devices: in use

@@ -173,7 +173,7 @@ def _target_interval(ends: Sequence[float | None]) -> str:
 
 
 def _end(seconds: float | None, *, beside: float | None = None) -> str:
-    return "?" if seconds is None else format_duration(seconds, beside=beside)
+    return "?" if seconds is None else format_duration(seconds, unit_of=beside)
 
 
 STRATEGY_ROWS = 12

@@ -43,10 +43,10 @@ from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory_budget.options import parse_budget
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
-from trimaran.planning.requests import parse_budget
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
 from trimaran.report.trace import PlannedStep
@@ -258,7 +258,7 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job = source.make()
-    precision = choose_precision(source.reference, request.precision or source.precision, device)
+    precision = choose_precision(source.reference, request.precision or source.precision, device, job=job)
     samples = job.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()

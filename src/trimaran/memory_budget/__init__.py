@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.features.virtual_memory.loop import Virtualizer
-from trimaran.features.virtual_memory.options import Options, make_options
+from trimaran.memory_budget.loop import Virtualizer
+from trimaran.memory_budget.options import Options, make_options
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -33,7 +33,7 @@ def virtual_memory(
     *,
     host: str | int | None = None,
     smallest: str | int = "256KiB",
-    limit_s: float = 30.0,
+    limit_s: float | None = None,
     on_violation: str = "replan",
     enforce: bool = False,
     account: bool = False,
@@ -54,7 +54,7 @@ def virtual_memory(
             such as "12GiB", a number of bytes, or a share such as "50%" of the peak without help
         host: most that may lie on the host at once; None: what it has to spare
         smallest: smaller storages are kept
-        limit_s: most time for planning [s]
+        limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine
         on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
             report
         enforce: hold the allocator of a GPU to the budget, so that more is an out-of-memory error

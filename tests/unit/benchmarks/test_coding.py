@@ -1,11 +1,11 @@
 """Which storages hold zeros, and when coding pays."""
 
 import torch
+from benchmarks.compression.coding import after_relu, least_codec_rate, saved_s
 from torch import nn
 
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace
-from trimaran.pricing.offload_costs import after_relu, least_codec_rate, saved_s
 
 
 def traced(*layers: nn.Module) -> StepTrace:

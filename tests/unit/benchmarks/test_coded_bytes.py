@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from benchmarks.compression.coding import after_relu, measure_coding, total
 from tests.raising import raises
 from torch import nn
 from torch.nn import functional
 
 from trimaran.base.errors import ExecutionError
 from trimaran.jobs.builtin import accuracy, load_images
-from trimaran.measure.offload import measure_coding, total
 from trimaran.networks.small_images import LeNet
-from trimaran.pricing.offload_costs import after_relu
 
 
 @pytest.fixture(scope="module")

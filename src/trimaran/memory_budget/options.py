@@ -1,11 +1,81 @@
 """What a user may choose, checked once."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes
-from trimaran.planning.requests import Budget, parse_budget
+
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A size or a share; one of them is None.
+
+    Attributes:
+        nbytes: size [bytes]
+        share: part of the peak without help, from 0 to 1
+    """
+
+    nbytes: int | None = None
+    share: float | None = None
+
+    def resolve(self, keep_peak_bytes: int) -> int:
+        """The budget in bytes.
+
+        Args:
+            keep_peak_bytes: peak of the step without help [bytes]
+
+        Example:
+            >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
+            (500, 300)
+        """
+        if self.nbytes is not None:
+            return self.nbytes
+        return int(keep_peak_bytes * (1.0 if self.share is None else self.share))
+
+
+def parse_budget(budget: str | int) -> Budget:
+    """A budget as a person gives it.
+
+    Args:
+        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without help
+
+    Raises:
+        InputError: none of these, not positive, or more than 100 %
+
+    Example:
+        >>> parse_budget("1GiB").nbytes, parse_budget("70%").share
+        (1073741824, 0.7)
+    """
+    if isinstance(budget, bool) or not isinstance(budget, str | int):
+        raise InputError(
+            f'budget: expected a size such as "12GiB", a number of bytes or a share such as "50%", got {budget!r}',
+            code="budget.malformed",
+            budget=budget,
+        )
+    if isinstance(budget, int):
+        return _positive(Budget(nbytes=budget), budget)
+    share = _SHARE.fullmatch(budget)
+    if share is None:
+        return _positive(Budget(nbytes=parse_bytes(budget)), budget)
+    value = float(share[1]) / 100
+    if not 0 < value <= 1:
+        raise InputError(
+            f'budget: a share is more than 0 % and at most 100 %, got "{budget}"',
+            code="budget.bad-share",
+            budget=budget,
+        )
+    return Budget(share=value)
+
+
+def _positive(budget: Budget, given: str | int) -> Budget:
+    if budget.nbytes is not None and budget.nbytes <= 0:
+        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', code="budget.too-small", budget=given)
+    return budget
+
 
 OnViolation = Literal["replan", "note"]
 OptimizerState = Literal["device", "host", "auto"]
@@ -27,7 +97,7 @@ class Options:
         budget: of the device
         host_bytes: most that storages may take on the host [bytes]; None: what the host has to spare
         smallest_bytes: smaller storages are kept [bytes]
-        limit_s: most time for planning [s]
+        limit_s: most time for planning [s]; None: as long as it takes
         on_violation: what to do when a GPU held more than the budget: plan again with less, or only note it
         enforce: whether a GPU's allocator is held to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
@@ -38,7 +108,7 @@ class Options:
     budget: Budget
     host_bytes: int | None
     smallest_bytes: int
-    limit_s: float
+    limit_s: float | None
     on_violation: OnViolation
     enforce: bool
     account: bool
@@ -51,7 +121,7 @@ def make_options(
     budget: str | int,
     host: str | int | None,
     smallest: str | int,
-    limit_s: float,
+    limit_s: float | None,
     on_violation: str,
     enforce: bool,
     account: bool,
@@ -75,7 +145,7 @@ def make_options(
             code="virtual-memory.bad-optimizer-state",
             optimizer_state=optimizer_state,
         )
-    if not limit_s > 0:
+    if limit_s is not None and not limit_s > 0:
         raise InputError(
             f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
             code="virtual-memory.bad-limit",

@@ -17,10 +17,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from trimaran.features.virtual_memory.recording import WITHOUT_MODULE, Pack, Recorded, Signature, Unpack
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.types import StepTrace, Tick
 from trimaran.memory.search import MemoryOutcome
+from trimaran.memory_budget.recording import WITHOUT_MODULE, Pack, Recorded, Signature, Unpack
 
 
 class Key(NamedTuple):
