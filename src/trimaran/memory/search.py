@@ -251,12 +251,10 @@ class Improvement:
                 self.choice, self.score = best
         return self.choice
 
-    def _try(self, changed: Choice) -> bool:
+    def _try(self, changed: Choice) -> None:
         found = self.scores.score(changed)
         if found < self.score:
             self.choice, self.score = changed, found
-            return True
-        return False
 
     def _options(self, unit: int, *, near: bool = False) -> list[int]:
         """Other choices for a unit; where asked, and in large problems, without recipes far from the present one."""

@@ -168,7 +168,7 @@ class Analytical(CatalogBackend):
             software=request.software,
             devices=cell.devices,
             memory_bytes=request.memory_bytes,
-            pins=request.pins,
+            pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
         )
 
@@ -225,6 +225,33 @@ def check_pins(pins: Pins) -> None:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
 
 
+def with_microbatch(pins: Pins, batch: int) -> Pins:
+    """Pins with the sequences of a microbatch that follow from replicas and microbatches.
+
+    Args:
+        pins: of the request
+        batch: sequences of one update
+
+    Raises:
+        InputError: the batch has no equal shares for them
+
+    Example:
+        >>> with_microbatch(Pins(dp=8, microbatches=4), 64).microbatch
+        2
+    """
+    if pins.microbatches is None or pins.dp is None:
+        return pins
+    shares = pins.dp * pins.microbatches
+    if batch % shares:
+        raise InputError(
+            f"a batch of {batch} has no equal shares for {pins.dp} replicas of {pins.microbatches} microbatches: take "
+            f"a multiple of {shares}, or other pins",
+            code="analytical.microbatches-do-not-divide",
+            batch=batch,
+        )
+    return dataclasses.replace(pins, microbatch=batch // shares)
+
+
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
     model = "a transformer on many devices is planned by the analytical model"
@@ -232,8 +259,8 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
     if pins.schedule in ("gpipe", "zero-bubble"):
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
-    if pins.microbatches is not None:
-        yield f"--microbatches {pins.microbatches}", f"{model}, which chooses the sequences of a microbatch"
+    if pins.microbatches is not None and pins.dp is None:
+        yield f"--microbatches {pins.microbatches}", f"{model}, to which it says something only with --dp"
     if pins.nodes is not None and pins.nodes > 1:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
     if pins.method is not None:

@@ -89,9 +89,8 @@ def parse_scaled_batches(
             code="scaling.not-one-batch",
         )
     if global_batch is not None or strong:
-        note = (
-            f'"{"--global-batch" if global_batch is not None else "--strong"}" is not needed: --batch is of all devices'
-        )
+        old = "--strong" if global_batch is None else "--global-batch"
+        note = f"{old} is an old spelling: --batch is of all devices together"
     else:
         note = (
             f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
@@ -335,9 +334,9 @@ class PlanRequest:
         objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
-        precision: of compute on a machine of the catalog; None: nobody says, and `planning.precision` chooses
+        precision: of compute on a machine of the catalog; None: not said, and `planning.precision` chooses
         precision_source: who chose it
-        software: framework and year, on a machine of the catalog; None: nobody says
+        software: framework and year, on a machine of the catalog; None: not said
         options: of the job, on a machine of the catalog
         pins: what is decided already
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself

@@ -258,7 +258,7 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job = source.make()
-    precision = choose_precision(source.reference, request.precision or source.precision, device)
+    precision = choose_precision(source.reference, request.precision or source.precision, device, job=job)
     samples = job.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()

@@ -76,7 +76,7 @@ def transformer_problem(
         time_limit_s: after which a search ends with what it has [s]; None: none
 
     Raises:
-        InputError: a count that is not positive, or software of another framework
+        InputError: a count that is not positive, a precision that the device has not, or software of another framework
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
@@ -88,6 +88,7 @@ def transformer_problem(
             batch=batch,
             devices=count,
         )
+    device.check_computes(precision)
     program = program_of(device, precision, software)
     return AnalyticalProblem(
         shape=shape,
