@@ -90,7 +90,7 @@ def plan_s(asked: Question, folder: Path) -> float | None:
 
 def scale_s(asked: Question, folder: Path) -> float | None:
     """By `trimaran scale`."""
-    found = _command(folder, "scale", asked, "--batch", str(asked.local_batch))
+    found = _command(folder, "scale", asked, "--local-batch", str(asked.local_batch))
     (row,) = found["rows"]
     seconds: float = row["step_s"]
     return seconds
