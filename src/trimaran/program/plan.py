@@ -7,7 +7,7 @@ person writes has no content digest; it is checked by the same types and rules.
 A plan of the analytical model has parallel degrees and no program. It can be explained, compared and exported; what
 needs a program refuses it (`plan_program`).
 
-Files of version 1 are read too: plans with a program, and files of degrees, which were of a kind of their own.
+Files of version 1 are read too: plans with a program, and files of degrees, which had another `kind`.
 """
 
 import dataclasses
