@@ -29,8 +29,7 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -67,7 +66,7 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
     network = parse_network(reference)
     if network is None or network.name not in DECODERS:
         return None
-    return named_shape(f"{network.name}:{network.size}", sequence=_sequence(network, request))
+    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
 
 
 class Analytical(CatalogBackend):
