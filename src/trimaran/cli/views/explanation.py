@@ -229,7 +229,7 @@ def _print_rivals(out: Console, explained: Explained) -> None:
         out.print()
         out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
-            out.print(f"[dim]{words}[/]", soft_wrap=True)
+            out.print(f"[dim]{words}[/]")
         more = len(explanation.rivals) - MOST_RIVALS
         if more > 0:
             out.print(f"[dim]and {more} more[/]")

@@ -9,10 +9,10 @@ Runtimes cut between modules, a plan between operations. A *unit* is what they c
 number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that a cut goes through is counted
 to the segment that has most of its work.
 
-From the division of a transformer over a machine to a recipe.
+From parallel degrees, which the analytical model chose, to a recipe.
 
 Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
-the loss with the last. Its file holds more, for people to read: what the recipe takes is `_Decided`.
+the loss with the last.
 """
 
 import dataclasses
