@@ -114,7 +114,7 @@ __all__ = [
     "write_plan",
 ]
 
-_HOMES = {
+_MODULES = {
     "trimaran.api": (
         "check",
         "collective_algorithms",
@@ -179,7 +179,7 @@ _HOMES = {
     "trimaran.runtime.data.orders": ("sample_order",),
     "trimaran.simulator.engine": ("simulate",),
 }
-_IMPORTED_WHEN_USED = {name: home for home, names in _HOMES.items() for name in names}
+_IMPORTED_WHEN_USED = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -119,7 +119,7 @@ def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[
     """Say why a plan is what it is, what it was chosen over, and what would help.
 
     Args:
-        planned: of `plan`; the same search is made again
+        planned: of `plan`; the same search is repeated
         why_not: kinds of strategies to compare with, such as "pp"
         what_if: changes to try, such as "bandwidth=2x"; none: what is worth asking of any plan there
 

@@ -103,7 +103,7 @@ def crossover_s(asked: Question, folder: Path) -> float | None:
     request = CrossoverRequest(cluster=cluster, devices=(asked.devices,), precision=asked.precision)
     replicas = Replicas.of(asked.network, request, machine)
     added = replicas.exchange(asked.local_batch, asked.devices)
-    return replicas.alone_s(asked.local_batch) + added.beside(1.0)
+    return replicas.alone_s(asked.local_batch) + added.added_s(1.0)
 
 
 def validate_s(asked: Question, folder: Path) -> float | None:

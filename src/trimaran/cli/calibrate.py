@@ -18,7 +18,7 @@ Links = Annotated[
     list[str] | None,
     typer.Option(
         "--link",
-        help='Measure the links also when they are held to this rate, such as "1Gb/s"; may be repeated.',
+        help='Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.',
         show_default=False,
     ),
 ]

@@ -56,7 +56,7 @@ Microbatch = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json beside the runs"),
+    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"),
 ]
 Runs = Annotated[
     Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)

@@ -9,10 +9,10 @@ from trimaran.cli.options import Batch, Json
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
-Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to pretend.", min=2, show_default=False)]
+Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)]
 Link = Annotated[
     str | None,
-    typer.Option("--link", help='What the links between them are held to, such as "1Gb/s".', show_default=False),
+    typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
 ]
 NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)]
 UplinkRate = Annotated[
@@ -38,7 +38,7 @@ def emulate(
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Run a plan with pretended compute and real messages, beside its simulation."""
+    """Run a plan with simulated compute and real messages, and compare it with its simulation."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import emulation_document, print_emulation
         from trimaran.features.emulation import emulate_subject

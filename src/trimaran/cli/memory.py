@@ -55,7 +55,7 @@ SplitName = Annotated[
     typer.Option(
         "--split",
         help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
-        'parts); "auto": the fastest with which the plan of a budget below the floor fits; "none": none.',
+        'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
     ),
 ]
 Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
@@ -82,7 +82,7 @@ def memory(
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
+    """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
         from trimaran.features.memory_fit.estimate import MemoryRequest, estimate_memory
         from trimaran.jobs.resolve import JobSource

@@ -15,7 +15,7 @@ GraphFile = Annotated[
 ]
 Devices = Annotated[int, typer.Option("--devices", "-n", help="How many devices there are, all alike.", min=1)]
 Bandwidth = Annotated[
-    str, typer.Option("--bandwidth", help='Of the wire between each two devices, each way, such as "25GB/s".')
+    str, typer.Option("--bandwidth", help='Of the link between each two devices, each way, such as "25GB/s".')
 ]
 Latency = Annotated[float, typer.Option("--latency", help="Of each transfer [s].", min=0.0)]
 Memory = Annotated[

@@ -1,4 +1,4 @@
-"""`trimaran scale`: what a job does on many devices of a machine that is not at hand, and what limits it."""
+"""`trimaran scale`: throughput of a job on many devices of a target cluster, and what limits it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -63,7 +63,7 @@ def scale(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Predict throughput, speedup and what limits them on machines that you do not have."""
+    """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import StudyRequest, study
         from trimaran.planning.requests import check_spread, notes_of_syncs, parse_counts, parse_software, parse_syncs

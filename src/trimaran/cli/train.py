@@ -1,4 +1,4 @@
-"""`trimaran train`: plan if needed, run, and set the measurement beside the prediction."""
+"""`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
 from pathlib import Path
 from typing import Annotated

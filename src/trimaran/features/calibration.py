@@ -1,4 +1,4 @@
-"""Calibrate this machine: measure what all its plans rest on, and keep it.
+"""Calibrate this machine: measure the costs and the noise that all its plans use, and keep them.
 
     devices, links         measured anew                     ──▶ cache of costs   ┐
     jobs that are named    what `plan` measures for them     ──▶ cache of costs   ├──▶ calibration ──▶ kept here, a file
@@ -38,7 +38,7 @@ class CalibrationRequest:
     Attributes:
         jobs: jobs whose costs are measured too
         devices: how many; None: all of this machine
-        links: what the links between local ranks are also held to, one after the other
+        links: rate limits of the links between local ranks under which transfers are measured too, one after the other
         repeats: fresh runs that show the noise, at least two
         steps: of each of these runs that count
         output: file that gets the calibration; None: it is only kept here
@@ -61,7 +61,7 @@ def calibrate(request: CalibrationRequest, *, progress: "Progress") -> Calibrati
 
     Raises:
         InputError: a job is wrong, there are fewer devices than that, or too few runs
-        EnvironmentProblem: the file or the cache cannot be written, or links cannot be held to a rate here
+        EnvironmentProblem: the file or the cache cannot be written, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
     from trimaran.measure.calibration.calibrate import measure_links, measure_machine

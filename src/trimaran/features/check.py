@@ -111,8 +111,7 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
         found = _restricted(kind, graph)
     if found is not None:
         return KindVerdict(kind=kind, exact=False, reason=found)
-    divided = strategy.dp > 1 or strategy.microbatches > 1
-    if divided and behaviour.reduction == "unknown":
+    if (strategy.dp > 1 or strategy.microbatches > 1) and behaviour.reduction == "unknown":
         why = behaviour.not_looked or "the loss was no finite number on any batch that was looked at"
         return KindVerdict(
             kind=kind,
@@ -124,7 +123,7 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
 
 
 def _restricted(kind: str, graph: Graph) -> str | None:
-    """Why a network cannot be divided in this way; None: it can, as far as its graph tells."""
+    """Why a network cannot be sharded or split into stages; None: it can, as far as its graph tells."""
     if kind == "tensor parallel":
         if graph.regions:
             return None
@@ -132,7 +131,7 @@ def _restricted(kind: str, graph: Graph) -> str | None:
         return f"no operations whose tensors ranks can share{f': {why}' if why else ''}"
     if graph.cuts:
         return None
-    return f"the network cannot be cut: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
+    return f"the network cannot be split into stages: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
 
 
 _TRACED = "torch.export could not trace it: "
@@ -143,7 +142,7 @@ _PLAIN = (
     ("generator of Python or NumPy", "its forward draws from Python's or NumPy's generator: draw with torch"),
     (
         "its results differ from the model's",
-        "its graph gives other results: a forward that writes to its input, or to state beside buffers, has none",
+        "its graph gives other results: a forward that writes to its input, or to state other than buffers, has none",
     ),
     ("fake tensor in the exported program", "gradients are computed in its forward"),
 )  # fmt: skip
@@ -240,7 +239,7 @@ def _samples(job: Job, of: Behaviour) -> Seen:
     if of.data_draws:
         found.append("the data set draws: a sample differs when it is read again")
     if of.collate_draws:
-        found.append("Job.collate draws: a batch differs when it is made again")
+        found.append("Job.collate draws: a batch differs when it is collated again")
     return Seen(what="samples", found="; ".join(found) or "fixed, in random order", unusual=bool(found))
 
 
@@ -258,10 +257,10 @@ def _gradients(of: Behaviour) -> Seen:
 def _draws(of: Behaviour) -> Seen:
     found = []
     if of.draws:
-        found.append("the forward or the loss draws with torch, beside dropout")
+        found.append("the forward or the loss draws with torch, in addition to dropout")
     if of.host_draws:
         found.append("the forward or the loss draws from Python's or NumPy's generator")
-    return Seen(what="random draws", found="; ".join(found) or "none beside dropout", unusual=bool(found))
+    return Seen(what="random draws", found="; ".join(found) or "none but dropout", unusual=bool(found))
 
 
 def _branches(of: Behaviour) -> Seen:

@@ -1,8 +1,8 @@
 """Place a profiled graph on devices that are all alike: from a file and a few figures to an answer.
 
-Rules of the question: each ordered pair of devices has a wire of its own, which carries one transfer at a time. A
-gradient is as large as the tensor that it belongs to. What is kept from a forward to its backward is the operation's
-output; parameters count three times (weights, gradients, one state of the optimizer).
+Rules of the question: each ordered pair of devices has a separate link, which carries one transfer at a time. A
+gradient is as large as the tensor that it belongs to. A forward keeps its output for its backward; parameters count
+three times (weights, gradients, one state of the optimizer).
 """
 
 import math
@@ -31,7 +31,7 @@ class PlacingRequest:
     Attributes:
         file: of the graph
         devices: how many there are
-        bandwidth: of each wire, such as "25GB/s"
+        bandwidth: of each link, such as "25GB/s"
         latency_s: of each transfer [s]
         memory: of each device, such as "16GiB"; None: as much as it takes
         time_limit_s: that the whole command may take [s]
@@ -106,7 +106,7 @@ def profiled_problem(
     Args:
         graph: the network
         devices: number of devices, all alike
-        bytes_per_s: of the wire between each two, in each direction [bytes/s]
+        bytes_per_s: of the link between each two, in each direction [bytes/s]
         latency_s: of each transfer [s]
         memory_bytes: of each device [bytes]
     """

@@ -1,4 +1,4 @@
-"""What a run was, beside what was predicted: comparison, tables, traces and files."""
+"""Runs compared with their predictions: comparison, tables, traces and files."""
 
 from trimaran.report.breakdown import Utilization, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare

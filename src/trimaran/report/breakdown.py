@@ -1,17 +1,17 @@
 """Where the time of a step went, on one rank.
 
-The step of a rank is cut into parts that do not overlap and sum to it. In this order, each takes what the ones before
+The step of a rank is split into parts that do not overlap and sum to it. In this order, each takes what the ones before
 it left:
 
     forward       spans of F and EV
     backward      spans of B, I, W, and of RE: a recomputed forward exists for the backward
     update        spans of U and CLIP
-    load          spans of IN, as far as no computation runs beside them
+    load          spans of IN, as far as no computation runs at the same time
     exposed       communication or copies under way while the rank waits
-    idle          the rank waits, and nothing of its own is under way: it waits for a peer, or has nothing to do
+    idle          the rank waits, and no transfer of it is under way: it waits for a peer, or has nothing to do
     unattributed  the rest, in a measurement: what the host does between the spans that it records
 
-and beside them, not part of the sum, `hidden`: communication or copies under way while the rank does not wait.
+and, not part of the sum, `overlapped`: communication or copies under way while the rank does not wait.
 
 When a transfer is under way: see `transfers`. When a rank waits:
 
@@ -38,8 +38,8 @@ taken to be under way
           for a message, on both ranks, the end of the receive if that is known, else that of the send if that is known,
           else the earlier of the two, and the duration counts as not known.
 
-An end that coincides with the end of a wait for it is known if the rank stood still for at least half of the time that
-the transfer was under way: otherwise it may have ended long before somebody looked. Every other end is known.
+An end that coincides with the end of a wait for it is known if the rank was blocked for at least half of the time that
+the transfer was under way: otherwise it may have ended long before the rank looked. Every other end is known.
 
     sender    B0 ████████│post ═════                       under way: ├──┤ from the later post
     receiver  post ──────────────────── F0 ███ │wait ▒ │    to the send's end: the receiver looked too late to know
@@ -203,7 +203,7 @@ def _settle(
         if not found:
             continue
         start_s = max(heappop(free_s), *(span.start_s for span in found.values()))
-        settled = {key: _cut(start_s, span, waits.get(key)) for key, span in found.items()}
+        settled = {key: _from_last_post(start_s, span, waits.get(key)) for key, span in found.items()}
         if is_channel:
             joint = _message_end(start_s, list(settled.values()))
             settled = dict.fromkeys(settled, joint)
@@ -212,13 +212,13 @@ def _settle(
         heappush(free_s, min(span.end_s for span in settled.values()))
 
 
-def _cut(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:
+def _from_last_post(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:
     """One span from the time on at which everyone had posted."""
     start_s = min(start_s, span.end_s)
     if wait is None or span.end_s < wait[1]:
         return UnderWay(start_s, span.end_s, True)
-    stood_still_s = span.end_s - max(wait[0], start_s)
-    return UnderWay(start_s, span.end_s, stood_still_s >= 0.5 * (span.end_s - start_s))
+    blocked_s = span.end_s - max(wait[0], start_s)
+    return UnderWay(start_s, span.end_s, blocked_s >= 0.5 * (span.end_s - start_s))
 
 
 def _message_end(start_s: float, ends: Sequence[UnderWay]) -> UnderWay:
@@ -263,14 +263,14 @@ class Breakdown:
     Attributes:
         rank: the rank
         step: number of the step
-        step_s: length of the step; the sum of the parts below but `hidden_s`
+        step_s: length of the step; the sum of the parts below but `overlapped_s`
         forward_s: forward
         backward_s: backward
         update_s: weight update, clipping included
         load_s: loading of batches
         exposed_s: communication while the rank waits
-        hidden_s: communication while it does not
-        idle_s: waiting for nothing of its own
+        overlapped_s: communication while it does not
+        idle_s: waiting while no transfer of the rank is under way
         unattributed_s: the rest
     """
 
@@ -282,7 +282,7 @@ class Breakdown:
     update_s: float
     load_s: float
     exposed_s: float
-    hidden_s: float
+    overlapped_s: float
     idle_s: float
     unattributed_s: float
 
@@ -379,7 +379,7 @@ def _divide(
         update_s=work["update"],
         load_s=work["load"],
         exposed_s=exposed_s,
-        hidden_s=length(transfers) - exposed_s,
+        overlapped_s=length(transfers) - exposed_s,
         idle_s=waiting_s - exposed_s,
         unattributed_s=step_s - length(busy) - waiting_s,
     )

@@ -1,4 +1,4 @@
-"""A prediction beside a measurement: rank by rank, kind by kind, instruction by instruction.
+"""A prediction and a measurement: rank by rank, kind by kind, instruction by instruction.
 
 Errors are `predicted / measured - 1`: +0.1 is a prediction that is 10 % too long.
 
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankComparison:
-    """The step of one rank and its parts; `step` is the sum of all but `hidden`. See `breakdown` for each.
+    """The step of one rank and its parts; `step` is the sum of all but `overlapped`. See `breakdown` for each.
 
     Attributes:
         rank: the rank
@@ -58,8 +58,8 @@ class RankComparison:
         update: WU, clipping included
         load: loading of batches
         exposed: communication while the rank waits
-        hidden: communication while it does not
-        idle: waiting for nothing of its own
+        overlapped: communication while it does not
+        idle: waiting while no transfer of the rank is under way
         unattributed: the rest
     """
 
@@ -70,7 +70,7 @@ class RankComparison:
     update: Figure
     load: Figure
     exposed: Figure
-    hidden: Figure
+    overlapped: Figure
     idle: Figure
     unattributed: Figure
 
@@ -116,7 +116,7 @@ class Comparison:
 def compare(
     program: Program, predicted: Timeline, measured: Timeline, *, warmup: int = 1, at_once: int = 1
 ) -> Comparison:
-    """Set a prediction beside a measurement.
+    """Compare a prediction with a measurement.
 
     Args:
         program: what ran
@@ -179,7 +179,7 @@ def _by_rank(predicted: Sequence[Breakdown], measured: Sequence[Breakdown]) -> t
                 predicted_s=getattr(expected, f"{name}_s"),
                 measured_s=fmean(getattr(part, f"{name}_s") for part in found),
             )
-            for name in ("step", "hidden", *PARTS)
+            for name in ("step", "overlapped", *PARTS)
         }
         rows.append(RankComparison(rank=expected.rank, **figures))
     return tuple(rows)
@@ -191,8 +191,8 @@ def _middle_half(parts: Sequence[Breakdown]) -> set[int]:
     for part in parts:
         lengths[part.step].append(part.step_s)
     ordered = sorted(lengths, key=lambda step: (fmean(lengths[step]), step))
-    cut = len(ordered) // 4
-    return set(ordered[cut : len(ordered) - cut])
+    quarter = len(ordered) // 4
+    return set(ordered[quarter : len(ordered) - quarter])
 
 
 def _by_instruction(

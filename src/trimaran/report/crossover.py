@@ -36,7 +36,7 @@ class Worker:
     Attributes:
         width: devices, M
         batch: samples of the worker
-        strategy: of the plan; "one device" where no division is faster
+        strategy: of the plan; "one device" where no model parallelism is faster
         speedup: SU^M, over one device with the same batch
         interval: its 90 % interval
         slow_links: the speedup on links half as fast
@@ -54,7 +54,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to train on so many devices.
+    """One way to train on a number of devices.
 
     Attributes:
         devices: that it uses
@@ -136,7 +136,7 @@ class Crossing:
 
     Attributes:
         width: devices of a worker
-        basis: how it is reckoned
+        basis: how it is calculated
         worker: at the local batch of paper mode
         needed_speedup: of a worker, for as short a step as data parallelism has with the same global batch, without
             exchanges: T(b) / T(b / M); None where a share has no whole sample
@@ -162,7 +162,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedCurve:
-    """The convergence curve that is reckoned with.
+    """The convergence curve that is used.
 
     Attributes:
         name: as it was asked for
@@ -309,7 +309,7 @@ def head_lines(found: Crossover) -> list[str]:
 
 def summary_table(found: Crossover) -> Table:
     """One line a width: the worker, and from how many devices on it is ahead on each basis."""
-    told = "from so many devices on" if found.curve else f"where, on {max(found.counts)} devices,"
+    told = "from this number of devices on" if found.curve else f"where, on {max(found.counts)} devices,"
     table = frame_table(f"The hybrid is ahead {told}")
     for title in ("M", "worker", "SU^M"):
         table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)

@@ -211,7 +211,7 @@ def _fewer(stretches: Sequence[PlacedStretch]) -> list[PlacedStretch]:
     """Neighbours put together until the table is short: first those of one device, then the shortest."""
     found: list[PlacedStretch] = []
     for stretch in stretches:
-        if found and _home(found[-1]) is not None and _home(found[-1]) == _home(stretch):
+        if found and _only_device(found[-1]) is not None and _only_device(found[-1]) == _only_device(stretch):
             found[-1] = _together(found[-1], stretch)
         else:
             found.append(stretch)
@@ -221,7 +221,7 @@ def _fewer(stretches: Sequence[PlacedStretch]) -> list[PlacedStretch]:
     return found
 
 
-def _home(stretch: PlacedStretch) -> int | None:
+def _only_device(stretch: PlacedStretch) -> int | None:
     """The only device that runs a stretch from which nothing crosses."""
     devices = [device for device, seconds in enumerate(stretch.seconds) if seconds > 0]
     return devices[0] if len(devices) == 1 and stretch.crossing_bytes == 0 else None

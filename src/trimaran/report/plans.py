@@ -1,4 +1,4 @@
-"""The text of a plan for a machine that is not here, from its document."""
+"""The text of a plan for a target cluster, from its document."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -205,7 +205,7 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
         lines += ["", *outlook_lines(document), ""]
     counts = document["rejected_counts"]
     if counts:
-        lines.append("Not among them: " + ", ".join(f"{cause} ({number})" for cause, number in counts.items()) + ".")
+        lines.append("Rejected: " + ", ".join(f"{number} ({cause})" for cause, number in counts.items()) + ".")
     return [*lines, *(f"Note: {note}." for note in document["notes"])]
 
 

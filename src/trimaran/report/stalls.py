@@ -13,13 +13,13 @@ from trimaran.report.remedies import remedies_document, remedies_view
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 _TITLES = {
-    "fetch": "fetch           standing still for data",
+    "fetch": "fetch           waiting for data",
     "prepare": "prepare         decode, augment, collate",
     "copy": "copy            host to device",
     "compute": "compute         forward, backward, update",
     "communication": "communication   exchanges, exposed",
     "synchronization": "synchronization waiting for other ranks",
-    "unattributed": "unattributed    what nobody measured",
+    "unattributed": "unattributed    not measured",
 }
 _SHORT = {"communication": "comm", "synchronization": "sync", "unattributed": "rest"}
 _WAYS = {

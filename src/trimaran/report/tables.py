@@ -80,7 +80,7 @@ _PARTS = (
     ("idle", "idle"),
     ("other", "unattributed"),
     ("step", "step"),
-    ("hidden", "hidden"),
+    ("overlap", "overlapped"),
 )
 
 
@@ -120,13 +120,13 @@ def rank_table(comparison: Comparison) -> Table:
         comparison: of a prediction and a run
 
     Returns:
-        Three lines a rank. The parts sum to the step; hidden communication is beside them.
+        Three lines a rank. The parts sum to the step; overlapped communication is not one of them.
     """
     unit, size = _unit(_longest(comparison))
     table = frame_table(
         f"Predicted and measured step by rank [{unit}]",
         "comm: communication while waiting   other: unattributed\n"
-        "hidden: communication while working, not part of the step\n"
+        "overlap: communication while working, not part of the step\n"
         f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
     )
     add_figures(table, "rank", no_wrap=False)

@@ -18,10 +18,10 @@ Source:
 
 One simulated step under a memory plan, for Perfetto or chrome://tracing.
 
-    compute    every operation by its name, what is made again, and what is waited for
+    compute    every operation by its name, recomputation, and waits
     d2h        copies to the host
     h2d        copies back
-    counter    live bytes under the plan, as everything kept, and the budget
+    counter    live bytes under the plan, without a plan, and the budget
 
 Times are microseconds with three decimals.
 
@@ -247,7 +247,7 @@ class PlannedStep:
         plan: what happens to its storages
         run: its simulation
         live: live bytes under the plan
-        kept: live bytes with everything kept
+        kept: live bytes without a plan
         budget_bytes: that the plan holds [bytes]
     """
 
@@ -289,7 +289,7 @@ def _operations(step: PlannedStep) -> Iterator[Event]:
 
 
 def _waits(step: PlannedStep) -> Iterator[Event]:
-    """Operations wait where they neither run nor make something again."""
+    """Operations wait where they neither run nor recompute."""
     run = step.run
     busy = [(start_s, end_s) for _, start_s, end_s in run.recomputes]
     busy += zip(run.starts_s.tolist(), (run.starts_s + run.durations_s).tolist(), strict=True)
@@ -301,7 +301,7 @@ def _waits(step: PlannedStep) -> Iterator[Event]:
 
 def _recomputes(step: PlannedStep) -> Iterator[Event]:
     for what, start_s, end_s in step.run.recomputes:
-        yield _span(_COMPUTE, f"again: {_made_by(step, what.storage)}", start_s, end_s - start_s, "recompute", {})
+        yield _span(_COMPUTE, f"recompute: {_made_by(step, what.storage)}", start_s, end_s - start_s, "recompute", {})
 
 
 def _copies(step: PlannedStep) -> Iterator[Event]:
@@ -322,7 +322,7 @@ def _live(step: PlannedStep) -> Iterator[Event]:
                 "tid": 0,
                 "ts": _microseconds(float(step.run.starts_s[moment])),
                 "name": "live bytes",
-                "args": {"under the plan": planned, "everything kept": kept, "budget": step.budget_bytes},
+                "args": {"under the plan": planned, "without a plan": kept, "budget": step.budget_bytes},
             }
             last = planned, kept
 

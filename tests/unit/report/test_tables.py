@@ -25,7 +25,7 @@ def words(line: str) -> list[str]:
 def test_the_rank_table_has_three_lines_a_rank() -> None:
     """Rank 0 as worked by hand in `test_breakdown`; the longest step, 10 s, makes the unit s."""
     rows = lines(rank_table(compare(PROGRAM, predicted(), measured(6))))
-    assert words(rows[1]) == ["rank", "FP", "BP", "WU", "load", "comm", "idle", "other", "step", "hidden"]
+    assert words(rows[1]) == ["rank", "FP", "BP", "WU", "load", "comm", "idle", "other", "step", "overlap"]
     first = next(place for place, row in enumerate(rows) if "predicted" in row and place > 1)
     assert words(" ".join(rows[first : first + 3])) == [
         *("0", "predicted", "2.00", "1.50", "1.00", "1.00", "1.00", "2.50", "0.00", "9.00", "0.00"),
@@ -43,7 +43,7 @@ def test_the_rank_table_says_what_was_left_out() -> None:
 def widest() -> Comparison:
     """Every number as wide as it gets, with errors beyond a thousand percent."""
     figure = Figure(predicted_s=9.999, measured_s=0.5)
-    names = ("step", "forward", "backward", "update", "load", "exposed", "hidden", "idle", "unattributed")
+    names = ("step", "forward", "backward", "update", "load", "exposed", "overlapped", "idle", "unattributed")
     ranks = tuple(RankComparison(rank=rank, **dict.fromkeys(names, figure)) for rank in (0, 1023))
     kinds = tuple(KindComparison(kind=kind, count=9999, observed=9999, each=figure) for kind in Kind)
     return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)

@@ -29,7 +29,7 @@ from trimaran.report.tables import add_figures, add_words, frame_table
 # Rivals that a table shows; the JSON document has them all.
 MOST_RIVALS = 8
 
-# Gains below this are not shown as a line of their own.
+# Gains below this are not shown in a separate line.
 NO_DIFFERENCE = 0.001
 
 
@@ -96,9 +96,9 @@ def parts_table(anatomy: Anatomy) -> Table:
 
 _MEANINGS: Mapping[str, str] = {
     Part.LOAD: "fetching and collating batches",
-    Part.FORWARD: "with nothing beside it",
-    Part.BACKWARD: "with nothing beside it",
-    Part.SLOWED: "what compute loses to transfers beside it",
+    Part.FORWARD: "with nothing at the same time",
+    Part.BACKWARD: "with nothing at the same time",
+    Part.SLOWED: "what compute loses to transfers at the same time",
     Part.EXCHANGE: "of gradients, not overlapped",
     Part.MESSAGES: "between stages, not overlapped",
     Part.BUBBLE: "other stages, while the one that binds waits",
@@ -194,7 +194,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """What each change would give."""
     caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
     if any(outcome.change.what == "devices" for outcome in outcomes):
-        caption += "\ndevices: each like those there are, with a core of its own"
+        caption += "\ndevices: each like those there are, with a core each"
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")

@@ -276,7 +276,7 @@ def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, a
 
 
 def print_emulation(out: Console, found: Emulated) -> None:
-    """Print the simulated step beside the emulated one, by rank and by kind of instruction."""
+    """Print the simulated step and the emulated one, by rank and by kind of instruction."""
     out.print(rank_table(found.comparison))
     out.print(kind_table(found.comparison))
     out.print(

@@ -341,7 +341,7 @@ def converge_job(
     Args:
         source: where the job comes from
         request: what is measured, and within which limits
-        output: of the curve file; None: `curve.json` beside the runs
+        output: of the curve file; None: `curve.json` next to the runs
         progress: told what is being done
 
     Raises:

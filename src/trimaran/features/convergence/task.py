@@ -6,8 +6,8 @@ The runs that one device does: it takes the next that nobody has taken, until no
     device 0                  a ──────────── d ────
     device 1                  b ─────── c ──────── e ──       whoever is free takes the next
 
-Devices do not talk to each other: each run is a training of its own on one of them. Taking is making a file that must
-not exist yet, so that no two take the same.
+Devices do not communicate: each run is a training on one of them. A device takes a run by making a file that must not
+exist yet, so that no two take the same.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class Work:
     Attributes:
         batch: global batch [samples]
         seed: of weights, order and dropout
-        microbatches: into which a device cuts a batch
+        microbatches: into which a device splits a batch
         program: text form of a step
         evaluation: text form of the evaluation of a batch
     """
@@ -231,7 +231,7 @@ class Task:
     warnings: tuple[str, ...] = ()
 
     def seed(self, batch: int, number: int) -> int:
-        """Seed of a run, of its own: runs of two batches that start from the same weights would stray alike.
+        """Seed of a run: it differs between batches, as runs that start from the same weights would stray alike.
 
         Those of the job's own batch are the job's and the ones after it, as those are by which a target is found.
 

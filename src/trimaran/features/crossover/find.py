@@ -62,7 +62,7 @@ def reason_of(
     Args:
         rows: by devices
         worker: at the local batch of paper mode
-        basis: how it is reckoned
+        basis: how it is calculated
         demand: what batches need
         devices: at which the hybrid is first ahead; None: at none, or no curve
         needed: speedup that the worker needs at the same global batch, where exchanges cost nothing
@@ -70,7 +70,7 @@ def reason_of(
     """
     if idle:
         return (
-            f"never: no division of a step over {worker.width} devices is faster than one device, so the devices of a "
+            f"never: no model parallelism over {worker.width} devices is faster than one device, so the devices of a "
             "worker are better used as replicas"
         )
     if demand.curve is None:
@@ -182,7 +182,7 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
     Args:
         case: what all widths share
         width: devices of a worker
-        basis: how it is reckoned
+        basis: how it is calculated
     """
     counts = counts_of(case.asked, width)
     data, hybrid = (_options(case, counts, each, basis) for each in (1, width))
@@ -264,7 +264,7 @@ def _sensitivities(
 
 
 def _with_workers(needs: Mapping[int, float], factor: float) -> Callable[[Option], float]:
-    """Time to the target by what batches need, with workers of several devices so many times as fast."""
+    """Time to the target by what batches need, with a factor on the speed of workers of several devices."""
 
     def cost(one: Option) -> float:
         changed_s = 0.0
@@ -362,5 +362,5 @@ def _notes(request: CrossoverRequest, cluster: str, case: Case, used: UsedCurve 
     elif used.projection:
         found.append("the curve is a study's projection, not a measurement")
     if not case.replicas.fits(case.base):
-        found.append(f"no device holds a step of {case.base} samples: paper mode reckons as if one did")
+        found.append(f"no device holds a step of {case.base} samples: paper mode calculates as if one did")
     return (*found, *case.workers.notes.values())

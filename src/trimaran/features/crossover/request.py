@@ -38,7 +38,7 @@ def machine_for(name: str, devices: int) -> tuple[str, Machine]:
     """A machine with enough nodes.
 
     Args:
-        name: of a machine; where it does not say how many nodes, there are as many as are needed
+        name: of a machine; where it gives no number of nodes, it has the number that is needed
         devices: that it must have
 
     Returns:

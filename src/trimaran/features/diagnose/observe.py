@@ -1,4 +1,4 @@
-"""Run a script that knows nothing of Trimaran, watch it, and say what limits it.
+"""Run a script that does not use Trimaran, watch it, and say what limits it.
 
 with trimaran.observe(model) as watch:     in a script
     ...

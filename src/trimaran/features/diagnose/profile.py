@@ -118,7 +118,7 @@ def profile_step(strategy: Strategy, problem: Problem) -> StepProfile:
         step_s=candidate.step_time_s,
         interval_s=candidate.interval_s,
         phases=tuple(_figure(phase, (low, median, high), candidate, costs) for phase in _PHASES),
-        hidden_s=median.hidden_s,
+        overlapped_s=median.overlapped_s,
         memory=_memory(candidate, problem),
     )
 

@@ -1,8 +1,8 @@
 """What would help a script that was observed: known remedies, each with what it would save.
 
-A step is cut into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without a part
-of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of the
-model that was timed again. The limiter of the script is what the best remedy acts on.
+A step is split into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without some
+share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of
+the model that was timed again. The limiter of the script is what the best remedy acts on.
 
     loader            T' = max(T − load + arrival, load / workers, processor time / cores)
     exchange          T' = T − (exchange + update) (1 − 1/k)            accumulated over k steps
@@ -97,7 +97,7 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
             f"the global batch grows by {_ACCUMULATE}, or shrink the local one."
         ),
         basis=(
-            f"Of a step, {format_seconds(mean.exchange)} are exchange that nothing hides and "
+            f"Of a step, {format_seconds(mean.exchange)} are exposed exchange and "
             f"{format_seconds(mean.update)} update; three quarters of both go."
         ),
         assumption="adding to gradients costs what writing them does.",
@@ -116,7 +116,7 @@ def _exchanges(mean: Parts) -> bool:
 
 
 def halve(findings: Findings) -> Iterator[Remedy]:
-    """Gradients of 16 bits on the wire."""
+    """Gradients sent in 16 bits."""
     model = findings.facts["model"] or {}
     ddp = model.get("ddp")
     if len(findings.ranks) < 2 or ddp is None or "float32" not in model["gradient_dtypes"]:
@@ -133,10 +133,10 @@ def halve(findings: Findings) -> Iterator[Remedy]:
         method="estimated",
         limiter="exchange",
         name="send bf16 gradients",
-        action="Register DDP's bf16_compress_hook: half the bytes of float32 go over the wire.",
+        action="Register DDP's bf16_compress_hook: half the bytes of float32 are sent.",
         basis=(
             f"An exchange takes {format_seconds(max(whole, findings.mean.exchange))}, of which "
-            f"{format_seconds(findings.mean.exchange)} are not hidden; it becomes half as long."
+            f"{format_seconds(findings.mean.exchange)} are exposed; it becomes half as long."
         ),
         assumption="the exchange is bound by bytes, converting is free, and the training bears 8 bits of mantissa.",
         setting={"bits": 16},
@@ -270,7 +270,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     ratio = growth(records, factor) or 1.0
 
     def saved(parts: Parts, ratio: float = ratio) -> float:
-        # The exchange is left as it is: it has remedies of its own.
+        # The exchange is left as it is: other remedies are for it.
         compute = (parts.forward + parts.backward) * (1 - ratio)
         return compute + (parts.update + parts.other + parts.sync) * (1 - 1 / factor)
 
@@ -373,7 +373,7 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
 
     Args:
         findings: of an observed script
-        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+        handover: time that a batch of this size [bytes] takes to arrive from a worker [s]; None where it is not known
     """
     loader = findings.facts["loader"]
     mean = findings.mean
@@ -462,7 +462,7 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
 
     Args:
         findings: of an observed script
-        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+        handover: time that a batch of this size [bytes] takes to arrive from a worker [s]; None where it is not known
     """
     more_workers = partial(workers, handover=handover)
     makers = (more_workers, persistent, accumulate, halve, seldom, even, weighted, larger, fused, compiled)

@@ -3,14 +3,14 @@
 A gain is as sure as the steps that it was computed from are alike: advice is what saves something at the low end of the
 gain's interval too. What may as well cost is no advice, however large its gain is in the middle.
 
-What a step that was measured would be if its batches came another way.
+The step under another way to load its batches.
 
-How samples are read and prepared is as it was seen in the steps; what a hand-over from a worker or a cache takes was
-measured after them. The bounds are those of `costs.fed_step`, by which plans are made too.
+Reading and preparing of samples take what they took in the steps; a hand-over from a worker or a cache was measured
+after them. The bounds are those of `pricing.input_pipeline`, by which plans are made too.
 
 Remedies for a step that waits for its data.
 
-T is the mean step and D what it spends on its data. What a step becomes, with `costs.fed_step` for the terms:
+T is the mean step and D what it spends on its data. The step becomes, with `pricing.input_pipeline` for the terms:
 
     pre-load in w workers     T' = max(T − D + taking batches over, what workers and cores take at least) = P(w)
                               from v workers on it saves min(T, P(v)) − P(w): what is beyond P(v) is nobody's to take
@@ -78,7 +78,7 @@ class Evidence:
         samples: of a global batch
         cores: that all ranks share
         memory_bytes: of the host that is free [bytes]
-        on_device: batches are copied to devices of their own
+        on_device: batches are copied to devices other than the host
     """
 
     findings: StallFindings
@@ -150,7 +150,7 @@ class Fed:
         microbatches: of a rank's step
         readers: ranks that read
         late_s: what ranks wait for others that wait for data [s]
-        work_s: processor time of a step of all ranks, their loading left out [s]; 0 where devices of their own compute
+        work_s: processor time of a step of all ranks, their loading left out [s]; 0 where the host does not compute
         cores: that workers and these ranks share
     """
 
@@ -426,9 +426,9 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
             method="estimated",
             limiter="communication",
             name=f"compress gradients, {compression.name}",
-            action=f'Send gradients as {compression.name} (lossy: with consent, "--allow compress").',
+            action=f'Send gradients as {compression.name} (lossy, so opt-in: "--allow compress").',
             basis=(
-                f"{format_seconds(communication_s)} of a step are exchange that nothing hides; by replay "
+                f"{format_seconds(communication_s)} of a step are exposed exchange; by replay "
                 f"{format_seconds(now_s)} of {sum(bucket.nbytes for bucket in buckets) / 1e6:.3g} MB now, "
                 f"{format_seconds(then_s)} of {sum(one.nbytes for one in coded) / 1e6:.3g} MB then, and "
                 f"{format_seconds(coding_s)} of coding."
@@ -451,9 +451,9 @@ class Coded:
     """A bucket in another form.
 
     Attributes:
-        nbytes: on the wire [bytes]
+        nbytes: that are sent [bytes]
         encode_s: until its first byte is there [s]
-        decode_s: from then on, the wire left out [s]
+        decode_s: from then on, the transfer left out [s]
     """
 
     nbytes: float
@@ -558,7 +558,7 @@ def _accumulate(evidence: Evidence) -> Iterator[Remedy]:
         name=f"accumulate {_ACCUMULATE} batches",
         action=f"Exchange and update once in {_ACCUMULATE} batches; the global batch grows by {_ACCUMULATE}.",
         basis=(
-            f"Of a step, {format_seconds(mean.communication)} are exchange that nothing hides and "
+            f"Of a step, {format_seconds(mean.communication)} are exposed exchange and "
             f"{format_seconds(update_s)} update; three quarters of both go, for each batch of now."
         ),
         assumption="the training bears the larger batch; adding to gradients costs what writing them does.",
@@ -595,7 +595,7 @@ def _even(evidence: Evidence) -> Iterator[Remedy]:
 
 
 def _work(ranks: Sequence[Split]) -> list[float]:
-    """What each rank does in a step beside standing still for exchanges and other ranks [s]."""
+    """Time of a step in which each rank does not wait for exchanges or other ranks [s]."""
     return [rank.step_s - rank.communication - rank.synchronization for rank in ranks]
 
 

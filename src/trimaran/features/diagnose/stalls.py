@@ -3,7 +3,7 @@
 parent                                          each rank
 ──────                                          ─────────
 the job's graph; plain replicas, or a plan
-launch                                    ──▶   the same job; blocks of the three ways, in turns
+launch                                    ──▶   the same job; alternating blocks of the three ways
 timelines, loadings, times                ◀──   rank 0 gathers what was recorded
 split, limiter, remedies, report
 """
@@ -20,7 +20,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
-from trimaran.features.virtual_memory import held_to
+from trimaran.features.virtual_memory import planned_memory
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import spare_host_bytes
@@ -154,7 +154,7 @@ def _divisible(batch: int, strategy: Strategy) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From what ranks brought home to the report on stalls
+# From the results of ranks to the report on stalls
 
 
 UNATTRIBUTED = 0.03
@@ -167,7 +167,7 @@ _NOTABLE = 0.005
 
 
 def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
-    """The report on what the ranks brought home.
+    """The report on the results of the ranks.
 
     Args:
         task: what was run
@@ -300,9 +300,9 @@ def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> It
         yield "No step was cold: the only batch of an epoch is read before the first one that counts."
     yield from _of_no_class(findings.ways[way])
     if strategy.tp > 1 or strategy.shards or strategy.zero >= 2:
-        yield "What operations exchange inside (shared tensors, sharded state) is under compute where it is hidden."
+        yield "Communication inside operations (sharded tensors, sharded state) is under compute where it overlaps."
     if strategy.pp > 1:
-        yield "Waiting for one's turn in the pipeline is under synchronization."
+        yield "Waiting for other stages of the pipeline is under synchronization."
     if strategy.memory_bytes is not None:
         yield "Offloading and recomputing are under compute."
 
@@ -312,7 +312,7 @@ def _of_no_class(own: WayFindings) -> Iterator[str]:
     share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
     if len(own.blocks) < 2 or max(low, -high) <= UNATTRIBUTED:
         return
-    why = "it passes outside instructions, or in a load, and nobody measured it"
+    why = "it passes outside instructions, or in a load, and was not measured"
     if share < 0:
         why = "what was measured adds up to more than the step, as clocks disagree or spans overlap"
     yield f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): {why}."
@@ -324,11 +324,11 @@ def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
         return f"No file was seen to be read, so the page cache was not dropped. {costs}"
     forgotten = run.forgotten
     if forgotten.kept is None:
-        kept = "it does not say how much it kept"
+        kept = "does not say how much it kept"
     else:
-        kept = f"it kept {100 * forgotten.kept:.0f} %"
+        kept = f"kept {100 * forgotten.kept:.0f} %"
     return (
-        f"The host was asked to forget {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
+        f"The page cache was asked to drop {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
         f"before each cold block, and {kept}. {costs}"
     )
 
@@ -369,7 +369,7 @@ def profile_stalls(
 
     Raises:
         InputError: the job, its data or the plan is wrong, or more devices than there are
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank died, or the loss is not a number
     """
     from trimaran.runtime.launch.ranks import launch
@@ -444,7 +444,7 @@ def run_job(
 
     captured = capture(job) if needs_graph(strategy) else None
     executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
-    with held_to(strategy):
+    with planned_memory(strategy):
         found = run_ways(
             executor,
             job,

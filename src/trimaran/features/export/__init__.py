@@ -7,7 +7,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
-from trimaran.features.export.recipe import Exported, recipe_of_division_file, recipe_of_plan
+from trimaran.features.export.recipe import Exported, recipe_of_degrees_file, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
 from trimaran.program import check_plan, read_plan
@@ -39,7 +39,7 @@ def export_plan(path: Path, target: str) -> Exported:
         )
     plain = decode_object(read_text(path), source=str(path))
     if plain.get("kind") == DIVISION_KIND:
-        return _WRITERS[target](recipe_of_division_file(plain, source=str(path)))
+        return _WRITERS[target](recipe_of_degrees_file(plain, source=str(path)))
     plan = read_plan(path)
     from trimaran.graph.capture.capture import capture
 

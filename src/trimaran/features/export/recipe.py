@@ -1,15 +1,15 @@
-"""What a plan decided, in the words that training runtimes share: degrees, stages, schedule, microbatches, recompute.
+"""The decisions of a plan in terms that training runtimes share: degrees, stages, schedule, microbatches, recompute.
 
 A recipe is what a plan and its graph say, before any runtime is asked what it can take. Paths of modules are those of
 the user's model.
 
 From a plan and the graph of its job to a recipe.
 
-Runtimes cut between modules, a plan between operations. A *unit* is what they call a layer: the outermost module with a
-number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that a cut goes through is counted
-to the segment that has most of its work.
+Runtimes split between modules, a plan between operations. A *unit* is what they call a layer: the outermost module with
+a number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that is split counts to the
+segment that has most of its work.
 
-From the division of a transformer over a machine to a recipe.
+From the parallel degrees of a transformer on a machine to a recipe.
 
 Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
 the loss with the last. Its file holds more, for people to read: what the recipe takes is `_Decided`.
@@ -32,7 +32,7 @@ from trimaran.program.plan import DIVISION_VERSION, Plan
 from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
-"""Which activations are computed again: none, what the runtime finds cheap, or whole layers."""
+"""Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
 
 Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
@@ -44,7 +44,7 @@ class Stage:
     Attributes:
         modules: paths of the outermost modules that lie in it, in order of execution
         layers: how many of them are repeated layers, such as transformer blocks
-        split: paths of modules that the cut before or after it goes through
+        split: paths of modules that the boundary before or after it splits
     """
 
     modules: tuple[str, ...]
@@ -107,7 +107,7 @@ class Exported:
         text: content of the file
         sections: the same as values, by section of the runtime's configuration
         next: what to do with the file
-        lost: what the plan says and the runtime cannot be told, or is told in other words
+        lost: settings of the plan that cannot be exported, or are written in other words
     """
 
     target: str
@@ -120,7 +120,7 @@ class Exported:
 
 
 def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) -> Recipe:
-    """What the plan of a job says, in the words of other runtimes.
+    """The recipe of a plan.
 
     Args:
         plan: what was decided
@@ -172,13 +172,13 @@ def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
             if unit:
                 found = work.setdefault(unit, {})
                 found[number] = found.get(number, 0.0) + op.flops.at(1) + op.backward_flops.at(1)
-    home = {unit: max(found, key=found.__getitem__) for unit, found in work.items()}
+    owner = {unit: max(found, key=found.__getitem__) for unit, found in work.items()}
     lists = Counter(unit.rpartition(".")[0] for unit in work if unit.rpartition(".")[2].isdigit())
     repeated = lists.most_common(1)[0][0] if lists else None
     return tuple(
         Stage(
-            modules=tuple(unit for unit in work if home[unit] == number),
-            layers=sum(_is_layer(unit, repeated) for unit in work if home[unit] == number),
+            modules=tuple(unit for unit in work if owner[unit] == number),
+            layers=sum(_is_layer(unit, repeated) for unit in work if owner[unit] == number),
             split=tuple(unit for unit, found in work.items() if number in found and len(found) > 1),
         )
         for number in range(len(parts))
@@ -230,7 +230,7 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
     if strategy.shards and strategy.tp == 1:
         yield "the classifier sharded over the replicas: the file keeps it whole on each, with its gradients exchanged"
     if strategy.sync == "p2p" and strategy.dp > 1:
-        yield "homes of gradient buckets (p2p): the file all-reduces"
+        yield "owners of gradient buckets (p2p): the file all-reduces"
     if strategy.sync == "hierarchical":
         yield "sums within nodes and then across them (hierarchical): the file all-reduces, and NCCL chooses how"
     if strategy.compression is not None:
@@ -251,7 +251,7 @@ _PRECISIONS: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
-    """What a file of a division says that a recipe takes.
+    """The settings that a recipe takes from a plan of parallel degrees.
 
     Attributes:
         job: reference of the network
@@ -270,8 +270,8 @@ class _Decided:
     precision: str
 
 
-def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
-    """What the file of a division says, in the words of other runtimes.
+def recipe_of_degrees_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
+    """The recipe of a plan file with parallel degrees.
 
     Args:
         plain: the object of the file
@@ -286,8 +286,8 @@ def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
     check_version(plain, DIVISION_VERSION, source=source)
     names = [field.name for field in dataclasses.fields(_Decided)]
     decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
-    division = decided.division
-    _check_parts(division, decided.layers, source=source)
+    degrees = decided.division
+    _check_parts(degrees, decided.layers, source=source)
     if decided.precision not in _PRECISIONS:
         raise InputError(
             f'{source}: precision is "{decided.precision}", known are {", ".join(_PRECISIONS)}',
@@ -295,8 +295,8 @@ def recipe_of_division_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
             source=source,
             precision=decided.precision,
         )
-    recipe = recipe_of_division(
-        division,
+    recipe = recipe_of_degrees(
+        degrees,
         job=decided.job,
         layers=decided.layers,
         global_batch_size=decided.global_batch_size,
@@ -320,31 +320,31 @@ _NAMES_OF_VERSION_1 = {
 _STAGES_OF_VERSION_1 = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 
 
-def _of_version_1(division: object) -> object:
+def _of_version_1(degrees: object) -> object:
     """Degrees as version 1 of the file names them, in today's names; whatever else stays, to be refused."""
-    if not isinstance(division, dict):
-        return division
-    found = {_NAMES_OF_VERSION_1.get(name, name): value for name, value in division.items()}
+    if not isinstance(degrees, dict):
+        return degrees
+    found = {_NAMES_OF_VERSION_1.get(name, name): value for name, value in degrees.items()}
     if isinstance(found.get("zero"), str):
         found["zero"] = _STAGES_OF_VERSION_1.get(found["zero"], found["zero"])
     return found
 
 
-def _check_parts(division: Division, layers: int, *, source: str) -> None:
-    wanted = division.pp * division.chunks
-    if division.parts and (len(division.parts) != wanted or sum(division.parts) != layers):
+def _check_parts(degrees: Division, layers: int, *, source: str) -> None:
+    wanted = degrees.pp * degrees.chunks
+    if degrees.parts and (len(degrees.parts) != wanted or sum(degrees.parts) != layers):
         raise InputError(
-            f"{source}: $.division.parts has {len(division.parts)} parts with {sum(division.parts)} layers in all, "
-            f"{format_count(division.pp, 'stage')} of {format_count(division.chunks, 'part')} want {wanted} with "
+            f"{source}: $.division.parts has {len(degrees.parts)} parts with {sum(degrees.parts)} layers in all, "
+            f"{format_count(degrees.pp, 'stage')} of {format_count(degrees.chunks, 'part')} want {wanted} with "
             f"{layers}",
             code="export.wrong-layer-count",
             source=source,
-            parts=division.parts,
+            parts=degrees.parts,
         )
 
 
-def recipe_of_division(
-    division: Division,
+def recipe_of_degrees(
+    degrees: Division,
     *,
     job: str,
     layers: int,
@@ -352,40 +352,40 @@ def recipe_of_division(
     sequence_length: int | None,
     precision: Precision,
 ) -> Recipe:
-    """What a division says, in the words of other runtimes.
+    """The recipe of parallel degrees.
 
     Args:
-        division: degrees and stages
+        degrees: parallel degrees and stages
         job: reference of the network
         layers: of the whole stack
         global_batch_size: sequences of one update
         sequence_length: tokens of a sequence
         precision: in which is computed
     """
-    parts = division.parts or _even(layers, division.pp * division.chunks)
+    parts = degrees.parts or _even(layers, degrees.pp * degrees.chunks)
     recompute: Recompute = "none"
-    if "layers" in division.recomputed:
+    if "layers" in degrees.recomputed:
         recompute = "full"
-    elif division.recomputed & _SELECTIVE:
+    elif degrees.recomputed & _SELECTIVE:
         recompute = "selective"
     return Recipe(
         job=job,
-        dp=division.dp,
-        tp=division.tp,
-        pp=division.pp,
-        cp=division.cp,
-        chunks=division.chunks,
-        schedule="interleaved" if division.chunks > 1 else "1f1b",
-        zero=division.zero,
-        sequence_parallel=division.sequence_parallel,
-        stages=tuple(Stage(modules=(), layers=count) for count in parts) if division.pp > 1 else (),
-        microbatch_size=division.microbatch,
-        microbatches=division.microbatches,
+        dp=degrees.dp,
+        tp=degrees.tp,
+        pp=degrees.pp,
+        cp=degrees.cp,
+        chunks=degrees.chunks,
+        schedule="interleaved" if degrees.chunks > 1 else "1f1b",
+        zero=degrees.zero,
+        sequence_parallel=degrees.sequence_parallel,
+        stages=tuple(Stage(modules=(), layers=count) for count in parts) if degrees.pp > 1 else (),
+        microbatch_size=degrees.microbatch,
+        microbatches=degrees.microbatches,
         global_batch_size=global_batch_size,
         sequence_length=sequence_length,
         precision=precision,
         recompute=recompute,
-        beyond=tuple(_beyond_of_degrees(division)),
+        beyond=tuple(_beyond_of_degrees(degrees)),
     )
 
 
@@ -393,8 +393,8 @@ def _even(layers: int, parts: int) -> tuple[int, ...]:
     return tuple(layers // parts + (part < layers % parts) for part in range(parts))
 
 
-def _beyond_of_degrees(division: Division) -> Iterator[str]:
-    if division.ep > 1:
-        yield f"experts over {division.ep} ranks: set the target's expert-parallel degree yourself"
-    if len(division.recomputed) > 1:
-        yield f"recompute of {', '.join(sorted(division.recomputed))}: the file names one kind"
+def _beyond_of_degrees(degrees: Division) -> Iterator[str]:
+    if degrees.ep > 1:
+        yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
+    if len(degrees.recomputed) > 1:
+        yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names one kind"

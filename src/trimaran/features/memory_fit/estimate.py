@@ -1,18 +1,16 @@
-"""From a job and a device that need not be here to what the job's step needs, and what a plan makes of it.
+"""From a job and a device of the catalog to what the job's step needs, and what a memory plan makes of it.
 
 The step is traced on meta tensors, so neither the device nor the memory nor the data are needed. Its operations are
-priced by the kernel model, as every step on a device of the catalog is. Then: live bytes with everything kept, the
-floor, the plan and the limit of its time, the policies of the vDNN paper beside it, and the largest batch. Below the
-floor, modules run in parts of the batch: then the plan, the floor and the limit are of the step in parts, all else is
-of the whole one.
+priced by the kernel model, as every step on a device of the catalog is. Then: live bytes without a plan, the minimum
+memory, the plan, the lower bound on its time, the policies of the vDNN paper, and the largest batch. With a budget below
+the minimum memory, modules run in parts of the batch: the plan, the minimum memory and the lower bound are then of the
+step in parts, all else is of the whole one.
 
 A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.
 
-What was found of a job's step, whole and as planned, and the figures of a report from it.
-
-Where modules run in parts of the batch there are two steps. The whole one is what the job does by itself: everything
-kept, weights, the paper's policies. The planned one runs in parts: the plan, its floor and its limit. Slowdowns are all
-against the whole one with memory without end.
+Where modules run in parts of the batch there are two steps. The whole one is what the job does by itself: no offload or
+recompute, weights, the paper's policies. The planned one runs in parts: the plan, its minimum memory and its lower
+bound. Slowdowns are all against the whole one with unlimited memory.
 """
 
 from collections.abc import Mapping
@@ -26,7 +24,7 @@ from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.figures import (
     Simulated,
     all_figures,
-    decides,
+    bottleneck,
     holders,
     live_curve,
     ours,
@@ -124,12 +122,12 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
         gradient_bytes=gradients,
         kept_s=whole.costs.compute_s,
         keep=usage(whole.trace, whole.kept, whole.costs),
-        floor_bytes=least.nbytes,
-        floor_at=place(planned.trace, least.moment),
-        floor_held_by=holders(planned.trace, [holder.storage for holder in least.holders]),
-        bound_s=bound.step_time_s,
-        offload_bound_s=bound.offload_s,
-        decides=decides(
+        minimum_memory_bytes=least.nbytes,
+        minimum_at=place(planned.trace, least.moment),
+        minimum_held_by=holders(planned.trace, [holder.storage for holder in least.holders]),
+        lower_bound_s=bound.step_time_s,
+        offload_lower_bound_s=bound.offload_s,
+        bottleneck=bottleneck(
             found.shown,
             bound.offload_s,
             budget_bytes=budget_bytes,
@@ -145,7 +143,7 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
 
 
 def _again(found: Found) -> str:
-    """What the second forward of modules in parts costs, in words."""
+    """The cost of the second forward of modules in parts, in words."""
     if found.split is None:
         return ""
     share = found.planned.costs.compute_s / found.whole.costs.compute_s - 1
@@ -158,20 +156,20 @@ def _split_figures(found: Found) -> SplitFigures | None:
     return SplitFigures(
         name=found.split.name,
         written=written(found.split),
-        whole_floor_bytes=floor(found.whole.trace).nbytes,
+        whole_minimum_bytes=floor(found.whole.trace).nbytes,
         kept_s=found.planned.costs.compute_s,
         keep_peak_bytes=found.planned.kept.peak,
     )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A budget below the floor of a job's step: refused, with what holds the floor and the ways out
+# A budget below the minimum memory of a job's step: refused, with what needs that memory and what would help
 
 
 _NEAR = 4  # samples from which to look for the largest batch below a floor
 
 
-def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
+def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
     """The refusal.
 
     Args:
@@ -189,7 +187,7 @@ def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: P
     named = None if found is None else written(found.split)
     if found is not None:
         least_split = format_bytes(found.floor.nbytes)
-        ways.insert(0, f"--split {named}, with which the floor is {least_split}")
+        ways.insert(0, f"--split {named}, with which the minimum memory is {least_split}")
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
     return InfeasibleError(
@@ -197,7 +195,7 @@ def below_floor(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: P
         f"What would help: {'; '.join(ways)}",
         code="memory.nothing-fits",
         budget_bytes=budget_bytes,
-        floor_bytes=least.nbytes,
+        minimum_memory_bytes=least.nbytes,
         largest_batch=fewer,
         split=named,
     )
@@ -219,7 +217,7 @@ class MemoryRequest:
         slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
         largest_batch: whether to look for it
         split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
-            below the floor, the fastest that helps; "none": none
+            below the minimum memory, the fastest that helps; "none": none
         sharing: devices that share a link to the host, this one included
     """
 
@@ -256,7 +254,7 @@ def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Prog
 
     Raises:
         InputError: the job, the device, the budget or the precision is wrong
-        InfeasibleError: the budget is below the floor
+        InfeasibleError: the budget is below the minimum memory
     """
     device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
     job = source.make()
@@ -296,7 +294,7 @@ def _plan(
     planned = whole if in_parts is None else in_parts.step(samples)
     if budget_bytes < floor(planned.trace).nbytes:
         searched = request.split == AUTO and request.policy == OURS
-        raise below_floor(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+        raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
     found = Found(
         whole=whole,
         planned=planned,

@@ -1,23 +1,20 @@
 """Which modules of a job run in parts of the batch: those that were asked for, or those that make a budget possible.
 
-Where a budget is below the floor of the whole step, the split is sought whose planned step is fastest on the device.
-The policies of the vDNN paper know no split, so for them there is none.
+Where a budget is below the minimum memory of the whole step, the split is sought whose planned step is fastest on the
+device. The policies of the vDNN paper know no split, so for them there is none.
 
-Finds which modules to run in parts of the batch, where a budget is below the floor of every plan.
-
-The floor is one operation's own tensors. Of what runs around it, a range of neighbouring children of an `nn.Sequential`
-can take the batch in parts; the price is one more forward of that range. Sought among the ranges that hold every child
-whose operations need more than the budget, the shortest first:
+The minimum memory is that of one operation's tensors. Around it, a range of neighbouring children of an `nn.Sequential`
+can take the batch in parts; the price is one more forward of that range. Candidates are the ranges that hold every
+child whose operations need more than the budget, the shortest first:
 
     needed     ▁▃███▇▅▃▂▁ ...           budget  ─────────
     children   0 1 2 3 4 5 6                      children 1 to 4 need more: ranges 1-4, 0-4, 1-5, 0-5, ...
 
-Ranges that begin with a module that works in place come last: what they take has to be copied first, as others hold it.
+Ranges that begin with a module that works in place come last: their input has to be copied first, as others hold it.
 
-What a candidate needs is not estimated. Its step is traced on meta tensors, the modules really run in parts, and the
-floor of that trace decides. Of a range, the fewest parts that fit are a candidate, and the next number: with more room
-a plan may be cheaper. Of some candidates the fastest is taken. How many are looked at is a number of traces; only where
-that takes too long, the clock ends it.
+A candidate's memory is not estimated. Its step is traced on meta tensors, with the modules in parts, and the minimum
+memory of that trace counts. Of a range, the fewest parts that fit are a candidate, and the next number: with more room
+a plan may be cheaper. The fastest candidate is taken. The search ends after a number of traces, or after a time limit.
 """
 
 import math
@@ -44,7 +41,7 @@ LIMIT_S = 8.0
 
 # Traces after which one takes what was found; before anything was found, one goes on.
 _TRACES = 8
-# More parts that bring the floor down by less than this are not worth trying still more.
+# Where more parts lower the minimum memory by less than this, still more are not tried.
 _LEAST_GAIN = 0.01
 
 TraceSplit = Callable[[Split], StepTrace]
@@ -103,12 +100,12 @@ def search_split(
         model: for its sequential modules
         trace: of the step without a split
         trace_split: traces it with one
-        budget_bytes: that the floor must not exceed [bytes]
+        budget_bytes: that the minimum memory must not exceed [bytes]
         prices: of steps that fit; the cheapest is taken
         limit_s: no other candidate is tried after this time [s]
 
     Returns:
-        The split; None where the budget is not below the floor, or nothing was found.
+        The split; None where the budget is not below the minimum memory, or nothing was found.
     """
     if floor(trace).nbytes <= budget_bytes:
         return None
@@ -205,7 +202,7 @@ def choose_split(steps: PricedSteps, asked: str, *, policy: str, budget_bytes: i
         steps: of the job, whole
         asked: such as "features:0-4:2"; "auto": what makes the budget possible; "none": none
         policy: whose plan it is for
-        budget_bytes: that the floor must stay within [bytes]
+        budget_bytes: that the minimum memory must stay within [bytes]
         samples: of the step
 
     Returns:
@@ -235,7 +232,7 @@ def find_job_split(steps: PricedSteps, *, budget_bytes: int, samples: int) -> Fo
 
     Args:
         steps: of the job, whole
-        budget_bytes: that the floor must stay within [bytes]
+        budget_bytes: that the minimum memory must stay within [bytes]
         samples: of the step
     """
     tracer = steps.tracer

@@ -297,7 +297,7 @@ def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ..
 
     Args:
         tensors: of any kind; those that are not strided count as 0
-        sampled: at most so many elements of each; None: all
+        sampled: most elements of each that count; None: all
     """
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:

@@ -14,7 +14,7 @@ The run directory: everything about one run, in files that outlive it.
       model.safetensors  the plain state_dict of the user's model
       logs/rank0.log     what each rank printed
 
-Files are written whole or not at all: beside their place first, then renamed. `metrics.jsonl` grows line by line.
+Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
 import json
@@ -190,12 +190,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What a rank brings home; only rank 0's is full.
+    """Result of a rank; only rank 0's is full.
 
     Attributes:
         epochs: figures of each
         timeline: what happened when, on all ranks
-        memory: what the memory plan did; None where everything was kept
+        memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
@@ -232,7 +232,7 @@ def train_rank(
         run: run directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
-        verify: compare so many of the first steps with one process
+        verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
     """
     from trimaran.features.training.session import Session

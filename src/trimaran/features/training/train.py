@@ -1,4 +1,4 @@
-"""Train a job by its plan on local ranks, and set what happened beside what was predicted.
+"""Train a job by its plan on local ranks, and compare the run with its prediction.
 
 parent                                    each rank
 ──────                                    ─────────
@@ -49,7 +49,7 @@ class Trained:
         epochs: figures of each
         comparison: predicted against measured; None where no step was run
         report: what `report.json` holds
-        memory: what rank 0's memory plan did; None where everything was kept
+        memory: what rank 0's memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
@@ -82,12 +82,12 @@ def train_planned(
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
-        verify: run so many of the first steps as one process too, and compare
+        verify: number of first steps to run as one process too, and compare
         progress: told of every step
 
     Raises:
         ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch

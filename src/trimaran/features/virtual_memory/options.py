@@ -16,7 +16,7 @@ MOST_PLANS = 8
 MOST_TIGHTENED = 4
 SETTLING_STEPS = 3
 VERIFY_EVERY = 64
-"""Every so many flights of a plan, its recipes are compared with the real bytes again."""
+"""Passes of a plan after which its recipes are compared with the real bytes again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class Options:
         smallest_bytes: smaller storages are kept [bytes]
         limit_s: most time for planning [s]
         on_violation: what to do when a GPU held more than the budget: plan again with less, or only note it
-        enforce: whether a GPU's allocator is held to the budget
+        enforce: whether a GPU's allocator is limited to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
-        optimizer_state: where it lives; "auto": on the host where no plan keeps the budget else
-        recompute: whether storages may be made again; otherwise they are moved only
+        optimizer_state: where it lives; "auto": on the host where otherwise no plan keeps the budget
+        recompute: whether storages may be recomputed; otherwise they are moved only
     """
 
     budget: Budget

@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.features.export import export_plan
 from trimaran.features.export.megatron import to_megatron
-from trimaran.features.export.recipe import recipe_of_division
+from trimaran.features.export.recipe import recipe_of_degrees
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
@@ -24,7 +24,7 @@ def test_uneven_parts_are_kept() -> None:
     division = builders.division(
         tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
     )
-    recipe = recipe_of_division(division, layers=8, **FIGURES)
+    recipe = recipe_of_degrees(division, layers=8, **FIGURES)
     assert recipe.devices == division.devices == 64
     model = to_megatron(recipe).sections["model"]
     assert model["pipeline_model_parallel_layout"] == "Et|t*3|t*3|tL"
@@ -38,15 +38,15 @@ def test_uneven_parts_are_kept() -> None:
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
-    recipe = recipe_of_division(builders.division(pipeline=4), layers=10, **FIGURES)
+    recipe = recipe_of_degrees(builders.division(pipeline=4), layers=10, **FIGURES)
     assert [stage.layers for stage in recipe.stages] == [3, 3, 2, 2]
 
 
 def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     division = builders.division(data=8, sharding="parameters", recomputed=frozenset({"layers"}))
-    recipe = recipe_of_division(division, layers=8, **FIGURES)
+    recipe = recipe_of_degrees(division, layers=8, **FIGURES)
     assert (recipe.zero, recipe.recompute) == (3, "full")
-    recipe = recipe_of_division(builders.division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
+    recipe = recipe_of_degrees(builders.division(recomputed=frozenset({"attention"})), layers=8, **FIGURES)
     assert recipe.recompute == "selective"
     assert to_megatron(recipe).sections["model"]["recompute_granularity"] == "selective"
 
