@@ -2,8 +2,8 @@
 
 The step is traced on meta tensors, so neither the device nor the memory nor the data are needed. Its operations are
 priced by the kernel model, as every step on a device of the catalog is. Then: live bytes without a plan, the minimum
-memory, the plan, the lower bound on its time, the policies of the vDNN paper, and the largest batch. With a budget below
-the minimum memory, modules run in parts of the batch: the plan, the minimum memory and the lower bound are then of the
+memory, the plan, the lower bound on its time, the policies of the vDNN paper, and the largest batch. If the budget is
+below the minimum memory, modules run in parts of the batch: the plan, the minimum memory and the lower bound are of the
 step in parts, all else is of the whole one.
 
 A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.

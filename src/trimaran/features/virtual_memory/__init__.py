@@ -11,7 +11,7 @@ The first steps are recorded, then each step runs under a plan that keeps the pe
 saves is kept, offloaded to the host, or recomputed. Gradients are those of the plain loop, bit for bit.
 
 No plan keeps a budget below the minimum memory, which is what one operation needs. Modules that run in parts of the
-batch lower it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split as `trimaran memory` finds it.
+batch lower it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split of `trimaran memory`.
 """
 
 import threading
