@@ -26,16 +26,15 @@ if TYPE_CHECKING:
         check,
         collective_algorithms,
         collective_cost,
-        estimate_memory,
         explain,
-        find_crossover,
         plan,
-        predict_scaling,
     )
     from trimaran.base.timeline import Timeline
     from trimaran.features.check import Checked
+    from trimaran.features.crossover.find import find_crossover
     from trimaran.features.diagnose.observe import Watch, observe
-    from trimaran.features.memory_fit.estimate import MemoryStudy
+    from trimaran.features.memory_fit.estimate import MemoryStudy, estimate_memory
+    from trimaran.features.scaling import predict_scaling
     from trimaran.features.training.session import Session, init
     from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
     from trimaran.memory_hooks.microbatching import Split, splitting
@@ -119,11 +118,8 @@ _MODULES = {
         "check",
         "collective_algorithms",
         "collective_cost",
-        "estimate_memory",
         "explain",
-        "find_crossover",
         "plan",
-        "predict_scaling",
     ),
     "trimaran.base.timeline": ("Timeline",),
     "trimaran.features.check": ("Checked",),
@@ -131,7 +127,12 @@ _MODULES = {
         "Watch",
         "observe",
     ),
-    "trimaran.features.memory_fit.estimate": ("MemoryStudy",),
+    "trimaran.features.crossover.find": ("find_crossover",),
+    "trimaran.features.memory_fit.estimate": (
+        "MemoryStudy",
+        "estimate_memory",
+    ),
+    "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": (
         "Session",
         "init",

@@ -32,23 +32,22 @@ def crossover(
     """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
     with errors_reported(as_json=as_json):
         from trimaran.features.crossover.find import find_crossover
-        from trimaran.features.crossover.request import CrossoverRequest
-        from trimaran.planning.requests import parse_counts, parse_software
-        from trimaran.pricing.kernels.software import Software
+        from trimaran.planning.requests import parse_counts
         from trimaran.report.crossover import crossover_document
 
         check_plot(plot)
-        request = CrossoverRequest(
-            cluster=cluster,
-            devices=parse_counts(devices, what="devices"),
-            widths=parse_counts(widths, what="widths"),
-            curve=curve,
-            local_batch=local_batch,
-            precision=precision,
-            software=Software() if software is None else parse_software(software),
-        )
         with progress_shown() as progress:
-            found = find_crossover(job, request, progress=progress)
+            found = find_crossover(
+                job,
+                cluster=cluster,
+                devices=parse_counts(devices, what="devices"),
+                widths=parse_counts(widths, what="widths"),
+                curve=curve,
+                local_batch=local_batch,
+                precision=precision,
+                software=software,
+                progress=progress,
+            )
         if plot is not None:
             from trimaran.report.crossover import plot as draw
             from trimaran.report.svg import write_drawing

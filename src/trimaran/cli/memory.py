@@ -84,23 +84,24 @@ def memory(
 ) -> None:
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
-        from trimaran.features.memory_fit.estimate import MemoryRequest, estimate_memory
-        from trimaran.jobs.resolve import JobSource
+        from trimaran.features.memory_fit.estimate import estimate_memory
         from trimaran.report.memory import memory_document, storage_documents
         from trimaran.report.trace import write_memory_trace
 
-        request = MemoryRequest(
-            device=device,
-            budget=budget,
-            precision=precision,
-            policy=policy.value,
-            slowdown_limit=slowdown / 100,
-            largest_batch=largest_batch,
-            split=split,
-            sharing=sharing,
-        )
         with progress_shown() as progress:
-            study = estimate_memory(JobSource(reference=job, global_batch_size=batch), request, progress=progress)
+            study = estimate_memory(
+                job,
+                device=device,
+                batch=batch,
+                budget=budget,
+                precision=precision,
+                policy=policy.value,
+                slowdown_limit=slowdown / 100,
+                largest_batch=largest_batch,
+                split=split,
+                sharing=sharing,
+                progress=progress,
+            )
         found = study.estimate
         if trace is not None:
             write_memory_trace(trace, study.step)

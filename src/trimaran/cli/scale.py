@@ -65,27 +65,29 @@ def scale(
 ) -> None:
     """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
-        from trimaran.features.scaling import StudyRequest, study
-        from trimaran.planning.requests import check_spread, notes_of_syncs, parse_counts, parse_software, parse_syncs
+        from trimaran.features.scaling import predict_scaling
+        from trimaran.planning.requests import parse_counts
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
-        request = StudyRequest(
-            cluster=cluster,
-            devices=parse_counts(devices, what="devices"),
-            batches=parse_counts(global_batch or batch, what="batches"),
-            syncs=parse_syncs(sync),
-            mode="strong" if strong or global_batch is not None else "weak",
-            precision=precision,
-            software=None if software is None else parse_software(software),
-            measured=measured,
-            nccl_log=nccl_log,
-            kineto=kineto,
-            length_spread=check_spread(length_spread),
-            notes=notes_of_syncs(sync),
-        )
+        batches = parse_counts(global_batch or batch, what="batches")
+        is_strong = strong or global_batch is not None
         with progress_shown() as progress:
-            found = study(job, request, progress=progress)
+            found = predict_scaling(
+                job,
+                cluster=cluster,
+                devices=parse_counts(devices, what="devices"),
+                local_batch=None if is_strong else batches,
+                batch=batches if is_strong else None,
+                sync=sync,
+                precision=precision,
+                software=software,
+                measured=measured,
+                nccl_log=nccl_log,
+                kineto=kineto,
+                length_spread=length_spread,
+                progress=progress,
+            )
         if plot is not None:
             from trimaran.report.scaling import plot as draw
             from trimaran.report.svg import write_drawing

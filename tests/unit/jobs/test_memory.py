@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import builders
 from tests.raising import raises
 from torch import nn
 from torch.nn import functional
@@ -44,7 +43,7 @@ SOURCE = Source(reference="chain")
 
 
 def _study(**asked: object) -> MemoryStudy:
-    return estimate_memory(SOURCE, builders.memory_request(**asked))  # type: ignore[arg-type]
+    return estimate_memory(SOURCE, **{"device": "titan-x", "largest_batch": False} | asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +149,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
         _study(budget="10%", split="none")
     figures = caught.value.figures
     assert figures["budget_bytes"] < figures["minimum_memory_bytes"]  # type: ignore[operator]
-    floor = estimate_memory(
-        Source(reference="chain"),
-        builders.memory_request(),
-    ).estimate.minimum_memory_bytes
+    floor = _study().estimate.minimum_memory_bytes
     assert figures["minimum_memory_bytes"] == floor
 
 

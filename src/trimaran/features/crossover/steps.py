@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.features.crossover.request import CrossoverRequest
-from trimaran.machine.types import Machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess_cut, lack_of_memory, reassess
@@ -265,25 +263,6 @@ class Replicas:
 
     job: DataParallelJob
     _fits: dict[int, bool] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, reference: str, request: CrossoverRequest, machine: Machine) -> "Replicas":
-        """Those of a request.
-
-        Args:
-            reference: of the job
-            request: says precision and software
-            machine: with enough nodes
-        """
-        return cls(
-            DataParallelJob(
-                reference=reference,
-                machine=machine,
-                precision=request.precision,
-                software=request.software,
-                options=request.options,
-            )
-        )
 
     def is_even(self, devices: int) -> bool:
         """Whether each node that the devices take has the same number of them."""

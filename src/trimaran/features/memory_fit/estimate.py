@@ -16,6 +16,7 @@ bound. Slowdowns are all against the whole one with unlimited memory.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Literal
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
@@ -34,7 +35,7 @@ from trimaran.features.memory_fit.figures import (
     usage,
     weight_bytes,
 )
-from trimaran.features.memory_fit.largest_batch import at_any_batch, largest_batch, most_samples
+from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
 from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
@@ -204,33 +205,6 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
 _PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRequest:
-    """What is asked of a job's memory.
-
-    Attributes:
-        device: name in the catalog
-        budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
-            whole card
-        precision: one of `PRECISIONS`; None: the job's
-        policy: whose plan is shown: "ours", "none", "all", "conv" or "dyn"
-        slowdown_limit: most that a plan may cost for the largest batch, 0.1 for 10 %
-        largest_batch: whether to look for it
-        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
-            below the minimum memory, the fastest that helps; "none": none
-        sharing: devices that share a link to the host, this one included
-    """
-
-    device: str
-    budget: str | None = None
-    precision: str | None = None
-    policy: str = "ours"
-    slowdown_limit: float = 0.1
-    largest_batch: bool = True
-    split: str = AUTO
-    sharing: int = 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class MemoryStudy:
     """What was found.
@@ -244,56 +218,80 @@ class MemoryStudy:
     step: PlannedStep
 
 
-def estimate_memory(source: JobSource, request: MemoryRequest, *, progress: Progress = ignore_progress) -> MemoryStudy:
-    """Say what a job's step needs on a device, and what a plan makes of it.
+def estimate_memory(
+    job: str | JobSource,
+    *,
+    device: str,
+    batch: int | None = None,
+    budget: str | None = None,
+    precision: str | None = None,
+    policy: Literal["ours", "none", "all", "conv", "dyn"] = "ours",
+    slowdown_limit: float = 0.1,
+    largest_batch: bool = True,
+    split: str = "auto",
+    sharing: int = 1,
+    progress: Progress = ignore_progress,
+) -> MemoryStudy:
+    """Say what a step of a job needs on one device, and what a memory plan makes of it.
 
     Args:
-        source: where the job comes from
-        request: device, budget, precision
+        job: as for `trimaran.check`
+        device: name in the catalog, such as "v100"
+        batch: samples of a step; None: the job's
+        budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
+            whole card
+        precision: "float32", "tf32" or "bfloat16"; None: the job's
+        policy: whose memory plan is shown
+        slowdown_limit: most that a plan may cost for the largest batch: 0.1 for 10 % of the step
+        largest_batch: whether to look for it
+        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
+            below the minimum memory, the fastest that helps; "none": none
+        sharing: devices that share a link to the host, this one included
         progress: told what is being done
 
     Raises:
         InputError: the job, the device, the budget or the precision is wrong
         InfeasibleError: the budget is below the minimum memory
     """
-    device = sharing_device(find_device(request.device), HostPath(sharing=request.sharing))
-    job = source.make()
-    precision = _precision_of(job, request.precision, device)
-    samples = job.global_batch_size
+    catalog_device = sharing_device(find_device(device), HostPath(sharing=sharing))
+    source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
+    made = source.make()
+    precision = _precision_of(made, precision, catalog_device)
+    samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    steps = PricedSteps(tracer=JobTracer(job, precision=precision), device=device, precision=precision)
+    steps = PricedSteps(tracer=JobTracer(made, precision=precision), device=catalog_device, precision=precision)
     whole = steps.step(samples)
-    budget_bytes, card_bytes = _budget(request.budget, device, whole.kept)
+    budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
-    found, in_parts = _plan(steps, whole, request, budget_bytes, samples)
+    found, in_parts = _plan(steps, whole, asked=split, policy=policy, budget_bytes=budget_bytes, samples=samples)
     planned_s = perf_counter()
     batches: LargestBatch | None = None
-    if request.largest_batch:
+    if largest_batch:
         progress("looking for the largest batch", 0, 0)
         known = (samples, found.outcome.run.step_time_s / whole.costs.compute_s - 1.0)
-        batches = largest_batch(steps, in_parts, budget_bytes, slowdown_limit=request.slowdown_limit, known=known)
+        batches = find_largest_batch(steps, in_parts, budget_bytes, slowdown_limit=slowdown_limit, known=known)
     estimate = replace(
-        estimate_of(job, device, precision, found),
+        estimate_of(made, catalog_device, precision, found),
         card_bytes=card_bytes,
-        context_bytes=0 if card_bytes is None else device.memory.context_bytes,
+        context_bytes=0 if card_bytes is None else catalog_device.memory.context_bytes,
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
     )
-    return MemoryStudy(estimate=estimate, step=found.shown_step(f"{job.name}, batch {samples}"))
+    return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
 
 
 def _plan(
-    steps: PricedSteps, whole: PricedStep, request: MemoryRequest, budget_bytes: int, samples: int
+    steps: PricedSteps, whole: PricedStep, *, asked: str, policy: str, budget_bytes: int, samples: int
 ) -> tuple[Found, PricedSteps | None]:
     """The plans, and the steps in parts that ours is for; None where nothing is split."""
-    split = choose_split(steps, request.split, policy=request.policy, budget_bytes=budget_bytes, samples=samples)
+    split = choose_split(steps, asked, policy=policy, budget_bytes=budget_bytes, samples=samples)
     in_parts = None if split is None else steps.split(split)
     planned = whole if in_parts is None else in_parts.step(samples)
     if budget_bytes < floor(planned.trace).nbytes:
-        searched = request.split == AUTO and request.policy == OURS
+        searched = asked == AUTO and policy == OURS
         raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
     found = Found(
         whole=whole,
@@ -301,7 +299,7 @@ def _plan(
         split=split,
         outcome=plan_memory(planned.trace, planned.costs, budget_bytes=budget_bytes),
         papers=papers_policies(whole, budget_bytes),
-        policy=request.policy,
+        policy=policy,
         budget_bytes=budget_bytes,
     )
     return found, in_parts

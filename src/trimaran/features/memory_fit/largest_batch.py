@@ -239,7 +239,7 @@ def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> Tr
 _TRIAL_S = 2.0
 
 
-def largest_batch(
+def find_largest_batch(
     whole: PricedSteps,
     in_parts: PricedSteps | None,
     budget_bytes: int,

@@ -7,6 +7,7 @@ from trimaran.features.crossover.candidates import free_options, local_batches, 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Simulated
 
@@ -20,7 +21,7 @@ def plan(batch: int, devices: int, pins: Pins) -> Simulated:
 
 @pytest.fixture(scope="module")
 def replicas() -> Replicas:
-    return Replicas.of("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
+    return Replicas(DataParallelJob(reference="resnet18", machine=find_machine(NODE)))
 
 
 @pytest.fixture(scope="module")
