@@ -134,7 +134,7 @@ class _Run:
     def step(self) -> Any:
         training = self._training
         training.optimizer.zero_grad(set_to_none=True)
-        self._executor.flight(verify=self._verify)
+        self._executor.begin_forward(verify=self._verify)
         with self._executor.hooks():
             loss = training.finish(training.forward())
         self._last = self._executor.finish_step()

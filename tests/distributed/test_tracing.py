@@ -7,7 +7,7 @@ from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import detect_processor
 from trimaran.measure.tracing import trace_steps
-from trimaran.memory import floor
+from trimaran.memory import minimum_memory
 from trimaran.planner.candidates import squeeze
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import live_bytes
@@ -25,6 +25,6 @@ def test_each_size_is_traced_with_its_update_and_can_be_squeezed() -> None:
         assert step.costs.compute_s > 0
         assert step.hooks.cores == detect_processor().cores
         peaks[size] = live_bytes(step.trace, KEEP_ALL).peak
-        budget = (floor(step.trace).nbytes + peaks[size]) // 2
+        budget = (minimum_memory(step.trace).nbytes + peaks[size]) // 2
         assert squeeze(builders.strategy(memory_bytes=budget), step).peak_bytes <= budget
     assert peaks[16] < peaks[64]

@@ -73,7 +73,7 @@ def test_gradients_are_those_of_plain_autograd_and_the_peak_is_lower(rule: str) 
         executor = MemoryExecutor(recorder.recording, plan, engine, arena)
         for verify in (True, False, False):
             model.load_state_dict(start)
-            executor.flight(verify=verify)
+            executor.begin_forward(verify=verify)
             with Accountant(DEVICE) as accountant, executor.hooks():
                 step()
             done = executor.finish_step(accountant.peak_bytes)

@@ -9,7 +9,7 @@ from tests import builders
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives import algorithms, collective_cost
-from trimaran.pricing.collectives.closed_forms import OPERATIONS, ring_time
+from trimaran.pricing.collectives.formulas import OPERATIONS, ring_time
 from trimaran.pricing.collectives.groups import Group
 from trimaran.pricing.collectives.measured_curves import GRID
 from trimaran.pricing.collectives.physics import constants, prior_time

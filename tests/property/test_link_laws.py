@@ -15,7 +15,7 @@ from trimaran.pricing.closed_form.shapes import gpt_shape
 from trimaran.pricing.closed_form.stage_work import step_constants
 from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
 from trimaran.pricing.collectives.algorithms import crossing_cost
-from trimaran.pricing.collectives.closed_forms import OPERATIONS
+from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
 
 FABRICS = ("ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.memory.traces import residual
 
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import floor, lower_bound, plan_memory
+from trimaran.memory import lower_bound, minimum_memory, plan_memory
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.memory.schedule import build_plan, schedule, step_time
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
@@ -88,7 +88,7 @@ def test_a_schedule_keeps_what_it_says(case: Case, share: float, draws: int) -> 
     trace = case.trace
     costs = case.costs(trace)
     problem = memory_problem(trace, costs)
-    least, peak = floor(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
     budget = least + round(share * (peak - least))
     plan, time_s, excess = any_plan(problem, budget, random.Random(draws))
     run, live = simulate_memory(trace, plan, costs), live_bytes(trace, plan)
@@ -107,7 +107,7 @@ def test_no_plan_needs_less_than_the_floor_or_beats_the_bound(case: Case, draws:
     trace = case.trace
     costs = case.costs(trace)
     problem = memory_problem(trace, costs)
-    least = floor(trace)
+    least = minimum_memory(trace)
     plan, _, _ = any_plan(problem, least.nbytes, random.Random(draws))
     live = live_bytes(trace, plan)
     assert (live.at[least.moment]) >= least.nbytes
@@ -125,7 +125,7 @@ def test_a_plan_fits_at_every_moment_and_is_the_same_each_time(case: Case, share
     trace = case.trace
     costs = case.costs(trace)
     kept = live_bytes(trace, KEEP_ALL)
-    least = floor(trace).nbytes
+    least = minimum_memory(trace).nbytes
     budget = least + round(share * (kept.peak - least))
     first = plan_memory(trace, costs, budget_bytes=budget, smallest_bytes=0)
     assert np.all(first.live.at <= budget)
@@ -140,7 +140,7 @@ def test_a_plan_fits_at_every_moment_and_is_the_same_each_time(case: Case, share
 def test_more_memory_is_not_slower(case: Case, share: float) -> None:
     trace = case.trace
     costs = case.costs(trace)
-    least, peak = floor(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
     small = least + round(share * (peak - least))
     large = small + (peak - small) // 4
     tight = plan_memory(trace, costs, budget_bytes=small, smallest_bytes=0)

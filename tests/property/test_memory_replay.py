@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace, Tick, TraceOp, TraceStorage
-from trimaran.memory import floor, plan_memory
+from trimaran.memory import minimum_memory, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.gpt import Gpt2
@@ -170,7 +170,7 @@ def test_plans_of_the_planner(draw: random.Random) -> None:
     """At a budget between the floor and the peak of keeping everything; what was promised is kept."""
     trace = with_scratch(random_chain(draw, skips=True), draw)
     costs = random_costs(trace, draw)
-    least, most = floor(trace).nbytes, replay(trace, KEEP_ALL, rates(costs)).peak_bytes
+    least, most = minimum_memory(trace).nbytes, replay(trace, KEEP_ALL, rates(costs)).peak_bytes
     budget_bytes = draw.randint(least, most)
     outcome = plan_memory(trace, costs, budget_bytes=budget_bytes, smallest_bytes=0)
     found, _ = agree(trace, outcome.plan, costs)
@@ -221,7 +221,7 @@ def test_plans_for_real_networks(name: str) -> None:
         source="rates of a small card",
     )
     keep, _ = agree(trace, KEEP_ALL, costs)
-    least_bytes = floor(trace).nbytes
+    least_bytes = minimum_memory(trace).nbytes
     for share in (0.9, 0.7, 0.5):
         budget_bytes = max(int(share * keep.peak_bytes), int(1.02 * least_bytes))
         outcome = plan_memory(trace, costs, budget_bytes=budget_bytes, smallest_bytes=0, limit_s=1.5)

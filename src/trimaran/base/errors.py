@@ -14,6 +14,8 @@ and the figures: `raise InputError("...", code="strategy.batch-not-divisible", b
 that is raised without a code has the one of its class, such as `input`.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -82,3 +84,26 @@ class CorruptDataError(TrimaranError):
 
     exit_code = 6
     default_code = "corrupt-data"
+
+
+_FEW = 30
+"""Names that a message may list."""
+
+
+def did_you_mean(word: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """The end of a sentence that names the nearest known word, or all of them where none is near and they are few.
+
+    Args:
+        word: that is not known
+        known: words
+        also: words that are known too and are not listed
+
+    Example:
+        >>> did_you_mean("memmory", ["memory", "name"]), did_you_mean("colour", ["memory", "name"])
+        ('; did you mean "memory"?', '; known: memory, name')
+    """
+    words = list(known)
+    near = difflib.get_close_matches(word, [*words, *also], n=1)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    return f"; known: {', '.join(words)}" if 0 < len(words) <= _FEW else ""

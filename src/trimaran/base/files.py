@@ -12,8 +12,26 @@ from typing import Any
 from trimaran.base.errors import EnvironmentProblem
 
 
+def put_in_place(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part of it.
+
+    Args:
+        path: where; an existing file is replaced
+        content: of the file
+
+    Raises:
+        OSError: it cannot be written there
+    """
+    with _unfinished(path) as unfinished:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file that the user asked for, as `put_in_place` does.
 
     Args:
         path: where; an existing file is replaced
@@ -22,9 +40,8 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _unfinished(path) as unfinished:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
+    with _reported(path):
+        put_in_place(path, content)
 
 
 def check_writable(path: Path) -> None:
@@ -36,7 +53,7 @@ def check_writable(path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _unfinished(path) as unfinished:
+    with _reported(path), _unfinished(path) as unfinished:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         unfinished.write_bytes(b"")
@@ -44,17 +61,23 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _unfinished(path: Path) -> Iterator[Path]:
-    """A name beside a file, for what is not whole yet; nothing is left under it."""
+    """A name in the folder of a file, for content that is not complete yet; no file of that name remains."""
     unfinished = path.parent / f".{path.name}.{os.getpid()}"
     try:
         yield unfinished
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise EnvironmentProblem(
             f"{path} cannot be written: {error.strerror}", code="report.unwritable", path=str(path)
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:

@@ -155,17 +155,17 @@ def load_images(*, train: bool, size: int = LARGE) -> Dataset[tuple[torch.Tensor
 
 
 def accuracy(scores: torch.Tensor, classes: torch.Tensor) -> float:
-    """Share of samples whose best class is the right one.
+    """Share of samples, or of characters, whose best class is the right one.
 
     Args:
-        scores: [batch, classes]
-        classes: [batch]
+        scores: [batch, classes] or [batch, length, classes]
+        classes: [batch] or [batch, length]
 
     Example:
         >>> accuracy(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))
         0.5
     """
-    return (scores.argmax(dim=1) == classes).double().mean().item()
+    return (scores.argmax(dim=-1) == classes).double().mean().item()
 
 
 def _adamw(parameters: Iterable[nn.Parameter], *, rate: float) -> torch.optim.Optimizer:
@@ -211,7 +211,7 @@ def _text_job(name: str, model: Callable[[], nn.Module], *, rate: float) -> Job:
         optimizer=make_optimizer,
         dataset=functools.partial(text.load_windows, train=True),
         evaluation_dataset=functools.partial(text.load_windows, train=False),
-        metric=text.accuracy,
+        metric=accuracy,
         lr_schedule=functools.partial(warm_up_then_cosine, warm_up=50, updates=UPDATES),
         global_batch_size=TEXT_BATCH,
         epochs=EPOCHS,

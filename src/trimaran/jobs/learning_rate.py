@@ -106,39 +106,6 @@ def rule_seen_from(rule: str, folder: Path, *, relative: bool) -> str:
     return f"{found}:{name}"
 
 
-def named_factor(rule: str, ratio: float) -> float:
-    """What a rule multiplies the learning rate by.
-
-    Args:
-        rule: "linear", "sqrt" or "constant"
-        ratio: the batch over the one at which the job's own rate holds
-
-    Raises:
-        InputError: no such rule, or a ratio that is not positive
-
-    Source:
-        linear: Goyal et al., arXiv 1706.02677, section 2.1, for stochastic gradient descent. sqrt: Malladi et al.,
-        arXiv 2205.10330, for Adam and RMSprop.
-
-    Example:
-        >>> named_factor("linear", 4.0), named_factor("sqrt", 4.0), named_factor("constant", 4.0)
-        (4.0, 2.0, 1.0)
-    """
-    if not ratio > 0:
-        raise InputError(f"the ratio of two batches must be positive, got {ratio}", ratio=ratio)
-    if rule == "linear":
-        return ratio
-    if rule == "sqrt":
-        return math.sqrt(ratio)
-    if rule == "constant":
-        return 1.0
-    raise InputError(
-        f'no learning-rate rule "{rule}": one of {", ".join(RULES)}, or file.py:function',
-        code="recipe.unknown-rule",
-        rule=rule,
-    )
-
-
 def follow_recipe(job: Job, recipe: Recipe) -> Job:
     """The job as a recipe trains it at the batch that it has.
 
@@ -212,21 +179,34 @@ def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float
 
 
 def rate_factor(rule: str, ratio: float) -> float:
-    """What a rule multiplies the learning rate by.
+    """Factor by which a rule multiplies the learning rate.
 
     Args:
-        rule: a name, or "file.py:function"; the function takes the ratio and gives the factor
+        rule: "linear", "sqrt" or "constant", or "file.py:function"; the function takes the ratio and returns the factor
         ratio: the batch over the one at which the job's own rates hold
 
     Raises:
-        InputError: no such rule, file or function; the function raises, or gives no positive number
+        InputError: a ratio that is not positive; no such rule, file or function; the function raises, or returns no
+            positive number
+
+    Source:
+        linear: Goyal et al., arXiv 1706.02677, section 2.1, for stochastic gradient descent. sqrt: Malladi et al.,
+        arXiv 2205.10330, for Adam and RMSprop.
 
     Example:
-        >>> rate_factor("sqrt", 4.0)
-        2.0
+        >>> rate_factor("linear", 4.0), rate_factor("sqrt", 4.0), rate_factor("constant", 4.0)
+        (4.0, 2.0, 1.0)
     """
+    if not ratio > 0:
+        raise InputError(f"the ratio of two batches must be positive, got {ratio}", ratio=ratio)
+    if rule in RULES:
+        return {"linear": ratio, "sqrt": math.sqrt(ratio), "constant": 1.0}[rule]
     if ".py" not in rule:
-        return named_factor(rule, ratio)
+        raise InputError(
+            f'no learning-rate rule "{rule}": one of {", ".join(RULES)}, or file.py:function',
+            code="recipe.unknown-rule",
+            rule=rule,
+        )
     try:
         given = load_function(rule)(ratio)
         factor = float(given)  # type: ignore[arg-type]  # whatever it is, it is checked
@@ -239,8 +219,8 @@ def rate_factor(rule: str, ratio: float) -> float:
         ) from None
     if not (math.isfinite(factor) and factor > 0):
         raise InputError(
-            f"the rule {rule} gave {given!r} for {ratio:g} times the batch: it must be a positive number, what to "
-            "multiply the learning rate by",
+            f"the rule {rule} returned {given!r} for {ratio:g} times the batch: it must be a positive number, by which "
+            "the learning rate is multiplied",
             code="recipe.bad-factor",
             rule=rule,
             ratio=ratio,

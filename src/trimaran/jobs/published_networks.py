@@ -8,11 +8,10 @@ The published networks by name, a line each for people. M is a million parameter
 What makes their jobs is `published_jobs.py`, which imports torch; this does not.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.networks.sizes import FAMILIES, size_name
 
 _IMAGES = "synthetic images of 224 × 224"
@@ -276,12 +275,8 @@ def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
     option, _, value = (part.strip().lower() for part in pair.partition("="))
     known = option_names(name)
     if option not in known:
-        near = difflib.get_close_matches(option, known, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else ";"
-        told = f"{name} has {', '.join(known)}" if known else f"{name} has none"
-        raise InputError(
-            f'"{reference}": no option "{option}"{hint} {told}', code="network.unknown-option", option=option
-        )
+        hint = did_you_mean(option, known) or f"; {name} has none"
+        raise InputError(f'"{reference}": no option "{option}"{hint}', code="network.unknown-option", option=option)
     words = _WORDS.get(option)
     if words is None and not (value.isdecimal() and int(value) >= 1):
         raise InputError(

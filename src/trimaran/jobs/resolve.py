@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError, TrimaranError, did_you_mean
 from trimaran.base.job import Job
-from trimaran.base.user_errors import user_lines
+from trimaran.base.user_errors import summary, user_lines
 from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network
 from trimaran.networks.names import canonical_network
@@ -52,12 +52,6 @@ def line_of(error: Exception, path: Path) -> str:
     return f"{path}:{frames[-1].lineno}" if frames else str(path)
 
 
-def summary_of(error: Exception) -> str:
-    """An error in a line, as "ValueError: no such thing"."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
 @functools.cache
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
@@ -82,7 +76,7 @@ def _load(path: Path) -> ModuleType:
         ) from None
     except Exception as error:
         raise InputError(
-            "\n".join([f"{line_of(error, path)}: the file raised {summary_of(error)}", *user_lines(error)]),
+            "\n".join([f"{line_of(error, path)}: the file raised {summary(error)}", *user_lines(error)]),
             code="user-function.file-raises",
         ) from error
     finally:
@@ -95,9 +89,12 @@ def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]
     if callable(found):
         return found  # type: ignore[no-any-return]
     names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(names) or 'no functions'}"
-    raise InputError(f'{path} has no function "{name}"{hint}', code="user-function.missing", path=path, function=name)
+    raise InputError(
+        f'{path} has no function "{name}"{did_you_mean(name, names)}',
+        code="user-function.missing",
+        path=path,
+        function=name,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,52 +110,27 @@ class BuiltIn:
     make: Callable[[], Job]
 
 
-def _digits() -> Job:
-    from trimaran.jobs.builtin import digits
+def _built_in(factory: str) -> Job:
+    from trimaran.jobs import builtin
 
-    return digits()
-
-
-def _digits_resnet() -> Job:
-    from trimaran.jobs.builtin import digits_resnet
-
-    return digits_resnet()
+    job: Job = getattr(builtin, factory)()
+    return job
 
 
-def _digits_branches() -> Job:
-    from trimaran.jobs.builtin import digits_branches
-
-    return digits_branches()
-
-
-def _wide() -> Job:
-    from trimaran.jobs.builtin import wide
-
-    return wide()
-
-
-def _text_lstm() -> Job:
-    from trimaran.jobs.builtin import text_lstm
-
-    return text_lstm()
-
-
-def _text_gpt() -> Job:
-    from trimaran.jobs.builtin import text_gpt
-
-    return text_gpt()
-
+_SUMMARIES = {
+    "digits": "LeNet on handwritten digits; a first run of seconds",
+    "digits-resnet": "residual CNN on the digits; much compute, few gradients",
+    "digits-branches": "heavy parallel branches on the digits; for placement on several devices",
+    "text-lstm": "LSTM, next character of English text; a recurrent chain",
+    "text-gpt": "transformer on the same text; a tied embedding",
+    "wide": "branches and a large head on the digits; many gradients",
+}
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "digits": BuiltIn(summary="LeNet on handwritten digits; a first run of seconds", make=_digits),
-    "digits-resnet": BuiltIn(summary="residual CNN on the digits; much compute, few gradients", make=_digits_resnet),
-    "digits-branches": BuiltIn(
-        summary="heavy parallel branches on the digits; for placement on several devices", make=_digits_branches
-    ),
-    "text-lstm": BuiltIn(summary="LSTM, next character of English text; a recurrent chain", make=_text_lstm),
-    "text-gpt": BuiltIn(summary="transformer on the same text; a tied embedding", make=_text_gpt),
-    "wide": BuiltIn(summary="branches and a large head on the digits; many gradients", make=_wide),
+    name: BuiltIn(summary=summary, make=functools.partial(_built_in, name.replace("-", "_")))
+    for name, summary in _SUMMARIES.items()
 }
+"""Jobs that learn something in minutes on a CPU."""
 
 
 def _network(name: str) -> Job:
@@ -260,7 +232,7 @@ def _call(factory: Callable[..., object], reference: str) -> Job:
     except Exception as error:
         path = Path(reference.rpartition(":")[0]).resolve()
         raise InputError(
-            "\n".join([f"{line_of(error, path)}: {reference} raised {summary_of(error)}", *user_lines(error)]),
+            "\n".join([f"{line_of(error, path)}: {reference} raised {summary(error)}", *user_lines(error)]),
             code="job.factory-fails",
         ) from error
     if not isinstance(job, Job):

@@ -84,23 +84,13 @@ def spread(values: torch.Tensor, *, count: int, length: int) -> torch.Tensor:
     return values[starts.unsqueeze(1) + torch.arange(length)]
 
 
-def accuracy(scores: torch.Tensor, characters: torch.Tensor) -> float:
-    """Share of characters whose best guess is the right one.
+def loss(scores: torch.Tensor, characters: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy of the characters [nat].
+
+    All windows have one length, so that it is a mean over samples too.
 
     Args:
         scores: [batch, length, vocabulary]
         characters: [batch, length]
-
-    Example:
-        >>> accuracy(torch.tensor([[[0.1, 0.9], [0.8, 0.2]]]), torch.tensor([[1, 1]]))
-        0.5
-    """
-    return (scores.argmax(dim=2) == characters).double().mean().item()
-
-
-def loss(scores: torch.Tensor, characters: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy of the characters [nat], of shapes as for `accuracy`.
-
-    All windows have one length, so that it is a mean over samples too.
     """
     return torch.nn.functional.cross_entropy(scores.flatten(0, 1), characters.flatten())

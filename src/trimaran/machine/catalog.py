@@ -17,31 +17,16 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_toml
-from trimaran.machine.toml_tables import Table, did_you_mean
+from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
-
-__all__ = ["Bandwidth", "Copies", "Device", "Launch", "Memory", "Peak", "catalog", "find_device", "squeezed"]
-
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 _KEYS = (
-    *(
-        "name",
-        "title",
-        "aliases",
-        "caveat",
-        "architecture",
-        "year",
-        "form",
-        "processors",
-        "memory",
-        "reported",
-        "context",
-    ),
-    *("bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares", "copies"),
-    *("source", "sources"),
+    *("name", "title", "aliases", "caveat", "architecture", "year", "form", "processors", "memory", "reported"),
+    *("context", "bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares"),
+    *("copies", "source", "sources"),
 )
 FORMS = ("sxm", "pcie", "oam", "superchip", "mobile", "cpu")
 _SLOT = re.compile(r"([3-6])\.0 x(4|8|16)")

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
 from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
-from trimaran.machine.toml_tables import Table, did_you_mean
+from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Link, Machine, Node
 
 Found = TypeVar("Found")

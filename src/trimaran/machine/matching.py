@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.machine.catalog import catalog, entries_of, find_link, squeezed
-from trimaran.machine.node_catalog import find_node, node_names, node_tables, plain_node
+from trimaran.machine.node_catalog import find_node, node_names, nodes_by_alias, plain_node
 from trimaran.machine.types import Device, Link, Machine, Node
 
 _RATE = re.compile(
@@ -122,37 +122,9 @@ def _taken(pattern: re.Pattern[str], text: str, *, keep: bool = False) -> tuple[
 
 _GENERAL = frozenset(
     (
-        *(
-            "nvidia",
-            "tesla",
-            "geforce",
-            "quadro",
-            "amd",
-            "radeon",
-            "instinct",
-            "generation",
-            "gpu",
-            "gpus",
-            "gcd",
-            "die",
-        ),
-        *(
-            "pcie",
-            "sxm",
-            "sxm2",
-            "sxm3",
-            "sxm4",
-            "sxm5",
-            "oam",
-            "mobile",
-            "laptop",
-            "intel",
-            "xeon",
-            "core",
-            "blackwell",
-            "edition",
-            "server",
-        ),
+        *("nvidia", "tesla", "geforce", "quadro", "amd", "radeon", "instinct", "generation", "gpu", "gpus", "gcd"),
+        *("die", "pcie", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "oam", "mobile", "laptop", "intel", "xeon", "core"),
+        *("blackwell", "edition", "server"),
     )
 )
 """Words that many devices share."""
@@ -421,8 +393,8 @@ def _named_node(label: Label) -> Node | None:
     for length in range(min(_LONGEST_NAME, len(words)), 0, -1):
         for start in range(len(words) - length + 1):
             name = squeezed("".join(words[start : start + length]))
-            if name in _aliases():
-                return find_node(_aliases()[name])
+            if name in nodes_by_alias():
+                return find_node(nodes_by_alias()[name])
     return None
 
 
@@ -434,7 +406,7 @@ def _provided(label: Label, found: MatchedDevice) -> Node | None:
     family = found.device.name.split("-")[0]
     memory = f"{found.device.memory.nbytes / 2**30:.0f}gb"
     for name in (f"{provider}{family}{memory}", f"{provider}{family}"):
-        node = find_node(_aliases()[name]) if name in _aliases() else None
+        node = find_node(nodes_by_alias()[name]) if name in nodes_by_alias() else None
         if node is not None and node.device in found.possible:
             return node
     return None
@@ -487,12 +459,3 @@ def _series(name: str) -> tuple[str, ...]:
     if stem == "dgx" or stem == "hgx":
         stem = "-".join(name.split("-")[:2])
     return tuple(other for other in node_names() if other == stem or other.startswith(f"{stem}-"))
-
-
-@functools.cache
-def _aliases() -> Mapping[str, str]:
-    found = {}
-    for name in node_names():
-        for alias in (name, *node_tables()[name].texts("aliases", ())):
-            found[squeezed(alias)] = name
-    return found

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.machine.catalog import entries_of, find_device, find_link, squeezed
-from trimaran.machine.toml_tables import Table, did_you_mean
+from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Device, Edge, Link, Node, Price, parse_price
 
 KINDS = ("gpu", "cpu", "plx", "nvsw", "nic")
@@ -148,33 +148,8 @@ class Names:
     node: Callable[[str], Table]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A node as its table and those that it is like say it.
-
-    Attributes:
-        devices: how many
-        device: name of it; "" where nobody says (a box)
-        lines: of links
-        bridges: whether devices 0 and 1, 2 and 3, … are bridged
-        peer_access: None where nobody says: the device decides
-        cores: of the host
-        host_memory_bytes: of the host [bytes]
-        network: how many cards and of which kind; None: none
-        other_network: it differs from the one of the links, whose cards for the network are left out
-        caveat: what to bear in mind
-    """
-
-    devices: int
-    device: str
-    lines: tuple[str, ...]
-    bridges: bool
-    peer_access: bool | None
-    cores: int
-    host_memory_bytes: int
-    network: tuple[int, str] | None
-    other_network: bool
-    caveat: str
+_OWN = ("name", "title", "aliases", "like", "source", "price", "usual")
+"""Keys that a table does not take over from the one that it is like."""
 
 
 def read_node(entry: Table, names: Names, *, device: Device | None = None) -> Node:
@@ -188,23 +163,22 @@ def read_node(entry: Table, names: Names, *, device: Device | None = None) -> No
     Raises:
         InputError: a figure is missing or wrong, a name is unknown, a device is joined to nothing
     """
-    draft = read_draft(entry, names)
+    entry = _completed(entry, names)
     if device is None:
-        if not draft.device:
-            raise entry.wrong("device", "missing; expected the name of a device")
-        device = _named(entry, "device", draft.device, names.device)
+        device = _named(entry, "device", entry.text("device"), names.device)
+    network = entry.counted("network")
     return Node(
         name=entry.text("name"),
         title=entry.text("title", entry.text("name")),
         aliases=entry.texts("aliases", ()),
         device=device,
-        devices=draft.devices,
-        edges=_edges(entry, draft, device, names),
-        peer_access=device.peer_access if draft.peer_access is None else draft.peer_access,
-        cpu_cores=draft.cores,
-        host_memory_bytes=draft.host_memory_bytes,
-        network_cards=draft.network and (draft.network[0], _named(entry, "network", draft.network[1], names.link)),
-        caveat=draft.caveat,
+        devices=entry.whole("devices"),
+        edges=_edges(entry, device, names),
+        peer_access=entry.flag("peer_access", default=device.peer_access),
+        cpu_cores=entry.whole("cores", 1),
+        host_memory_bytes=entry.size("host_memory", 0),
+        network_cards=network and (network[0], _named(entry, "network", network[1], names.link)),
+        caveat=entry.text("caveat", " ").strip(),
         source=entry.text("source"),
         price=read_price(entry),
     )
@@ -224,30 +198,19 @@ def read_price(entry: Table) -> Price | None:
         raise entry.wrong("price", error.message) from None
 
 
-def read_draft(entry: Table, names: Names) -> Draft:
-    """What a table says, and for the rest the one that it is like."""
+def _completed(entry: Table, names: Names) -> Table:
+    """A table with what it takes over from the one that it is like.
+
+    Where it names another network and no links, it has the links of that one without the cards for the network.
+    """
     entry.allow(*_KEYS)
-    base: Draft | None = None
-    if "like" in entry:
-        base = read_draft(_named(entry, "like", entry.text("like"), names.node), names)
-    devices = entry.whole("devices", base.devices if base else None)
-    lines = entry.texts("links", base.lines if base else None)
-    bridges = entry.text("bridges", "pairs" if base and base.bridges else "none")
-    if bridges not in ("pairs", "none"):
-        raise entry.wrong("bridges", f'expected "pairs" or "none", got "{bridges}"')
-    own_access = entry.flag("peer_access", default=True) if "peer_access" in entry else None
-    return Draft(
-        devices=devices,
-        device=entry.text("device", base.device if base else "") if "device" in entry or base else "",
-        lines=lines,
-        bridges=bridges == "pairs",
-        peer_access=own_access if own_access is not None or base is None else base.peer_access,
-        cores=entry.whole("cores", base.cores if base else 1),
-        host_memory_bytes=entry.size("host_memory", base.host_memory_bytes if base else 0),
-        network=entry.counted("network") or (base.network if base else None),
-        other_network="links" not in entry and ("network" in entry or (base is not None and base.other_network)),
-        caveat=entry.text("caveat", (base.caveat if base else "") or " ").strip(),
-    )
+    if "like" not in entry:
+        return entry
+    base = _completed(_named(entry, "like", entry.text("like"), names.node), names)
+    values = {key: value for key, value in base.values.items() if key not in _OWN} | dict(entry.values)
+    if "network" in entry and "links" not in entry:
+        values["links"] = [line for line in base.texts("links") if " nic" not in line]
+    return Table(values, file=entry.file, path=entry.path)
 
 
 def fewer_devices(node: Node, devices: int) -> Node:
@@ -262,28 +225,29 @@ def fewer_devices(node: Node, devices: int) -> Node:
     return replace(node, devices=devices, edges=edges)
 
 
-def _edges(entry: Table, draft: Draft, device: Device, names: Names) -> tuple[Edge, ...]:
+def _edges(entry: Table, device: Device, names: Names) -> tuple[Edge, ...]:
+    devices, bridges = entry.whole("devices"), entry.text("bridges", "none")
+    if bridges not in ("pairs", "none"):
+        raise entry.wrong("bridges", f'expected "pairs" or "none", got "{bridges}"')
     edges: dict[tuple[str, str, str], Edge] = {}
-    for index, text in enumerate(draft.lines):
-        if draft.other_network and "like" in entry and " nic" in text:
-            continue
+    for index, text in enumerate(entry.texts("links")):
         try:
             line = _filled(read_line(text), device)
             read = tuple(edges_of(line, names.link))
         except InputError as error:
             raise entry.wrong(f"links[{index}]", error.message) from None
         for edge in read:
-            if not all(_present(vertex, draft.devices) for vertex in (edge.a, edge.b)):
+            if not all(_present(vertex, devices) for vertex in (edge.a, edge.b)):
                 if "like" not in entry:
-                    raise entry.wrong(f"links[{index}]", f'"{text}" names a device past the last of {draft.devices}')
+                    raise entry.wrong(f"links[{index}]", f'"{text}" names a device past the last of {devices}')
                 continue
             key = (edge.a, edge.b, edge.link.name)
             edges[key] = replace(edge, count=edge.count + edges[key].count) if key in edges else edge
-    for number in range(0, draft.devices - 1, 2) if draft.bridges and device.links else ():
+    for number in range(0, devices - 1, 2) if bridges == "pairs" and device.links else ():
         a, b = f"gpu{number}", f"gpu{number + 1}"
         edges[a, b, device.link] = Edge(a=a, b=b, link=names.link(device.link), count=device.links)
     found = tuple(edges.values())
-    _check_joined(entry, found, draft.devices)
+    _check_joined(entry, found, devices)
     return found
 
 
@@ -360,7 +324,8 @@ def node_names() -> tuple[str, ...]:
 
 
 @functools.cache
-def _by_alias() -> Mapping[str, str]:
+def nodes_by_alias() -> Mapping[str, str]:
+    """Names of nodes by their names and aliases, squeezed."""
     return {
         squeezed(alias): name for name in node_names() for alias in (name, *node_tables()[name].texts("aliases", ()))
     }
@@ -377,7 +342,7 @@ def find_node(name: str) -> Node:
         >>> find_node("DGX-1 V100").devices
         8
     """
-    known = _by_alias()
+    known = nodes_by_alias()
     if squeezed(name) not in known:
         raise InputError(f'unknown machine "{name}"{nearest_machine(name)}', machine=name)
     return read_node(node_tables()[known[squeezed(name)]], CATALOG_NAMES)
@@ -385,13 +350,15 @@ def find_node(name: str) -> Node:
 
 def nearest_machine(name: str) -> str:
     """The end of a sentence that names the nearest machine, where one is near."""
-    near = difflib.get_close_matches(squeezed(name), _by_alias(), n=1)
-    return f'; did you mean "{_by_alias()[near[0]]}"?' if near else "; `trimaran clusters` lists those that are known"
+    near = difflib.get_close_matches(squeezed(name), nodes_by_alias(), n=1)
+    return (
+        f'; did you mean "{nodes_by_alias()[near[0]]}"?' if near else "; `trimaran clusters` lists those that are known"
+    )
 
 
 def is_machine(name: str) -> bool:
     """Whether it is the name or alias of a node."""
-    return squeezed(name) in _by_alias()
+    return squeezed(name) in nodes_by_alias()
 
 
 def usual_node(device: Device) -> Node | None:

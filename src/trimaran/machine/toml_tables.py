@@ -5,17 +5,13 @@
 Values are checked as they are asked for. `allow` says first which keys there may be.
 """
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from trimaran.base import units as figures
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 
 Value = TypeVar("Value")
-
-_FEW = 30
-"""Names that a message may list."""
 
 
 class Table:
@@ -160,20 +156,6 @@ class Table:
             return parse(value)
         except InputError as error:
             raise self.wrong(key, error.message) from None
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that names the nearest known word, or all of them where none is near and they are few.
-
-    Example:
-        >>> did_you_mean("memmory", ["memory", "name"]), did_you_mean("colour", ["memory", "name"])
-        ('; did you mean "memory"?', '; known: memory, name')
-    """
-    words = sorted(known)
-    near = difflib.get_close_matches(word, words, n=1)
-    if near:
-        return f'; did you mean "{near[0]}"?'
-    return f"; known: {', '.join(words)}" if 0 < len(words) <= _FEW else ""
 
 
 def _shown(value: object) -> str:

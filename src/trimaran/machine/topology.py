@@ -16,24 +16,6 @@ from typing import Literal
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Edge, Node
 
-__all__ = [
-    "Pair",
-    "PairKind",
-    "Route",
-    "check_devices",
-    "host_bandwidth",
-    "host_route",
-    "pair",
-    "pairs",
-    "peer_bandwidth",
-    "relays",
-    "share_evenly",
-    "shared_uplinks",
-    "switch_links",
-    "unlinked_pairs",
-]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Ways through the link graph of a node, from one vertex to another
 

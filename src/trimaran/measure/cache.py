@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
+from trimaran.base.files import put_in_place
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 
@@ -85,19 +85,6 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def put_in_place(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the one before or this one, never half of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 def _read(path: Path, fingerprint: Fingerprint) -> CostTable:

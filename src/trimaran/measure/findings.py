@@ -15,9 +15,8 @@ A duration over lists of tensors as fixed + per tensor + per byte.
 
     minimise over a, b, c >= 0    sum over lists k of  w_k * ((a + b * tensors_k + c * bytes_k) / seconds_k - 1)^2
 
-Relative errors, so that short lists count as much as long ones. With three unknowns, the best of the unconstrained fits
-on every subset of them, as far as it has no negative coefficient, is the constrained optimum. Then all three are scaled
-so that the first list, which has all tensors, is met exactly.
+Errors are relative, so that short lists count as much as long ones. Then all three are scaled so that the first list,
+which has all tensors, is met exactly.
 
 What ranks found out about the samples of a job, and the costs that follow.
 
@@ -29,7 +28,6 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 import numpy
@@ -180,20 +178,15 @@ def fit_tensors(costs: Mapping[ListKey, Cost]) -> TensorFit:
 
 def _fit_non_negative(rows: numpy.typing.NDArray[numpy.float64]) -> numpy.typing.NDArray[numpy.float64]:
     """Coefficients >= 0 for which `rows @ coefficients` is nearest to 1 everywhere."""
-    best, least = numpy.zeros(3), numpy.inf
+    from scipy.optimize import nnls
+
     weights = numpy.ones(len(rows))
     weights[0] = _FIRST_WEIGHT
-    # Columns differ by many orders of magnitude: scaled, the solver's cut-off for small ones means something.
+    # Columns differ by many orders of magnitude.
     scale = numpy.maximum(numpy.abs(rows).max(axis=0), 1e-300)
-    for count in (1, 2, 3):
-        for chosen in combinations(range(3), count):
-            part = rows[:, chosen] / scale[list(chosen)]
-            solution = numpy.linalg.lstsq(part * weights[:, None] ** 0.5, weights**0.5, rcond=1e-9)[0]
-            error = float((weights * (part @ solution - 1.0) ** 2).sum())
-            if (solution >= 0).all() and error < least - 1e-12:
-                best, least = numpy.zeros(3), error
-                best[list(chosen)] = solution / scale[list(chosen)]
-    return best
+    solution, _ = nnls(rows / scale * weights[:, None] ** 0.5, weights**0.5)
+    coefficients: numpy.typing.NDArray[numpy.float64] = solution / scale
+    return coefficients
 
 
 TAKEN_S, TAKEN_S_PER_BYTE = 3e-4, 3e-10

@@ -192,7 +192,7 @@ def _take_turns(
 
 
 def _flying(executor: MemoryExecutor) -> AbstractContextManager[object]:
-    executor.flight()
+    executor.begin_forward()
     return executor.hooks()
 
 

@@ -29,7 +29,7 @@ from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.operations import OperationPasses
 from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, report
 from trimaran.measure.wanted import Wanted, WholeRun
-from trimaran.measure.whole_model import Loader, Repeated, Updates, WholeModel, make_stage
+from trimaran.measure.whole_model import Loader, Updates, WholeModel, make_stage
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Stage
@@ -151,8 +151,8 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
     def whole(form: str, execution: str, size: int, updater: Updater | None = None) -> WholeModel:
         # One form is enough to time the loads of a slow data set.
         times_loads = form == ("replicated" if world.size > 1 else "module") and updater is not None
-        loader = batches(size) if times_loads else Repeated(batches(size))
-        return WholeModel(job, stages[form, execution], loader, size, open_clock(world), world.device, updater)
+        stage, clock = stages[form, execution], open_clock(world)
+        return WholeModel(job, stage, batches(size), size, clock, world.device, updater, times_loads=times_loads)
 
     updaters = {way: _updater(job, stage) for way, stage in stages.items()}
     items = [
@@ -162,7 +162,7 @@ def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, find
     if wanted.passes:
         passes = OperationPasses(job, captured, stages["module", "eager"], open_clock(world), world.device)
         contents = {op.id: op.content for op in captured.graph.ops}
-        items += [_pass_item(passes, contents, Repeated(batches(size)), size) for size in wanted.passes]
+        items += [_pass_item(passes, contents, batches(size), size) for size in wanted.passes]
     updates: Updates | None = None
 
     def run_updates(repeats: int) -> Mapping[Timed, list[float]]:
@@ -183,13 +183,13 @@ def _updater(job: Job, stage: Stage) -> Updater:
     return Updater(job, trained, trained, measured=True)
 
 
-def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Repeated, size: int) -> Item:
+def _pass_item(passes: OperationPasses, contents: Mapping[str, str], loader: Loader, size: int) -> Item:
     def run(repeats: int) -> Mapping[Timed, list[float]]:
         found: dict[Timed, list[float]] = {}
         # Twice at most: a pass has as many samples as there are operations alike.
         for _ in range(min(repeats, 2)):
             try:
-                seconds = passes.run(loader.load(), size)
+                seconds = passes.run(loader.again(), size)
             except Exception as error:  # noqa: BLE001 - whatever an operation of the user's raises
                 # An operation may refuse to start an autograd graph; FLOPs then tell operations apart.
                 _LOG.warning("operations cannot be run one by one: %s", error)

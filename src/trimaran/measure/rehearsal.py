@@ -7,6 +7,7 @@ whole model takes in this form (`fit_form`): the cost by which the simulated for
 measured ones. What the update of such tensors takes longer is put down to the backward before it.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
@@ -208,17 +209,12 @@ def _run(
 
 def _steps(world: World, executor: Any, shares: Iterator[Any]) -> int:
     """How many steps there is time for; the same on every rank."""
-    import time
-
-    import torch
-    import torch.distributed as dist
+    from trimaran.measure.rounds import largest
 
     started = time.perf_counter()
     executor.step(next(shares))
-    slowest = torch.tensor([time.perf_counter() - started], dtype=torch.float64, device=world.device)
-    if world.size > 1:
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(float(slowest), 1e-6))))
+    slowest_s = largest(world, time.perf_counter() - started)
+    return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(slowest_s, 1e-6))))
 
 
 def _endless(feed: Any) -> Iterator[Any]:

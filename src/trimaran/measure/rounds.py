@@ -113,13 +113,18 @@ def _warm_up(world: World, item: Item) -> tuple[float, str | None]:
 
 
 def _run(world: World, item: Item, repeats: int) -> Mapping[Timed, list[float]]:
-    if world.size > 1:
-        dist.barrier()
+    meet(world)
     try:
         return {} if item.alone and world.rank else item.run(repeats)
     finally:
-        if item.alone and world.size > 1:
-            dist.barrier()
+        if item.alone:
+            meet(world)
+
+
+def meet(world: World) -> None:
+    """Wait until all ranks have come."""
+    if world.size > 1:
+        dist.barrier()
 
 
 def largest(world: World, value: float) -> float:

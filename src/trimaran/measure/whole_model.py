@@ -23,7 +23,7 @@ times follow. Runs inside the ranks; imports torch.
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -60,20 +60,6 @@ MOST_SLOW = 8
 """Batches of a slow data set that are read: the first ones while all warms up, the others count."""
 
 _BATCHES_AHEAD = 64
-
-
-class Batches(Protocol):
-    """Gives batches of one size."""
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the last one came from the data set."""
-
-    def load(self) -> Any:
-        """The next batch, on the device."""
-
-    def again(self) -> Any:
-        """A batch that need not be a new one, on the device."""
 
 
 class Loader:
@@ -138,30 +124,6 @@ class Loader:
         return place_batch(share.microbatch(0), precision=self._job.precision, device=self._device)
 
 
-class Repeated:
-    """The batches of a loader for what is not there to time loading: slow ones are not read for it.
-
-    Args:
-        loader: of batches of one size
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the last batch came from the data set."""
-        return self._loader.is_fresh
-
-    def load(self) -> Any:
-        """A batch, on the device."""
-        return self._loader.again()
-
-    def again(self) -> Any:
-        """A batch, on the device."""
-        return self._loader.again()
-
-
 def make_stage(job: Job, capture: Capture, world: World, form: Form, execution: Execution) -> Stage:
     """The whole model as a stage of the runtime that communicates nothing.
 
@@ -211,22 +173,25 @@ class WholeModel:
     Args:
         job: has the loss and the metric
         stage: the model
-        loader: of the job's data; loads that are fresh are timed
+        loader: of the job's data
         samples: of a batch
         clock: by which compute is measured
         device: of the rank
         updater: of the stage's parameters; None: there are no updates
+        times_loads: batches are read from the data set and loading them is timed; else a slow data set is not read
     """
 
     def __init__(
         self,
         job: Job,
         stage: Stage,
-        loader: Batches,
+        loader: Loader,
         samples: int,
         clock: Streams,
         device: str,
         updater: Updater | None = None,
+        *,
+        times_loads: bool = False,
     ) -> None:
         self._job = job
         self._stage = stage
@@ -235,6 +200,7 @@ class WholeModel:
         self._clock = clock
         self._device = device
         self._updater = updater
+        self._next_batch = loader.load if times_loads else loader.again
 
     def run(self, repeats: int) -> dict[str, list[float]]:
         """Load, forward, backward and update so many times, then evaluation as often.
@@ -285,7 +251,7 @@ class WholeModel:
         # On a GPU a step begins when the one before has ended, and its load has ended when the copy has.
         self._clock.synchronize()
         start_s = time.perf_counter()
-        batch = self._loader.load()
+        batch = self._next_batch()
         self._clock.synchronize()
         if self._loader.is_fresh:
             loads.append(time.perf_counter() - start_s)

@@ -1,4 +1,4 @@
-"""What no memory plan can beat: a linear program over the units of a step.
+"""A lower bound on the step time of any memory plan: a linear program over the units of a step.
 
 Unknowns, each from 0 to 1: o_i, r_i (unit i is offloaded, recomputed), x_ij, z_ij (so, and away at key moment j); the
 times T_j at which key moment j is reached, and T, the end of the step. Given: size b_i, copies out d_i and back h_i,
@@ -12,20 +12,20 @@ E(p), of all C. A unit may be away at the places A_i = [gone_i, use_i); pack_i i
     (4)  x_ij <= o_i, z_ij <= r_i
     (5)  T >= C + sum r_i c_i                                     operations follow one another
     (6)  T_j >= E(j) + sum over use_i <= j: r_i c_i
-    (7)  T >= T_j + C − E(j) + sum z_ij c_i                       what is away at j is made again after it
+    (7)  T >= T_j + C − E(j) + sum z_ij c_i                       what is away at j is recomputed after it
     (8)  T_j >= E(pack_i) + sum over k >= i: x_kj d_k             what is away at j has left by then
     (9)  T >= T_j + sum over use_k <= use_i: x_kj h_k + C − E(use_i)     and comes back after it, in order of use
     (10) T_j' >= T_j + E(j') − E(j)   for key moments j < j'
 
-It stays below every plan: c_i counts the operations that no way of making unit i can leave out, copies run at full
-rate, small storages are away for nothing, and recomputing needs neither memory of its own nor what it reads.
+It is below every plan: c_i counts the operations that every recipe of unit i has, copies run at full
+rate, small storages are away for nothing, and recomputing needs no further memory, neither for results nor for sources.
 
 (8) and (9) are written as running sums, so that the matrix stays sparse. Places whose (2) follows from that of another
 are left out. Leaves out: steps at ticks only, FIFO order but for (8) and (9), operations slowed by copies.
 
 What must be away at each place for a budget to hold, and which of these needs decide.
 
-Only some places need a row of their own in a linear program: where the same units may be away at two places, the larger
+Only some places need a row in the linear program: where the same units may be away at two places, the larger
 need says more, and so it does where fewer units can meet it.
 """
 
@@ -38,7 +38,7 @@ from scipy.sparse import csr_matrix
 
 from trimaran.base.errors import SolverError
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory.floor import kept_bytes, needed_bytes
+from trimaran.memory.minimum import kept_bytes, needed_bytes
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.pricing.offload_costs import MemoryCosts
 
@@ -105,7 +105,7 @@ def undominated(problem: MemoryProblem, needs: NDArray[np.int64]) -> list[tuple[
 
 
 _INFINITE = float("inf")
-# What moving a unit costs beside the time that it takes, as a share of its own time.
+# Cost of moving a unit in addition to the time that it takes, as a share of that time.
 _SPARED = 0.02
 
 
@@ -171,12 +171,12 @@ class LinearProgram:
         if found.x is None:
             raise SolverError(
                 f"the linear program of the memory bound has no solution ({found.message}): "
-                f"is the budget above the floor?"
+                f"is the budget above the minimum memory?"
             )
         return np.asarray(found.x)
 
     def _at_most(self, limit: float, *terms: tuple[int, float]) -> None:
-        """The sum of value × unknown is at most the limit."""
+        """The sum of value × unknown is at most `limit`."""
         row = len(self.limits)
         for column, value in terms:
             self.rows.append(row)
@@ -271,7 +271,7 @@ DEFAULT_SMALLEST_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a step takes at least under a budget, with operations that take as long as they take.
+    """The least time of a step under a budget, with the measured times of operations.
 
     Attributes:
         step_time_s: of any plan that keeps, offloads or recomputes [s]
@@ -304,7 +304,7 @@ class Relaxation:
 def lower_bound(
     trace: StepTrace, costs: MemoryCosts, budget_bytes: int, *, smallest_bytes: int = DEFAULT_SMALLEST_BYTES
 ) -> Bound:
-    """What a step takes at least under a budget.
+    """The least time of a step under a budget.
 
     Args:
         trace: the step
@@ -313,7 +313,7 @@ def lower_bound(
         smallest_bytes: smaller storages are taken to be away for nothing
 
     Raises:
-        SolverError: the budget is below the floor, or the solver gave up
+        SolverError: the budget is below the minimum memory, or the solver gave up
     """
     return bound_of(memory_problem(trace, costs, smallest_bytes=smallest_bytes), budget_bytes)
 
@@ -338,7 +338,7 @@ def relax(problem: MemoryProblem, budget_bytes: int, *, recompute: bool = True, 
         sparing: of what takes about equally long, take what moves least; the time is then no bound
 
     Raises:
-        SolverError: the budget is below the floor, or the solver gave up
+        SolverError: the budget is below the minimum memory, or the solver gave up
     """
     number = len(problem.units)
     needs = needs_of(problem, budget_bytes)

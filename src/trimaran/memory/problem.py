@@ -5,7 +5,7 @@ the order in which they are packed for the last time. The **axis** is the step's
 places of the axis nothing changes that a plan can change, so that the largest live bytes between them are all that
 matters. Places are ticks, ends of lives, and the moments after first uses.
 
-How each storage can be made again: from the trace alone, the fewest operations, and longer ways.
+Recipes recompute storages. They follow from the trace alone: one with the fewest operations, and longer ones.
 
 A recipe goes back from the packed version of its storage, through storages that nobody packs (the input of an addition,
 say), to what is there anyway or can be brought back: packed storages at the version that is read, parameters, buffers.
@@ -13,8 +13,8 @@ All operations that changed a storage in place up to the wanted version belong t
 
     packed c ──▶ bn ──▶ y, version 0 ──▶ relu_ ──▶ y, version 1, packed        recipe of y: bn, relu_, from c
 
-Every way to make the storage contains these operations, since what nobody packs must be made again in any case. A
-source may itself be recomputed, by an earlier step: that makes chains, and is the plan's business.
+Every recipe of the storage contains these operations, since storages that nobody packs are recomputed in any case. A
+source may itself be recomputed by an earlier step: such chains are decided by the plan.
 
 Longer recipes go on through packed storages, up to a depth, and drop these on the way. They cost more operations, and
 save what a chain would hold from the recompute to the use of its sources.
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value
-from trimaran.memory.floor import away_span, kept_bytes
+from trimaran.memory.minimum import away_span, kept_bytes
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Recipe
 from trimaran.simulator.storage_lifetimes import recipe_peak
@@ -177,16 +177,16 @@ class _Finder:
         return any(self.trace.storages[number].role != Role.BUFFER for number in written.intersection(sources))
 
 
-# How far recipes go back beyond what they must: at most so many packed storages in a row are made on the way.
+# Longer recipes recompute at most this number of packed storages in a row.
 DEPTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to make a unit again.
+    """How a unit can be recomputed.
 
     Attributes:
-        recipe: what is run
+        recipe: operations to run
         extra: most bytes in the making, beyond its own size [bytes]
         sources: units that it reads
         held: (place, size) of kept storages that are no units and that it reads: where they would end otherwise
@@ -214,7 +214,7 @@ class Unit:
         over: place at which its last use is over
         to_host_s: time of the copy to the host [s]
         to_device_s: time of the copy back [s]
-        ways: to make it again, the one with the fewest operations first; empty: it cannot be
+        ways: to recompute it, the one with the fewest operations first; empty: it cannot be
     """
 
     number: int
@@ -230,7 +230,7 @@ class Unit:
 
     @property
     def recompute_s(self) -> float:
-        """Least time to make it again [s]; infinite where it cannot be."""
+        """Least time to recompute it [s]; infinite where it cannot be."""
         return self.ways[0].recipe.duration_s if self.ways else float("inf")
 
     @property
@@ -248,7 +248,7 @@ class MemoryProblem:
         costs: its durations, and the link to the host
         units: storages that may be moved, in the order of their last packs
         places: first moment of each place, ascending
-        live: largest live bytes from each place to the next when autograd keeps everything [bytes]
+        live: largest live bytes from each place to the next with no offload or recompute [bytes]
         elapsed_s: time of the operations before each place, and of all [s]
         tick_before: for each place, the last place at or before it that is a tick, -1 where there is none
         tick_after: for each place, the first place after it that is a tick; number of places where there is none
@@ -270,7 +270,7 @@ class MemoryProblem:
 
     @property
     def compute_s(self) -> float:
-        """Time of the operations when autograd keeps everything [s]."""
+        """Time of the operations with no offload or recompute [s]."""
         return float(self.elapsed_s[-1])
 
 

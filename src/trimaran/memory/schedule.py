@@ -1,7 +1,7 @@
 """From decisions to a plan: when each storage goes and when it comes back.
 
-Recomputing has little choice: a storage is let go at its last pack and made again at its first use, or at that of the
-first storage whose recipe reads it. What is offloaded is copied as soon as it is packed, and then
+Recomputing leaves little choice: a storage is released at its last pack and recomputed at its first use, or at that of
+the first storage whose recipe reads it. Storages to offload are copied as soon as they are packed, and then
 
   1. forward: wherever the live bytes would exceed the budget, those produced first are let go, as late as possible,
      so that the operations seldom wait for a copy;
@@ -359,7 +359,7 @@ def build_plan(
 def _reason(unit: Unit, decision: Decision, recipe: Recipe | None, *, spared: bool) -> str:
     size = format_bytes(unit.nbytes)
     if recipe is not None:
-        return f"{size}: {format_seconds(recipe.duration_s)} to make again"
+        return f"{size}: {format_seconds(recipe.duration_s)} to recompute"
     if decision == Decision.OFFLOAD:
         return f"{size}: the copies take {format_seconds(unit.copies_s)}"
     return f"{size}: its memory is not needed by others" if spared else f"{size}: it fits"

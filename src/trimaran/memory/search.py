@@ -4,13 +4,13 @@
     such that          live bytes <= budget at every moment          `schedule` sees to it, or says that it cannot
                        bytes on the host at once <= host_bytes       where there is a cap
 
-T is what the simulator says of the plan. The way there:
+T is the time that the simulator gives for the plan. The search:
 
-  1. Below the floor there is no plan: refused, with what holds the floor. At the peak of keeping all, nothing moves.
-  2. The linear program of `bound` says what to offload and recompute, in fractions. Rounded at several thresholds and
-     repaired where they do not fit, these are the starts.
+  1. Below the minimum memory there is no plan: an error names what needs it. With room for all, nothing moves.
+  2. The linear program of `bound` gives fractions to offload and recompute. Rounded at several thresholds and repaired
+     where they do not fit, these are the starts.
   3. Local search on the simulator from the best starts: flips of one unit, of two of the largest, of all units alike in
-     repeated blocks, and of what is moved while others make place. A flip stays if the step gets shorter.
+     repeated blocks, and of moved units while others make room. A flip stays if the step gets shorter.
   4. The best is changed in a few units at random and improved again, until it is near the bound or the work is done.
 
 How long it searches is a number of evaluations, not a time: the same inputs give the same plan byte for byte.
@@ -29,7 +29,7 @@ from itertools import combinations
 
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.memory.bound import DEFAULT_SMALLEST_BYTES, Bound, Relaxation, bound_of, relax
-from trimaran.memory.floor import Floor, below_floor, floor, none_found
+from trimaran.memory.minimum import MinimumMemory, below_minimum, minimum_memory, none_found
 from trimaran.memory.problem import MemoryProblem, Unit, memory_problem
 from trimaran.memory.schedule import KEEP, OFFLOAD, RECOMPUTE, Choice, Score, Scores, build_plan
 from trimaran.pricing.offload_costs import MemoryCosts
@@ -41,7 +41,7 @@ from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
 # From fractions to choices that fit: rounding, and repair where a choice is over the budget
 
 
-# A unit is moved where the linear program moves at least so much of it.
+# A unit is moved where the linear program moves at least this share of it.
 _THRESHOLDS = (0.5, 0.2, 0.01)
 _TRIED = 6
 _MOST_IN_A_REPAIR = 200
@@ -74,7 +74,7 @@ def off_the_host(problem: MemoryProblem, choice: Choice) -> Choice:
 def repair(
     scores: Scores, choice: Sequence[int], fixed: Collection[int] = (), *, most: int = _MOST_IN_A_REPAIR
 ) -> tuple[Choice, Score]:
-    """Move more until it fits, or until nothing helps, or so many choices were scored.
+    """Move more until it fits, until nothing helps, or until `most` choices were scored.
 
     Args:
         scores: scores choices
@@ -310,7 +310,7 @@ class Improvement:
 POLICY = "trimaran"
 # Starts that are improved, and how often the simulator may be asked in all: less often where each answer takes longer.
 _STARTS = 3
-# A plan so close to what no plan can beat is not improved further.
+# A plan that is this close to the lower bound is not improved further.
 _ENOUGH = 1.002
 _LEAST_EVALUATIONS, _MOST_EVALUATIONS, _WORK = 600, 6000, 1_500_000
 
@@ -323,8 +323,8 @@ class MemoryOutcome:
         plan: what happens to its storages
         run: its simulation
         live: its live bytes
-        bound: what no plan can beat
-        floor: least memory in which the step can run
+        bound: lower bound on the time of any plan
+        minimum_memory: least memory in which the step can run
         evaluations: choices that were scored
     """
 
@@ -332,12 +332,12 @@ class MemoryOutcome:
     run: MemoryRun
     live: LiveBytes
     bound: Bound
-    floor: Floor
+    minimum_memory: MinimumMemory
     evaluations: int
 
     @property
     def ratio_to_limit(self) -> float:
-        """Time of the step, as a multiple of what no plan can beat."""
+        """Time of the step, as a multiple of the lower bound."""
         limit_s = self.bound.step_time_s
         return self.run.step_time_s / limit_s if limit_s > 0 else 1.0
 
@@ -368,9 +368,9 @@ def plan_memory(
     Raises:
         InfeasibleError: no plan fits
     """
-    least = floor(trace)
+    least = minimum_memory(trace)
     if budget_bytes < least.nbytes:
-        raise below_floor(trace, budget_bytes, least)
+        raise below_minimum(budget_bytes, least)
     deadline_s = time.monotonic() + limit_s
     for smallest in dict.fromkeys((smallest_bytes, 0)):
         problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
@@ -384,7 +384,7 @@ def plan_memory(
             run=simulate_memory(trace, plan, costs),
             live=live_bytes(trace, plan),
             bound=bound_of(problem, budget_bytes),
-            floor=least,
+            minimum_memory=least,
             evaluations=scores.evaluations,
         )
     raise none_found(budget_bytes, host_bytes, least)

@@ -1,4 +1,4 @@
-"""The static policies of the vDNN paper as memory plans: every layer's X to the host, or only those of convolutions.
+"""The policies of the vDNN paper as memory plans: every layer's X to the host, those of convolutions, or what fits.
 
     forward   conv1     | conv2      | pool        backward  pool      | conv2       | conv1
     d2h       X of conv1| X of conv2 | X of pool   h2d       X of conv2| X of conv1  |
@@ -13,13 +13,7 @@ used. The classification layers keep what they have.
 What PyTorch saves besides maps has no counterpart in the paper: its max pooling keeps indices, its dropout a mask. With
 `vdnn_all` such a by-product leaves too, while the next layer computes, if it is large enough to be worth a copy.
 
-Left out here: the algorithm of each convolution, so its workspace and speed (`vdnn_convolution`, `vdnn_dynamic`).
-
-Source:
-    Rhu et al., "vDNN: Virtualized Deep Neural Networks for Scalable, Memory-Efficient Neural Network Design", MICRO
-    2016, arXiv:1602.08124, section III.
-
-The layers of a traced network, as the vDNN paper sees one: what each reads, what it makes, when it runs.
+Left out: the algorithm of each convolution, its workspace and its speed. The study of the paper has them.
 
 A layer is a run of operations of one module in the forward: a leaf module, or what a module does itself between its
 children (a sum, a join of branches). Its X are the feature maps that it reads and did not make. Left out: layers of the
@@ -29,7 +23,7 @@ An unpack in the backward belongs to the layer that packed. An operation packs i
 after, and a trace does not say which of the two a pack between two operations is. It is the earlier operation's if only
 that one has the value, or if its kind saves its result; otherwise the later one's.
 
-When the vDNN paper prefetches: the search for a layer, made once at each layer of the backward.
+Prefetch: each layer of the backward searches once for a layer whose maps it fetches.
 
     backward of layer     4 (conv)    3 (pool)    2 (relu)    1 (conv)
     search finds          3           1           nothing     ...
@@ -40,18 +34,22 @@ at the next convolution, fetched or not, so that nothing is fetched much earlier
 copies of one layer; the end of the layer in whose backward they run waits for them.
 
 Source:
-    Rhu et al., MICRO 2016, section III-B and the figure with `findPrefetchLayer`.
+    Rhu et al., "vDNN: Virtualized Deep Neural Networks for Scalable, Memory-Efficient Neural Network Design", MICRO
+    2016, arXiv:1602.08124, section III; section III-B and the figure with `findPrefetchLayer` for the prefetch.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from trimaran.base.errors import InfeasibleError
+from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
 from trimaran.graph.types import Phase
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
+from trimaran.simulator.storage_lifetimes import live_bytes
 
 
 class LayerKind(StrEnum):
@@ -340,6 +338,44 @@ def vdnn_all(trace: StepTrace) -> MemoryPlan:
 def vdnn_conv(trace: StepTrace) -> MemoryPlan:
     """The X of convolutions to the host."""
     return vdnn_plan(trace, Offload.CONV)
+
+
+def vdnn_dyn(trace: StepTrace, *, budget_bytes: int) -> MemoryPlan:
+    """The dynamic policy: the first of no offload, the X of convolutions and every X that fits.
+
+    The paper also chooses the algorithm of each convolution. A trace counts no workspaces, so that only the offload is
+    left to choose.
+
+    Args:
+        trace: of the step
+        budget_bytes: peak of live bytes that there is room for [bytes]
+
+    Raises:
+        InfeasibleError: not even offloading every X fits
+    """
+    peak_bytes = 0
+    for offload in (Offload.NONE, Offload.CONV, Offload.ALL):
+        plan = vdnn_plan(trace, offload)
+        peak_bytes = live_bytes(trace, plan).peak
+        if peak_bytes <= budget_bytes:
+            return replace(plan, policy="vdnn_dyn", budget_bytes=budget_bytes)
+    raise cannot_train(peak_bytes, budget_bytes)
+
+
+def cannot_train(peak_bytes: int, budget_bytes: int) -> InfeasibleError:
+    """The error where not even offloading every X fits.
+
+    Args:
+        peak_bytes: with every X offloaded [bytes]
+        budget_bytes: memory that there is [bytes]
+    """
+    return InfeasibleError(
+        f"vDNN cannot train this network: its first trial, all(m), needs {format_bytes(peak_bytes)} and has "
+        f"{format_bytes(budget_bytes)}. Take a smaller batch or a larger device.",
+        code="memory-plan.vdnn-cannot-train",
+        peak_bytes=peak_bytes,
+        budget_bytes=budget_bytes,
+    )
 
 
 def last_readers(layers: Sequence[Layer]) -> dict[int, int]:

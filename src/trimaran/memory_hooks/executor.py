@@ -5,7 +5,7 @@
 
 The n-th pack and the n-th unpack are the program counter: what a step packs is the same each time, so a tick is known
 by its number, and its tensor's shape, stride, offset and dtype say whether it really is the one that was planned for.
-If not, the flight goes on without its plan, right but slow, and whoever owns the executor is told.
+If not, the forward pass goes on without its plan, right but slow, and whoever owns the executor is told.
 
 What is outside of the plan is as autograd has it: what a checkpoint packs while it recomputes inside a backward,
 wrapper subclasses, sparse tensors, views with a conjugation or sign to be applied.
@@ -36,7 +36,7 @@ from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
 from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence, Tally
 from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
-from trimaran.memory_hooks.units import Flight, Handle, Kept
+from trimaran.memory_hooks.units import ForwardPass, Handle, Kept
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 
 _TRANSFORM = (
@@ -89,11 +89,11 @@ _task: Callable[[], int] = torch._C._current_graph_task_id
 is_wrapper: Callable[[Any], bool] = is_traceable_wrapper_subclass
 
 Mismatch = Callable[[int, str], None]
-"""Told of the first pack of a flight that is not the planned one: its number, and what differs."""
+"""Told of the first pack of a forward pass that is not the planned one: its number, and what differs."""
 
 
 class MemoryExecutor:
-    """The pair of hooks, and the flights that are under way.
+    """The pair of hooks, and the forward passes that are under way.
 
     Args:
         recording: of the step; None: there is no plan, and each large storage is offloaded as it is packed
@@ -102,7 +102,7 @@ class MemoryExecutor:
         arena: memory on the host
         keep: tensors that must stay when there is no plan, beside those that the recording names: parameters, buffers
         smallest_bytes: storages below it stay when there is no plan [bytes]
-        on_mismatch: told once for each flight that has left its plan
+        on_mismatch: told once for each forward pass that has left its plan
         observe: called at each tick of the plan with its moment, after its steps
         predicted_peak_bytes: for the statistics [bytes]
         repeat_recipe: runs recipes; None: with the calls of the recording
@@ -142,9 +142,9 @@ class MemoryExecutor:
         self._observe = observe
         self._predicted = predicted_peak_bytes
         self._verify = False
-        self._turning: Flight | None = None
+        self._in_backward: ForwardPass | None = None
         self._current = self._begin(0)
-        self._tally.flights = 0
+        self._tally.forward_passes = 0
 
     @classmethod
     def without_plan(cls, engine: CopyEngine, arena: HostArena, **options: Any) -> "MemoryExecutor":
@@ -155,7 +155,7 @@ class MemoryExecutor:
         """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
         return Hooks(self.pack, self.unpack, self._residence.engine)
 
-    def flight(self, microbatch: int = 0, *, verify: bool | None = None) -> Flight:
+    def begin_forward(self, microbatch: int = 0, *, verify: bool | None = None) -> ForwardPass:
         """Begin a new forward. One begins by itself when packs follow on unpacks, or when all were packed.
 
         Args:
@@ -192,49 +192,49 @@ class MemoryExecutor:
         if (type(tensor) not in _PLAIN and is_wrapper(tensor)) or not has_storage(tensor):
             return self._kept_handle(tensor, None, -1)
         inside = _task() != -1
-        flight = self._turning if inside else self._current
-        if flight is None:
+        forward = self._in_backward if inside else self._current
+        if forward is None:
             return self._kept_handle(tensor, None, -1)
-        if not flight.handles and flight.given_up(tensor) and not inside:
-            flight = self._current = self._begin(flight.microbatch)
-        index = flight.packs
-        if flight.schedule is None or index >= len(flight.schedule.packs) or flight.reactive:
-            return self._pack_beyond(tensor, flight, inside)
-        tick = flight.schedule.packs[index]
-        if flight.position != tick.before or not tick.matches(tensor):
-            return self._pack_beyond(tensor, flight, inside)
+        if not forward.handles and forward.given_up(tensor) and not inside:
+            forward = self._current = self._begin(forward.microbatch)
+        index = forward.packs
+        if forward.schedule is None or index >= len(forward.schedule.packs) or forward.reactive:
+            return self._pack_beyond(tensor, forward, inside)
+        tick = forward.schedule.packs[index]
+        if forward.position != tick.before or not tick.matches(tensor):
+            return self._pack_beyond(tensor, forward, inside)
         if not index and not inside and self._externals is not None and self._externals.lost:
-            return self._leave(tensor, flight, "what recipes read is no more there")
-        flight.packs = index + 1
+            return self._leave(tensor, forward, "what recipes read is no more there")
+        forward.packs = index + 1
         if tick.unit is None and not tick.steps and self._observe is None:
-            return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
-        return self._pack_planned(tensor, flight, tick, index, inside)
+            return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
+        return self._pack_planned(tensor, forward, tick, index, inside)
 
     def unpack(self, packed: Any) -> torch.Tensor:
         """Autograd needs a saved tensor."""
-        flight, index = packed.flight, packed.pack
-        if flight is None:
+        forward, index = packed.forward, packed.pack
+        if forward is None:
             kept: torch.Tensor = packed.give("")
             return kept
         if _task() != -1:
-            self._turning = flight
-            first, flight.turned = not flight.turned, True
-            schedule = flight.schedule
-            if schedule is not None and not flight.reactive:
-                position = flight.position
+            self._in_backward = forward
+            first, forward.backward_begun = not forward.backward_begun, True
+            schedule = forward.schedule
+            if schedule is not None and not forward.reactive:
+                position = forward.position
                 if position < len(schedule.order) and schedule.order[position] == index:
-                    flight.position = position + 1
+                    forward.position = position + 1
                     self._tally.moment = schedule.moments[position]
                     if schedule.steps[position] or self._observe is not None:
-                        self._planned.run(flight, schedule.steps[position], schedule.moments[position])
+                        self._planned.run(forward, schedule.steps[position], schedule.moments[position])
                 else:
-                    self._planned.jump(flight, schedule, index)
-            elif flight.pending or flight.waiting:
+                    self._planned.jump(forward, schedule, index)
+            elif forward.pending or forward.waiting:
                 needed = packed.unit if type(packed) is Handle else None
-                self._reactive.sweep(flight, looks=None if first else LOOKS, needed=needed)
+                self._reactive.sweep(forward, looks=None if first else LOOKS, needed=needed)
         tensor: torch.Tensor
         if type(packed) is Kept:
-            schedule = flight.schedule
+            schedule = forward.schedule
             planned = schedule is not None and index < len(schedule.packs)
             tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
         else:
@@ -242,71 +242,73 @@ class MemoryExecutor:
         self._tally.moment = -1
         return tensor
 
-    def _pack_planned(self, tensor: torch.Tensor, flight: Flight, tick: PackTick, index: int, inside: bool) -> Any:
+    def _pack_planned(
+        self, tensor: torch.Tensor, forward: ForwardPass, tick: PackTick, index: int, inside: bool
+    ) -> Any:
         handle = None
         if tick.unit is not None:
-            unit = self._planned.bind(tensor, flight, tick.unit, tick.node)
+            unit = self._planned.bind(tensor, forward, tick.unit, tick.node)
             if unit is None:
-                flight.packs = index
+                forward.packs = index
                 if inside:
                     return self._kept_handle(tensor, None, -1)
-                return self._leave(tensor, flight, f"pack {index} is of another storage")
-            handle = Handle(unit, tick.view, Witness(tensor, tick.node), flight, index, self._residence)
-            if flight.deferred:
-                self._planned.release_late(flight)
-        self._planned.run(flight, tick.steps, tick.moment)
+                return self._leave(tensor, forward, f"pack {index} is of another storage")
+            handle = Handle(unit, tick.view, Witness(tensor, tick.node), forward, index, self._residence)
+            if forward.deferred:
+                self._planned.release_late(forward)
+        self._planned.run(forward, tick.steps, tick.moment)
         self._tally.moment = -1
-        return handle or self._kept_handle(tensor, flight, index)
+        return handle or self._kept_handle(tensor, forward, index)
 
-    def _pack_beyond(self, tensor: torch.Tensor, flight: Flight, inside: bool) -> Any:
-        """A pack that is not the next one of its flight."""
+    def _pack_beyond(self, tensor: torch.Tensor, forward: ForwardPass, inside: bool) -> Any:
+        """A pack that is not the next one of its forward pass."""
         if inside:
             return self._kept_handle(tensor, None, -1)
-        schedule = flight.schedule
-        done = schedule is not None and not flight.reactive and flight.packs >= len(schedule.packs)
+        schedule = forward.schedule
+        done = schedule is not None and not forward.reactive and forward.packs >= len(schedule.packs)
         if schedule is not None and done and self._is_extra(tensor, schedule):
             return self._kept_handle(tensor, None, -1)
-        if flight.turned or done:
-            self._current = self._begin(flight.microbatch)
+        if forward.backward_begun or done:
+            self._current = self._begin(forward.microbatch)
             return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
-        if flight.reactive:
-            return self._pack_free(tensor, flight)
-        return self._leave(tensor, flight, f"pack {flight.packs} is {view_of(tensor)}")
+        if forward.reactive:
+            return self._pack_free(tensor, forward)
+        return self._leave(tensor, forward, f"pack {forward.packs} is {view_of(tensor)}")
 
     def _is_extra(self, tensor: torch.Tensor, schedule: Schedule) -> bool:
         """Whether a pack behind the last planned one is no new forward: something small, such as a metric of a loss."""
         begins = bool(schedule.packs) and schedule.packs[0].matches(tensor)
         return not begins and not self._reactive.wants(tensor.untyped_storage())
 
-    def _leave(self, tensor: torch.Tensor, flight: Flight, what: str) -> Any:
-        """This flight has left its plan: perhaps because a new one has begun after a forward that was given up."""
-        schedule = flight.schedule
-        if schedule is not None and flight.packs and flight.may_restart and schedule.packs[0].matches(tensor):
-            self._current = self._begin(flight.microbatch)
-            self._current.restarts = flight.restarts + 1
+    def _leave(self, tensor: torch.Tensor, forward: ForwardPass, what: str) -> Any:
+        """This forward pass has left its plan. Perhaps a new one has begun after one that was abandoned."""
+        schedule = forward.schedule
+        if schedule is not None and forward.packs and forward.may_restart and schedule.packs[0].matches(tensor):
+            self._current = self._begin(forward.microbatch)
+            self._current.restarts = forward.restarts + 1
             return self.pack(tensor)
         self._tally.mismatches += 1
-        if schedule is not None and flight.packs < len(schedule.packs):
-            self._tally.strangers += schedule.packs[flight.packs].looks_like(tensor)
-        self._reactive.give_up(flight)
+        if schedule is not None and forward.packs < len(schedule.packs):
+            self._tally.strangers += schedule.packs[forward.packs].looks_like(tensor)
+        self._reactive.give_up(forward)
         if self._on_mismatch is not None:
-            self._on_mismatch(flight.packs, what)
-        return self._pack_free(tensor, flight)
+            self._on_mismatch(forward.packs, what)
+        return self._pack_free(tensor, forward)
 
-    def _pack_free(self, tensor: torch.Tensor, flight: Flight) -> Any:
-        index = flight.packs
-        flight.packs += 1
+    def _pack_free(self, tensor: torch.Tensor, forward: ForwardPass) -> Any:
+        index = forward.packs
+        forward.packs += 1
         storage = tensor.untyped_storage()
         if storage in self._kept or isinstance(tensor, torch.nn.Parameter) or not self._reactive.wants(storage):
-            return self._kept_handle(tensor, flight, index)
-        return self._reactive.pack(flight, tensor, index)
+            return self._kept_handle(tensor, forward, index)
+        return self._reactive.pack(forward, tensor, index)
 
-    def _kept_handle(self, tensor: torch.Tensor, flight: Flight | None, index: int) -> Kept:
-        return Kept(tensor.detach(), tensor._version, flight, index, weakref.ref(tensor), tensor.output_nr)
+    def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> Kept:
+        return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
 
-    def _begin(self, microbatch: int) -> Flight:
-        self._tally.flights += 1
-        return Flight(self._schedule, microbatch=microbatch, verify=self._verify)
+    def _begin(self, microbatch: int) -> ForwardPass:
+        self._tally.forward_passes += 1
+        return ForwardPass(self._schedule, microbatch=microbatch, verify=self._verify)
 
 
 def _no_recipes(*_: Any) -> Any:

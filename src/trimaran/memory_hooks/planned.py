@@ -1,12 +1,12 @@
 """Does what a plan says at a tick, and finds the units that its steps name.
 
-A recipe repeats the operations that were recorded. Were others to run in a later step, on tensors of the same look, the
-recipe would make something else. So the names of the autograd nodes behind a recomputed tensor are compared with those
-of the first flight, whose recipes are compared bit for bit if it is a verified one. Where the plain numbers that the
-nodes keep are others than in the first flight, the recipe is compared in this flight too. Numbers that no node keeps,
-such as one that is added, show nowhere: who changes such a number verifies again.
+A recipe repeats the operations that were recorded. If a later step runs other operations on tensors of the same look,
+the recipe makes other values. So the names of the autograd nodes behind a recomputed tensor are compared with those of
+the first forward pass; its recipes are compared bit for bit if it is a verified one. Where the numbers that the nodes
+keep differ from those of the first forward pass, the recipe is compared in this forward pass too. Numbers that no node
+keeps, such as one that is added, show nowhere: a user who changes such a number verifies again.
 
-What autograd says of how a tensor was made: the nodes behind it, and the plain numbers that they keep.
+Autograd tells how a tensor was made: by the nodes behind it, and the plain numbers that they keep.
 
 A node keeps those numbers that its backward needs: the factor of a product, the bounds of a clamp, the slope of a
 leaky ReLU. What is added, or put where a mask says, it does not keep.
@@ -22,7 +22,7 @@ import torch
 from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Residence
 from trimaran.memory_hooks.schedule import NO_VERSIONS, Externals, Schedule, Steps, UnitPlan, leaves_behind
-from trimaran.memory_hooks.units import Flight, Unit
+from trimaran.memory_hooks.units import ForwardPass, Unit
 from trimaran.program.types import Kind
 
 _FARTHEST = 24
@@ -32,14 +32,14 @@ _VIEWS = (
     "Alias", "AsStrided", "Chunk", "Expand", "Narrow", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Squeeze",
     "TBackward", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze", "View",
 )  # fmt: skip
-"""Beginnings of the names of nodes that only look at a storage in another way: they are no operations of a recipe."""
+"""How the names of nodes begin that only make a view of a storage: they are no operations of a recipe."""
 
 _NUMBERS = (bool, int, float, complex, str)
 _SHAPES = ("sym_", "sizes", "strides", "numel", "options", "scalar_type", "layout")
 
 
 def ancestry(tensor: torch.Tensor, operations: int) -> list[Any]:
-    """The autograd nodes behind a tensor, the nearest first, until so many operations are among them.
+    """The autograd nodes behind a tensor, the nearest first, until `operations` of them are operations.
 
     Example:
         >>> import torch
@@ -115,10 +115,10 @@ class Planned:
         self._ancestries: dict[int, tuple[str, ...]] = {}
         self._numbers: dict[int, tuple[tuple[object, ...], ...]] = {}
 
-    def bind(self, tensor: torch.Tensor, flight: Flight, plan: UnitPlan, node: str) -> Unit | None:
+    def bind(self, tensor: torch.Tensor, forward: ForwardPass, plan: UnitPlan, node: str) -> Unit | None:
         """The unit of a planned storage, made at its first pack; None: it is another storage than planned."""
         storage = tensor.untyped_storage()
-        unit = flight.units.get(plan.number)
+        unit = forward.units.get(plan.number)
         if unit is not None and unit.alive:
             # Only what was not written between its packs is planned; nor may it be now, as what was let go is older.
             return unit if unit.weak() is storage and not unit.witness.changed else None
@@ -153,25 +153,25 @@ class Planned:
         unit.planned_reads = plan.reads
         unit.views = plan.views
         unit.versions = versions
-        unit.checking = plan.recipe is not None and (flight.verify or other_numbers)
+        unit.checking = plan.recipe is not None and (forward.verify or other_numbers)
         if other_numbers:
             self._residence.tally.renumbered.add(plan.number)
-        flight.units[plan.number] = unit
+        forward.units[plan.number] = unit
         return unit
 
-    def release_late(self, flight: Flight) -> None:
+    def release_late(self, forward: ForwardPass) -> None:
         """Let go of what had to stay until all that its recipe reads was packed."""
-        flight.deferred = [
+        forward.deferred = [
             unit
-            for unit in flight.deferred
-            if unit.alive and not self._residence.release(unit, flight.sources_of(unit.planned_reads))
+            for unit in forward.deferred
+            if unit.alive and not self._residence.release(unit, forward.sources_of(unit.planned_reads))
         ]
 
-    def run(self, flight: Flight, steps: Steps, moment: int) -> None:
+    def run(self, forward: ForwardPass, steps: Steps, moment: int) -> None:
         """Do the steps of a tick, in order.
 
         Args:
-            flight: whose
+            forward: whose
             steps: which
             moment: of the tick
         """
@@ -179,7 +179,7 @@ class Planned:
         residence.tally.moment = moment
         made = []
         for kind, number in steps:
-            unit = flight.units.get(number)
+            unit = forward.units.get(number)
             if unit is None or not unit.alive:
                 continue
             if kind is None:
@@ -187,8 +187,8 @@ class Planned:
             elif kind is Kind.OFFLOAD:
                 residence.save(unit)
             elif kind is Kind.RELEASE:
-                if not residence.release(unit, flight.sources_of(unit.planned_reads)):
-                    flight.deferred.append(unit)
+                if not residence.release(unit, forward.sources_of(unit.planned_reads)):
+                    forward.deferred.append(unit)
                     residence.tally.kept += 1
             elif kind is Kind.PREFETCH:
                 residence.fetch(unit)
@@ -200,13 +200,13 @@ class Planned:
         for unit in made:
             residence.read(unit)
 
-    def jump(self, flight: Flight, schedule: Schedule, index: int) -> None:
+    def jump(self, forward: ForwardPass, schedule: Schedule, index: int) -> None:
         """Unpacks come in another order: go on behind this one, and let go of what the skipped ticks let go of."""
-        place = next((place for place in schedule.places[index] if place >= flight.position), None)
+        place = next((place for place in schedule.places[index] if place >= forward.position), None)
         if place is None:
             return
-        for position in range(flight.position, place):
+        for position in range(forward.position, place):
             steps = tuple(step for step in schedule.steps[position] if step[0] in (Kind.OFFLOAD, Kind.RELEASE))
-            self.run(flight, steps, schedule.moments[position])
-        flight.position = place + 1
-        self.run(flight, schedule.steps[place], schedule.moments[place])
+            self.run(forward, steps, schedule.moments[position])
+        forward.position = place + 1
+        self.run(forward, schedule.steps[place], schedule.moments[place])

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trimaran.graph.trace.storages import view_of
 from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Residence
-from trimaran.memory_hooks.units import Flight, Handle, Unit
+from trimaran.memory_hooks.units import ForwardPass, Handle, Unit
 
 IN_FLIGHT = 2
 """Copies to the host under way before the next one waits, so that memory does not run ahead of the link."""
@@ -45,52 +45,54 @@ class Reactive:
         """Whether a storage is large enough, and on the device that copies are from."""
         return storage.nbytes() >= self._smallest and storage.device == self._residence.engine.device
 
-    def pack(self, flight: Flight, tensor: torch.Tensor, index: int) -> Handle:
+    def pack(self, forward: ForwardPass, tensor: torch.Tensor, index: int) -> Handle:
         """Offload the storage of a tensor, once, as soon as nobody else holds it."""
         storage = tensor.untyped_storage()
         node = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         witness = Witness(tensor, node)
-        unit = flight.find(storage)
+        unit = forward.find(storage)
         if unit is None:
             # What no operation of the graph made, as a batch, is the loop's own: it may hold it as long as it likes.
             unit = Unit(storage, witness, name=f"{node or 'input'} {list(tensor.shape)}", outside=not node)
-            if len(flight.found) >= _MOST_FOUND:
-                flight.found = {key: unit for key, unit in flight.found.items() if unit.alive}
-            flight.found[unit.key] = unit
-            flight.waiting.append(unit)
-        handle = Handle(unit, view_of(tensor), witness, flight, index, self._residence)
+            if len(forward.found) >= _MOST_FOUND:
+                forward.found = {key: unit for key, unit in forward.found.items() if unit.alive}
+            forward.found[unit.key] = unit
+            forward.waiting.append(unit)
+        handle = Handle(unit, view_of(tensor), witness, forward, index, self._residence)
         unit.left += 1
-        self.sweep(flight, keep=IN_FLIGHT, looks=LOOKS)
+        self.sweep(forward, keep=IN_FLIGHT, looks=LOOKS)
         return handle
 
-    def give_up(self, flight: Flight) -> None:
+    def give_up(self, forward: ForwardPass) -> None:
         """Leave the plan: what has not left the device is as any other storage from now on.
 
         A copy that the plan has begun is no more of use: the plan knew which bytes are looked at, and when they were
         written last.
         """
-        flight.reactive = True
-        for unit in flight.units.values():
+        forward.reactive = True
+        for unit in forward.units.values():
             if not unit.alive or unit.second:
                 continue
             if unit.recipe is None:
                 self._residence.unsave(unit)
-                flight.waiting.append(unit)
+                forward.waiting.append(unit)
             unit.left = unit.handles
-            flight.found[unit.key] = unit
+            forward.found[unit.key] = unit
 
-    def sweep(self, flight: Flight, *, keep: int = 0, looks: int | None = None, needed: Unit | None = None) -> None:
+    def sweep(
+        self, forward: ForwardPass, *, keep: int = 0, looks: int | None = None, needed: Unit | None = None
+    ) -> None:
         """Copy what nobody else holds any more, and let go of what has been copied.
 
         Args:
-            flight: whose units
+            forward: whose units
             keep: copies that may be under way afterwards
             looks: most units that are looked at; the others come next time
             needed: that is about to be used, and stays
         """
-        self._begin_copies(flight, looks, needed)
+        self._begin_copies(forward, looks, needed)
         under_way: list[Unit] = []
-        for unit in flight.pending:
+        for unit in forward.pending:
             if unit.alive and unit.saving is not None and not unit.second and unit is not needed:
                 if unit.saving.done():
                     self._residence.release(unit)
@@ -98,10 +100,10 @@ class Reactive:
                     under_way.append(unit)
         for unit in under_way[: max(len(under_way) - keep, 0)]:
             self._residence.release(unit)
-        flight.pending = under_way[max(len(under_way) - keep, 0) :]
+        forward.pending = under_way[max(len(under_way) - keep, 0) :]
 
-    def _begin_copies(self, flight: Flight, looks: int | None, needed: Unit | None) -> None:
-        waiting = flight.waiting
+    def _begin_copies(self, forward: ForwardPass, looks: int | None, needed: Unit | None) -> None:
+        waiting = forward.waiting
         for _ in range(len(waiting) if looks is None else min(looks, len(waiting))):
             unit = waiting.popleft()
             if not unit.alive:
@@ -110,7 +112,7 @@ class Reactive:
                 waiting.append(unit)
                 continue
             self._residence.save(unit)
-            flight.pending.append(unit)
+            forward.pending.append(unit)
 
 
 def _is_alone(unit: Unit) -> bool:

@@ -36,7 +36,7 @@ class MemoryStatistics:
     """One step.
 
     Attributes:
-        flights: forwards that were begun
+        forward_passes: forwards that were begun
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied to the device [bytes]
         recomputations: recipes that were run
@@ -47,13 +47,13 @@ class MemoryStatistics:
         ineffective: storages that were let go and stayed on the device, as someone else holds them, by name
         kept: storages that could not be let go, for want of what a recipe needs
         failed_recipes: storages whose recipe did not give the same bits
-        renumbered: storages whose nodes kept other numbers than in the first flight, so that the recipe was compared
+        renumbered: storages whose nodes kept other numbers than in the first forward pass: their recipes were compared
         predicted_peak_bytes: of the plan [bytes]; None: it was not said
         accounted_peak_bytes: as it was [bytes]; None: nobody looked
         arena: how full the host memory is
     """
 
-    flights: int
+    forward_passes: int
     to_host_bytes: int
     to_device_bytes: int
     recomputations: int
@@ -78,7 +78,7 @@ class Tally:
         moment: of the tick that runs now; -1: none of the plan's
     """
 
-    flights: int = 0
+    forward_passes: int = 0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
     recomputations: int = 0
@@ -99,14 +99,14 @@ class Tally:
 
     def clear(self) -> None:
         """Begin anew."""
-        self.flights = self.to_host_bytes = self.to_device_bytes = self.recomputations = 0
+        self.forward_passes = self.to_host_bytes = self.to_device_bytes = self.recomputations = 0
         self.mismatches = self.strangers = self.on_demand = self.kept = 0
         self.stalls_s, self.ineffective, self.failed_recipes, self.renumbered = {}, set(), set(), set()
 
     def result(self, arena: ArenaUse, predicted: int | None, accounted: int | None) -> MemoryStatistics:
         """What was counted."""
         return MemoryStatistics(
-            flights=self.flights,
+            forward_passes=self.forward_passes,
             to_host_bytes=self.to_host_bytes,
             to_device_bytes=self.to_device_bytes,
             recomputations=self.recomputations,

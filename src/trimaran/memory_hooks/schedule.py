@@ -1,20 +1,19 @@
 """A plan and its trace, turned into what the hooks look up at each tick.
 
-A tick with nothing to do costs the look-up and no more: what is kept, and read by no recipe, needs no unit.
+A tick with nothing to do costs the look-up only: a storage that is kept, and that no recipe reads, needs no unit.
 
-What recipes read that is no activation: parameters, buffers, and whatever else was there before the step.
-
-These have no unit. A plan was made for certain storages; a step may use others of the same look: another head, a second
-model of the same class, weights that were replaced. So it is seen to that they are the ones that were recorded
+Externals are what recipes read besides activations: parameters, buffers, and whatever else was there before the step.
+They have no unit. A plan was made for certain storages; a step may use others of the same look: another head, a second
+model of the same class, weights that were replaced. So these checks see that they are the recorded ones:
 
     at the first pack   each is still there
     at each pack        a parameter that autograd packs is the recorded one
-    at the first pack of what is made again
-                        the parameters behind it, by autograd's nodes, are those of the first flight; their versions
-    at its release      they are held until it was made, so that they can be replaced meanwhile
-    when made again     none was changed in place since
+    at the first pack of a storage to recompute
+                        the parameters behind it, by autograd's nodes, are those of the first forward pass
+    at its release      they are held until it is recomputed, so that they can be replaced meanwhile
+    when recomputed     none was changed in place since the pack
 
-What no node knows, such as a frozen bias that was changed, shows in the bytes that are made.
+A change that no node knows, such as that of a frozen bias, shows in the recomputed bytes.
 """
 
 import weakref
@@ -64,7 +63,7 @@ class Externals:
         return {number: storage for number, storage in found.items() if storage is not None}
 
     def same_leaves(self, number: int, leaves: Sequence[torch.Tensor]) -> bool:
-        """Whether the parameters behind a storage are those of the first flight.
+        """Whether the parameters behind a storage are those of the first forward pass.
 
         Args:
             number: of the storage
@@ -130,7 +129,7 @@ def leaves_behind(nodes: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def is_unit(storage: TraceStorage) -> bool:
-    """Whether a source of a recipe is a storage that autograd packs and that the plan follows by its packs."""
+    """Whether a source of a recipe is a storage that autograd packs: the plan follows it by its packs."""
     return bool(storage.packs) and storage.role not in (Role.PARAMETER, Role.BUFFER)
 
 
@@ -148,7 +147,7 @@ class UnitPlan:
         unpacks: planned unpacks
         start: first byte to copy [bytes]
         stop: the one after the last byte to copy [bytes]
-        recipe: how to make it again
+        recipe: how to recompute it
         reads: activations and inputs that the recipe reads and autograd packs
         outside: whether someone outside still holds it when it comes back
         views: of the packed tensors

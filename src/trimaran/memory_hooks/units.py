@@ -1,19 +1,17 @@
-"""What is known at run time of one storage that autograd has packed.
+"""A storage that autograd has packed, the handles that autograd holds instead, and the forward pass they belong to.
 
-A unit stands for one live storage, never for an address. It has two lives on the device: the first one
-from its operation to `DEL`; the second one from `PRE` or `RE` to its last use. In between its bytes are in a slot on
-the host, or nowhere, because a recipe makes them again.
+A unit stands for one live storage, never for an address. It has two lives on the device: the first one from its
+operation to `DEL`; the second one from `PRE` or `RE` to its last use. Between them its bytes are in a slot on the host,
+or nowhere, because a recipe recomputes them. A unit counts
 
-    handles   autograd holds so many handles of it; when none is left, everything is given back
-    claims    so many recomputed units may need it to make themselves again, so that it must not be given back
-    readers   so many planned recomputations have yet to read it, so that it stays on the device
+    handles   of it that autograd holds; when none is left, everything is freed
+    claims    recomputed units that may need it for their recipes, so that it must not be freed
+    readers   planned recomputations that have yet to read it, so that it stays on the device
     left      planned unpacks to come
 
-What autograd holds in the place of a tensor.
-
-The state of a step is in the handles and in the flight that they belong to, one for each forward. So several graphs may
-be alive at once, be walked twice, in another order, or be dropped: a handle gives back what it stands for as often as
-it is asked, and lets go of it when autograd lets go of the handle.
+The state of a step is in the handles and in their forward pass. So several graphs may be alive at once, be walked
+twice, in another order, or be dropped: a handle gives its tensor as often as it is asked, and releases the unit when
+autograd releases the handle.
 """
 
 import weakref
@@ -46,7 +44,7 @@ class Unit:
         left: planned unpacks
         outside: whether someone else is expected to hold it when it comes back
         name: for a person
-        recipe: how to make it again; None: its bytes are copied
+        recipe: how to recompute it; None: its bytes are copied
 
     Attributes:
         nbytes: size of the storage [bytes]
@@ -60,7 +58,7 @@ class Unit:
         claimed: whether it holds claims on its sources
         second: whether the first life is over
         returned: whether the storage is one that was brought back
-        busy: whether it is being made again now
+        busy: whether its recipe runs now
         given: what was given to nodes from the present storage, to notice changes
         checking: whether its recipe is compared with its bytes
         planned_reads: numbers of what its recipe reads and autograd packs
@@ -169,7 +167,7 @@ class Kept(NamedTuple):
     Attributes:
         tensor: detached, so that no circle of references arises with the node that made it
         version: when it was packed
-        flight: in which it was packed; None: outside of any, as when a checkpoint recomputes
+        forward: in which it was packed; None: outside of any, as when a checkpoint recomputes
         pack: number of the pack
         origin: the tensor itself, weakly
         output: which output of its node it is
@@ -177,7 +175,7 @@ class Kept(NamedTuple):
 
     tensor: torch.Tensor
     version: int
-    flight: "Flight | None"
+    forward: "ForwardPass | None"
     pack: int
     origin: "weakref.ref[torch.Tensor]"
     output: int
@@ -202,24 +200,24 @@ class Handle:
         unit: the storage
         view: how the tensor looks at it
         witness: whether the tensor was changed
-        flight: in which it was packed
+        forward: in which it was packed
         pack: number of the pack
         residence: to bring the storage back and to give it up
     """
 
-    __slots__ = ("__weakref__", "_residence", "flight", "pack", "unit", "view", "witness")
+    __slots__ = ("__weakref__", "_residence", "forward", "pack", "unit", "view", "witness")
 
     def __init__(
-        self, unit: Unit, view: View, witness: Witness, flight: "Flight", pack: int, residence: "Residence"
+        self, unit: Unit, view: View, witness: Witness, forward: "ForwardPass", pack: int, residence: "Residence"
     ) -> None:
         self.unit = unit
         self.view = view
         self.witness = witness
-        self.flight = flight
+        self.forward = forward
         self.pack = pack
         self._residence = residence
         unit.handles += 1
-        flight.handles += 1
+        forward.handles += 1
 
     def give(self) -> torch.Tensor:
         """The tensor, brought back if need be.
@@ -239,7 +237,7 @@ class Handle:
     def __del__(self) -> None:
         unit = self.unit
         unit.handles -= 1
-        self.flight.handles -= 1
+        self.forward.handles -= 1
         if not unit.handles and not unit.claims:
             self._residence.forget(unit)
 
@@ -251,8 +249,8 @@ class Handle:
 _SOME_WAY = 4
 
 
-class Flight:
-    """One forward and its backward, on its way through a schedule.
+class ForwardPass:
+    """One forward pass and its backward pass, and how far they are in a schedule.
 
     Args:
         schedule: the plan's ticks; None: there is no plan for it
@@ -263,9 +261,9 @@ class Flight:
         packs: packs so far
         position: next planned unpack
         handles: on units, that autograd holds
-        turned: whether something was unpacked
+        backward_begun: whether something was unpacked
         reactive: whether it goes without its plan
-        restarts: flights before it that were left half-way, one after the other
+        restarts: forward passes before it that were left half-way, one after the other
         units: by number in the trace
         found: units that are in no plan, by the storage's identity
         deferred: units that are to be let go once all that their recipes read was packed
@@ -275,6 +273,7 @@ class Flight:
 
     __slots__ = (
         "__weakref__",
+        "backward_begun",
         "deferred",
         "found",
         "handles",
@@ -285,7 +284,6 @@ class Flight:
         "reactive",
         "restarts",
         "schedule",
-        "turned",
         "units",
         "verify",
         "waiting",
@@ -298,7 +296,7 @@ class Flight:
         self.packs = 0
         self.position = 0
         self.handles = 0
-        self.turned = False
+        self.backward_begun = False
         self.restarts = 0
         self.reactive = schedule is None
         self.units: dict[int, Unit] = {}
@@ -318,13 +316,13 @@ class Flight:
     def may_restart(self) -> bool:
         """Whether what does not match may be the first of a new forward, after one that was left half-way.
 
-        A flight that began so must have come some way; else it is this forward that is not the planned one.
+        A forward pass that began so must have come some way; else it is this forward that is not the planned one.
         """
         return self.packs > 0 and (not self.restarts or self.packs >= _SOME_WAY)
 
     def given_up(self, tensor: torch.Tensor) -> bool:
         """Whether autograd has dropped the graph so far, and a tensor looks like the first of a new one."""
-        if self.handles or self.turned or not (self.units or self.found) or self.schedule is None:
+        if self.handles or self.backward_begun or not (self.units or self.found) or self.schedule is None:
             return False
         return self.schedule.packs[0].matches(tensor)
 

@@ -16,14 +16,54 @@ Source:
     Caffe's `bvlc_alexnet`, which has the norm behind the activation: 60,965,224 parameters for images of 227 × 227.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
 from trimaran.networks.sizes import scaled
 
 
-class AlexNet(nn.Module):
+class ConvolutionalClassifier(nn.Module):
+    """Convolutions one after the other, a pooling to maps of a fixed size, and dense layers."""
+
+    features: nn.Sequential
+    avgpool: nn.AdaptiveAvgPool2d
+    classifier: nn.Sequential
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Class scores.
+
+        Args:
+            images: [batch, channels, height, width]
+
+        Returns:
+            Scores [batch, classes].
+        """
+        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
+        return scores
+
+
+def dense_layers(inputs: int, *widths: int, dropout: float, drops_inputs: bool = False) -> nn.Sequential:
+    """Dense layers with ReLU, and a dropout with each of them but the last, which has neither.
+
+    Args:
+        inputs: elements of the flattened maps
+        widths: of the layers; the last one is the number of classes
+        dropout: probability
+        drops_inputs: the dropout is in front of a layer, not behind its ReLU
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise((inputs, *widths[:-1])):
+        dense = (nn.Linear(before, after), nn.ReLU(inplace=True))
+        layers += [nn.Dropout(dropout), *dense] if drops_inputs else [*dense, nn.Dropout(dropout)]
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
+
+
+class AlexNet(ConvolutionalClassifier):
     """Five convolutions and three dense layers, without batch norm.
+
+    Images have at least 63 × 63 pixels, in publications 224 × 224.
 
     Args:
         classes: number of classes
@@ -68,34 +108,16 @@ class AlexNet(nn.Module):
             nn.MaxPool2d(3, 2),
         )
         self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
-        self.classifier = nn.Sequential(
-            nn.Dropout(dropout),
-            nn.Linear(five * 6 * 6, dense),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense, dense),
-            nn.ReLU(inplace=True),
-            nn.Linear(dense, classes),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores.
-
-        Args:
-            images: [batch, channels, height, width]; at least 63 × 63, published for 224 × 224
-
-        Returns:
-            Scores [batch, classes].
-        """
-        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
-        return scores
+        self.classifier = dense_layers(five * 6 * 6, dense, dense, classes, dropout=dropout, drops_inputs=True)
 
 
 _WINDOW = 5  # maps that a norm looks at
 
 
-class AlexNet2012(nn.Module):
+class AlexNet2012(ConvolutionalClassifier):
     """Five convolutions and three dense layers.
+
+    Images have at least 67 × 67 pixels, in publications 227 × 227.
 
     Args:
         classes: number of classes
@@ -133,24 +155,4 @@ class AlexNet2012(nn.Module):
             nn.MaxPool2d(3, 2),
         )
         self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
-        self.classifier = nn.Sequential(
-            nn.Linear(five * 6 * 6, dense),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense, dense),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense, classes),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores.
-
-        Args:
-            images: [batch, channels, height, width]; at least 67 × 67, published for 227 × 227
-
-        Returns:
-            Scores [batch, classes].
-        """
-        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
-        return scores
+        self.classifier = dense_layers(five * 6 * 6, dense, dense, classes, dropout=dropout)

@@ -8,14 +8,16 @@ Source:
     ICLR 2014, table 1.
 """
 
-import torch
 from torch import nn
 
+from trimaran.networks.alexnet import ConvolutionalClassifier, dense_layers
 from trimaran.networks.sizes import scaled
 
 
-class OverFeat(nn.Module):
+class OverFeat(ConvolutionalClassifier):
     """Five convolutions and three dense layers, the first of them with most of the parameters.
+
+    Images have at least 71 × 71 pixels, in publications 231 × 231.
 
     Args:
         classes: number of classes
@@ -24,6 +26,7 @@ class OverFeat(nn.Module):
         dropout: probability in front of the first two dense layers
 
     Example:
+        >>> import torch
         >>> OverFeat(classes=10, width=0.125)(torch.zeros(2, 3, 71, 71)).shape
         torch.Size([2, 10])
     """
@@ -48,24 +51,4 @@ class OverFeat(nn.Module):
             nn.MaxPool2d(2, 2),
         )
         self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
-        self.classifier = nn.Sequential(
-            nn.Dropout(dropout),
-            nn.Linear(five * 6 * 6, dense1),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense1, dense2),
-            nn.ReLU(inplace=True),
-            nn.Linear(dense2, classes),
-        )
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores.
-
-        Args:
-            images: [batch, channels, height, width]; at least 71 × 71, published for 231 × 231
-
-        Returns:
-            Scores [batch, classes].
-        """
-        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
-        return scores
+        self.classifier = dense_layers(five * 6 * 6, dense1, dense2, classes, dropout=dropout, drops_inputs=True)

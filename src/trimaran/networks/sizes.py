@@ -13,11 +13,10 @@ Source:
     The papers and configurations named beside each table.
 """
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,12 +357,11 @@ def size_name(family: str, size: str = "") -> str:
     return _known(found.aliases.get(name, name), found.sizes, f"size of {found.title}", also=found.aliases)
 
 
-def _known(name: str, names: Mapping[str, object], what: str, also: Mapping[str, str] | None = None) -> str:
+def _known(name: str, names: Mapping[str, object], what: str, *, also: Iterable[str] = ()) -> str:
     if name in names:
         return name
-    near = difflib.get_close_matches(name, [*names, *(also or {})], n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else "."
-    raise InputError(f'no {what} "{name}"{hint} There are {", ".join(names)}', code="transformer.unknown", name=name)
+    hint = did_you_mean(name, names, also=also)
+    raise InputError(f'no {what} "{name}"{hint}', code="transformer.unknown", name=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

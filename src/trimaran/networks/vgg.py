@@ -8,9 +8,9 @@ Source:
     as in torchvision's `vgg16`: 138,357,544 parameters.
 """
 
-import torch
 from torch import nn
 
+from trimaran.networks.alexnet import ConvolutionalClassifier, dense_layers
 from trimaran.networks.sizes import scaled
 
 VGG_GROUPS: dict[int, tuple[int, ...]] = {
@@ -29,8 +29,10 @@ _MAPS = (64, 128, 256, 512, 512)
 _POOLED = 7  # height and width of the maps that the dense layers see
 
 
-class Vgg(nn.Module):
+class Vgg(ConvolutionalClassifier):
     """A network of the VGG family.
+
+    Images have at least 32 × 32 pixels, in publications 224 × 224.
 
     Args:
         groups: convolutions of each of the five groups, one of `VGG_GROUPS`
@@ -41,6 +43,7 @@ class Vgg(nn.Module):
         dropout: probability behind the first two dense layers
 
     Example:
+        >>> import torch
         >>> Vgg(VGG_GROUPS[16], classes=10, width=0.125)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
@@ -65,15 +68,7 @@ class Vgg(nn.Module):
             self.features.append(nn.MaxPool2d(2, 2))
         self.avgpool = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
         dense = scaled(4096, width)
-        self.classifier = nn.Sequential(
-            nn.Linear(channels * _POOLED**2, dense),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense, dense),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(dense, classes),
-        )
+        self.classifier = dense_layers(channels * _POOLED**2, dense, dense, classes, dropout=dropout)
         self._draw_weights()
 
     def _add_convolution(self, inputs: int, outputs: int, *, norm: bool) -> None:
@@ -92,18 +87,6 @@ class Vgg(nn.Module):
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.01)
                 nn.init.zeros_(module.bias)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Class scores.
-
-        Args:
-            images: [batch, channels, height, width]; at least 32 × 32, published for 224 × 224
-
-        Returns:
-            Scores [batch, classes].
-        """
-        scores: torch.Tensor = self.classifier(torch.flatten(self.avgpool(self.features(images)), 1))
-        return scores
 
 
 def vgg16(*, classes: int = 1000, width: float = 1.0) -> Vgg:

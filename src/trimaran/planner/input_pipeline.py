@@ -326,7 +326,7 @@ def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem
     size = microbatch_size(program, candidate.strategy, batch=problem.batch)
     loads = [item.rank for item in program if item.kind == Kind.LOAD]
     made_s = (
-        fed_step.standing_still(samples, one, microbatch=size).seconds
+        fed_step.waiting(samples, one, microbatch=size).seconds
         + fed_step.working(samples, one, microbatch=size).seconds
     ) * max(1, len(loads) // max(1, len(set(loads))))
     limit_s = max(candidate.step_time_s, _period_s(candidate, _beside(_ANY_NUMBER, problem), problem))

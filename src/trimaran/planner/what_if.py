@@ -35,7 +35,7 @@ from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, pars
 from trimaran.machine.catalog import find_link, link_types
 from trimaran.machine.types import Link, Machine
 from trimaran.planner.problem import Problem
-from trimaran.pricing.collectives.closed_forms import volume
+from trimaran.pricing.collectives.formulas import volume
 from trimaran.pricing.curves import at_size, latency
 from trimaran.pricing.tables import Curve, CurveKey, TensorFit, WholeCost
 from trimaran.pricing.transfers import HOST, SEND

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import put_in_place
 from trimaran.base.job import Job
 from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.find import find_machine
-from trimaran.measure.cache import cache_directory, put_in_place
+from trimaran.measure.cache import cache_directory
 from trimaran.planner.problem import Problem
 from trimaran.planner.target_search import accumulations, device_counts
 from trimaran.planning.best_strategy import microbatch_sizes

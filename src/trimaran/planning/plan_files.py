@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import put_in_place
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
 from trimaran.machine.types import Allocation, Link
-from trimaran.measure.cache import put_in_place
 from trimaran.planner.candidates import Candidate, score, squeeze
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search

@@ -9,7 +9,7 @@ from trimaran.planning.workloads import memory_of_step
 from trimaran.pricing.exchange.replica_memory import replica_memory
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 
 _DROPPED_SINCE = 2023.2
 """Since torch 2.0 `zero_grad` drops gradients; before, and in other frameworks, they stay from step to step."""
@@ -78,6 +78,6 @@ def _summed_at_most(work: Workload, devices: int) -> int:
     """Gradients of the home with the most [bytes]."""
     nbytes = [gradient.nbytes for gradient in work.gradients]
     loads = dict.fromkeys(map(str, range(devices)), 0)
-    for home, size in zip(homes_by_size(nbytes, tuple(loads)), nbytes, strict=True):
+    for home, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
         loads[home] += size
     return max(loads.values())

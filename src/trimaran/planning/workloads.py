@@ -29,12 +29,13 @@ import msgspec
 
 import trimaran
 from trimaran.base.errors import InputError
+from trimaran.base.files import put_in_place
 from trimaran.graph.kernels.workload import AffineWorkload, Workload, check_precision
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.published_networks import with_options as add_options
-from trimaran.measure.cache import cache_directory, put_in_place
+from trimaran.measure.cache import cache_directory
 
 if TYPE_CHECKING:
     from trimaran.planning.workload_tracing import WorkloadTracer

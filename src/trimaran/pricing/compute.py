@@ -7,7 +7,7 @@ the price of the whole model is what was measured, and its parts share it in pro
 
 The interval: the operations' errors are independent, the factor's error is common to all of them (`costs.intervals`).
 
-The two halves of a backward: gradients of inputs, which others wait for, and of weights, which may be put off.
+dgrad and wgrad: gradients of inputs, which others wait for, and of weights, which may be put off.
 
 Linear layers and convolutions have both, as two products of the same work: half of their backward each, where nobody
 measured them apart. One whose input needs no gradient, such as the first of a network, has the second only. All other
@@ -91,7 +91,7 @@ def form_of(strategy: Strategy) -> Form:
 
 
 def own_form(strategy: Strategy) -> str:
-    """The form of strategies that a library runs in a way of its own, with an overhead of its own; else `form_of`.
+    """The form of strategies that a library runs differently, with its overhead; else `form_of`.
 
     Sharded operations, sharded state, and backwards in two halves are measured where a plan wants them
     (`measure.rehearsal`). Where nobody has, they are taken to be like the form without.

@@ -1,17 +1,17 @@
-"""What compressed gradients take: encoding and decoding on each rank, and what is left on the wire.
+"""Cost of compressed gradients: encoding and decoding on each rank, and the bytes that are still sent.
 
     backward  ██████▒ b0 ███▒ b1            ▒ a bucket is encoded where it is complete, which puts the rest off
     b0               ══════
     b1                      ═════
     decoding                ▒ b0   ▒ b1     in the order of the buckets, before what waits for them
 
-Encoding is all that a rank does up to the first byte on the wire, decoding all that it does afterwards. Both were
+Encoding is all that a rank does up to the first byte sent, decoding all that it does afterwards. Both were
 measured on this machine with every rank busy, or follow from passes over memory for a device of the catalog.
 
 PowerSGD sends P, and when its sum is there, Q: see `two_rounds`. Its times are kept for one matrix by the matrix's
 size, because that is what it works on; those of the 16-bit methods for a whole bucket.
 
-Encoding inside a backward, and the two sums of PowerSGD's buckets, as the wire of the runtime makes them.
+Encoding inside a backward, and the two sums of PowerSGD's buckets, as the runtime makes them.
 
     backward  ██████▒ P0 ███│ wait, ▒ Q0, ▒ P1 ███│ wait, ▒ Q1, ▒ P2 │ wait, ▒ Q2 │ decode │ update
     b0               ═══════         ═══════
@@ -19,7 +19,7 @@ Encoding inside a backward, and the two sums of PowerSGD's buckets, as the wire 
     b2                                                              ═══════      ═══════
 
 A bucket is encoded where it is complete, which puts the rest of the backward off. The second sum of a bucket is started
-when the next bucket is complete: the backward stands still there until the first one has come, and then computes what
+when the next bucket is complete: the backward blocks there until the first one has come, and then computes what
 lies between them. That of the last bucket is started before the update, which the simulator sees to.
 """
 
@@ -33,7 +33,7 @@ from trimaran.machine.types import Allocation, Device
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.transfers import HOST, transfer_cost
-from trimaran.pricing.types import Cost, Transfer, Turn
+from trimaran.pricing.types import Cost, SecondSum, Transfer
 from trimaran.program.gradients import SMALLEST_BYTES, Bucket, Compression
 from trimaran.program.lowering.rows import buckets_by_token
 from trimaran.program.strategy import Strategy
@@ -69,7 +69,7 @@ class Coding:
     """What a rank does for one bucket.
 
     Attributes:
-        encode: until its first byte is on the wire
+        encode: until its first byte is sent
         decode: when the last sum is there
         between: from the first sum to the second; None: there is one
         second_bytes: of the second sum [bytes]
@@ -119,7 +119,7 @@ def code_program(
         cluster: who sits where
 
     Raises:
-        InputError: nobody measured the method
+        InputError: no measured cost for the method
     """
     if strategy.compression is None:
         return {}
@@ -141,7 +141,7 @@ def code_program(
 
 
 def reducing_table(strategy: Strategy, table: CostTable) -> CostTable:
-    """The table by which buckets on the wire are priced: with all-reduces of 16 bits where they were measured.
+    """The table by which buckets are priced: with all-reduces of 16 bits where they were measured.
 
     Args:
         strategy: how gradients are sent
@@ -192,7 +192,7 @@ def _coding(
 def _measured(key: CurveKey, compression: Compression, table: CostTable) -> Curve:
     if key not in table.curves:
         raise InputError(
-            f"nobody measured what compressing gradients by {compression.name} takes on {table.fingerprint.device}: "
+            f"no measured cost for compressing gradients by {compression.name} on {table.fingerprint.device}: "
             "plan with --allow compress, or --compression with the method, which measures it",
             code="cost-table.missing-compression",
             compression=compression.name,
@@ -231,7 +231,7 @@ def bucket_transfers(
     """What the sums of a compressed bucket take when nothing else is under way: the first, and the second where it is.
 
     Args:
-        instruction: with the bytes on the wire
+        instruction: with the bytes that are sent
         coding: of the bucket
         reducing: made by `wire.reducing_table`
         cluster: who sits where
@@ -249,15 +249,15 @@ class Encoded:
 
     Attributes:
         compute: durations of all instructions
-        marks: fractions of all marks, those of the turns among them
+        marks: fractions of all marks, those of `second_sums` among them
         between: by id of the all-reduce, what is left to do before its second sum
-        turns: as in `SecondRound`, by id of the all-reduce
+        second_sums: as in `SecondRound`, by id of the all-reduce
     """
 
     compute: dict[str, Cost]
     marks: dict[tuple[str, str], float]
     between: dict[str, Cost]
-    turns: dict[str, Turn]
+    second_sums: dict[str, SecondSum]
 
 
 def with_encoding(
@@ -275,7 +275,7 @@ def with_encoding(
         codings: by id of the all-reduce (`wire.code_program`)
     """
     between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
-    found = Encoded(compute=dict(compute), marks=dict(marks), between=between, turns={})
+    found = Encoded(compute=dict(compute), marks=dict(marks), between=between, second_sums={})
     for instructions in program.ranks:
         handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
         for item in instructions:
@@ -340,11 +340,11 @@ def _lengthen(backward: Instruction, handed: Mapping[str, _Hand], found: Encoded
     for name in sorted(places, key=places.__getitem__):
         hand = handed.get(name)
         if hand is not None and hand.between is not None:
-            turn = Turn(instruction=backward.id, before=name, pause=f"{name} pause", start=f"{name} second")
-            found.turns[hand.before] = turn
-            found.marks[backward.id, turn.pause] = place(name)
+            second = SecondSum(instruction=backward.id, before=name, pause=f"{name} pause", start=f"{name} second")
+            found.second_sums[hand.before] = second
+            found.marks[backward.id, second.pause] = place(name)
             spent_s += hand.between.seconds
-            found.marks[backward.id, turn.start] = place(name)
+            found.marks[backward.id, second.start] = place(name)
         if hand is not None:
             spent_s += hand.encode.seconds
         found.marks[backward.id, name] = place(name)

@@ -1,13 +1,13 @@
-"""What a step takes that is fed: the load that is left to the training's thread, and how short a step can be at all.
+"""Cost of the input pipeline in a step: the load on the training's thread, and a lower bound on the step time.
 
-A microbatch has b samples. A sample takes r standing still (storage, network) and p of a core; a microbatch beside its
-samples β of a core. A step has m microbatches on each of R ranks that read; what each rank's thread does beside loading
+A microbatch has b samples. A sample takes r of waiting (storage, network) and p of a core; a microbatch, besides its
+samples β of a core. A step has m microbatches on each of R ranks that read; what each rank's thread does except loading
 is C, the host has K cores.
 
     in line   load = b (r + p) + β                                             the training's thread does it all
     cached    load = b c + β                                                   c: out of the memory of the host
     w workers load = t, the time to take a microbatch over
-              S = b r,  W = b (p + q) + β + g     a worker stands still for S and computes for W; q: it wakes up,
+              S = b r,  W = b (p + q) + β + g     a worker waits for S and computes for W; q: it wakes up,
                                                   g: it hands over
               step >= C + m t                                                  the thread's own time
               step >= m (S + W) / w                                            workers in turn, each one microbatch
@@ -18,7 +18,7 @@ something to do, and a slow microbatch is made up for by a quick one. The second
 is shorter, whatever the rest takes. What of it the rest does not fill is waiting, which `simulator.waits` adds to the
 first load of a step.
 
-On a GPU the copy to the device comes on top of each load. Copied ahead, it runs beside compute, and is a fourth bound:
+On a GPU the copy to the device comes on top of each load. Copied ahead, it overlaps compute, and is a fourth bound:
 step >= m × the copy. There the thread only issues work, but keeps its core: K - ranks are left for W.
 
 Left out: workers that take turns on a core slow the training's thread down in bursts; the order of a first epoch's page
@@ -43,8 +43,8 @@ from trimaran.program.strategy import Feeding
 _SHORTEST_S = 1e-9
 
 
-def standing_still(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
-    """What whoever loads a microbatch stands still for.
+def waiting(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
+    """Time that the loader of a microbatch waits for storage and network.
 
     Args:
         samples: what they take
@@ -90,7 +90,7 @@ def load(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
         Its load, without waiting for workers [s].
 
     Example:
-        Two milliseconds a sample standing still and one of a core, 4 samples, 3 ms a microbatch.
+        Two milliseconds a sample of waiting and one of a core, 4 samples, 3 ms a microbatch.
 
         >>> def exact(seconds):
         ...     return Cost(seconds, seconds, seconds, "example")
@@ -105,7 +105,7 @@ def load(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
         parts = [samples.take, _exact(samples.take_per_byte * nbytes, samples.take)]
     else:
         parts = [
-            standing_still(samples, feeding, microbatch=microbatch),
+            waiting(samples, feeding, microbatch=microbatch),
             working(samples, feeding, microbatch=microbatch),
         ]
     if not feeding.copies_ahead:
@@ -135,11 +135,11 @@ def period(
         cores: that workers and these threads share
 
     Returns:
-        The larger of what the workers of a rank take, what all cores take, and copies; 0 where nothing runs beside the
+        The larger of what the workers of a rank take, what all cores take, and copies; 0 where nothing overlaps the
         training [s].
 
     Example:
-        As for `load`, with 2 workers: 4 samples are 8 ms standing still and 7 ms of a core. One core has 7 ms of that
+        As for `load`, with 2 workers: 4 samples are 8 ms of waiting and 7 ms of a core. One core has 7 ms of that
         and 4 ms of the training.
 
         >>> def exact(seconds):
@@ -155,7 +155,7 @@ def period(
     bounds = []
     if feeding.workers:
         work = working(samples, feeding, microbatch=microbatch)
-        still = standing_still(samples, feeding, microbatch=microbatch)
+        still = waiting(samples, feeding, microbatch=microbatch)
         bounds.append(add([still, work]).scaled(microbatches / feeding.workers))
         shared = add([work.scaled(readers * microbatches), _exact(busy_s, work)])
         bounds.append(shared.scaled(1.0 / max(1, cores)))
@@ -177,7 +177,7 @@ def _copy(samples: SampleCosts, nbytes: int) -> Cost:
 
 
 def _exact(seconds: float, like: Cost) -> Cost:
-    """A rate is as uncertain as the fixed part beside it."""
+    """A rate is as uncertain as the fixed part."""
     if like.seconds < _SHORTEST_S:
         return Cost(seconds, seconds, seconds, like.source)
     return Cost(seconds, seconds * like.low / like.seconds, seconds * like.high / like.seconds, like.source)
@@ -189,7 +189,7 @@ class Feed:
 
     Attributes:
         samples_per_s: to all devices of a node together [samples/s]
-        device_samples_per_s: to one device, whatever the others do; its loader has so many workers [samples/s]
+        device_samples_per_s: to one device, whatever the others do; its loader has `workers` workers [samples/s]
         source: where this comes from
     """
 
@@ -215,11 +215,11 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """A way to decode and augment photographs of ImageNet's size (about 110 kB, 500 x 375) to 224 x 224.
+    """A library that decodes and augments photographs of ImageNet's size (about 110 kB, 500 x 375) to 224 x 224.
 
     Attributes:
         images_per_core_s: of one core [images/s]
-        workers: processes or threads of a device's loader; 0: as many as there are cores
+        workers: processes or threads of a device's loader; 0: one for each core
         source: where the figures come from
     """
 
@@ -254,7 +254,7 @@ def photograph_feed(node: Node, *, loader: str, cores: int | None = None, device
         node: whose cores
         loader: one of `LOADERS`
         cores: that work on it; None: all of the node
-        devices: that share them, for loaders with workers of their own; None: all of the node
+        devices: that share them, where each loader has its workers; None: all of the node
     """
     found = LOADERS[loader]
     total = node.cpu_cores if cores is None else cores

@@ -14,8 +14,8 @@ A name says the node, the ends and the direction: "n0 gpu0>gpu3", "n0 gpu2 out" 
 
 Which device of a machine each rank of a strategy has: `cluster.layout`, told what the ranks say to each other.
 
-Bytes are rough, and need no cuts: what matters is which kind of talk outweighs which. Of a row the largest tensor of
-the network crosses, forward and back, for each microbatch; shards sum every activation; replicas exchange gradients.
+Bytes are rough, without a partition: only their order by kind of communication counts. Of a row the largest tensor
+of the network crosses, forward and back, for each microbatch; shards sum every activation; replicas exchange gradients.
 
 How fast a device copies to and from its host when others copy at the same time.
 
@@ -75,7 +75,7 @@ def _route_links(node: Node, host: int, a: int, b: int) -> tuple[str, ...]:
 
 
 def _is_full(edge: Edge, bytes_per_s: float) -> bool:
-    """Whether a second copy beside a first one would slow both down."""
+    """Whether two copies at once slow each other down."""
     return 2 * bytes_per_s > edge.link.raw_bytes_per_s * edge.count
 
 
@@ -186,7 +186,7 @@ class _Key:
 
 
 class _WayKey:
-    """A way by its identity, as a key."""
+    """A path by its identity, as a key."""
 
     __slots__ = ("way",)
 
@@ -231,7 +231,7 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
     """The device of each rank, what talks most closest together.
 
     Args:
-        cluster: of a machine; where transfers are measured, or pairs have links of their own, or without rows and
+        cluster: of a machine; where transfers are measured, or each pair has a link, or without rows and
             shards, the order is the natural one
         strategy: with or without boundaries
         graph: the job's

@@ -17,7 +17,7 @@ into the parameters; in the backward the gradients of a unit are whole until the
 tensor, which is scattered:
 
     backward of unit k     parameters of k │ gradients of k │ gathered k-1, flat │ scattered k+1, flat
-    and beside it          the root: its parameters, and its gradients until the end
+    in addition           the root: its parameters, and its gradients until the end
 
 What is left out: activations, and the allocator's own rounding.
 
@@ -31,7 +31,7 @@ What compressing gradients needs of a rank's memory.
 
     error feedback    what a step lost of each gradient, in 32 bits, until the next one adds it
     PowerSGD          of each gradient matrix, the thin one from which the next step starts
-    any               what goes over the wire, from the encoding of a bucket to its decoding
+    any               what is sent, from the encoding of a bucket to its decoding
 
 Source:
     Vogels et al., NeurIPS 2019, algorithm 2: the memory of errors, and the right factor that starts the next step.
@@ -66,7 +66,7 @@ class ShardedState:
         gradients: its share of the gradients [bytes]
         updated: bytes of parameters that it updates [bytes]
         updated_tensors: number of tensors that it updates
-        gathered: most that is there beside them while something is gathered or not yet scattered [bytes]
+        gathered: most that is there in addition while something is gathered or not yet scattered [bytes]
     """
 
     parameters: int
@@ -116,7 +116,7 @@ def _held(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[Parameter
 
 
 def _moments(graph: Graph, ops: Sequence[Op], strategy: Strategy, held: Sequence[Parameter]) -> list[int]:
-    """Bytes beside the shards, at each moment of a step that may be the worst.
+    """Bytes in addition to the shards, at each moment of a step that may be the worst.
 
     Shards of gradients count as there all the time. In the only microbatch those of units whose backward is still to
     come are not there yet; in a later one of several the new ones come on top of those of the earlier ones.
@@ -207,11 +207,11 @@ class SegmentMemory:
     Attributes:
         kept: from a microbatch's forward to its backward: saved storages and tensors that other segments read, without
             what was received [bytes]
-        forward_peak: beside them while the forward runs [bytes]
-        backward_peak: beside them while the backward runs [bytes]
+        forward_peak: in addition while the forward runs [bytes]
+        backward_peak: in addition while the backward runs [bytes]
         evaluation_peak: while the forward runs without gradients [bytes]
         put_off: of what is kept, what is needed until the weights have their gradients [bytes]
-        put_off_gradients: gradients of outputs from the first half of the backward to the second [bytes]
+        put_off_gradients: gradients of outputs from dgrad to wgrad [bytes]
     """
 
     kept: int
@@ -227,7 +227,7 @@ def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[Seg
 
     Args:
         graph: the network
-        strategy: where it is cut
+        strategy: where it is split
         batch: samples of a microbatch
 
     Returns:
@@ -241,7 +241,7 @@ def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[Seg
     for number, ops in enumerate(parts):
         writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
         segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
-        memory.append(_beside(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
+        memory.append(_with_gathered(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
     return tuple(memory)
 
 
@@ -309,7 +309,7 @@ def _moved(instructions: Sequence[Instruction]) -> dict[tuple[Kind, int, int], i
     return moved
 
 
-def _beside(memory: SegmentMemory, gathered: int) -> SegmentMemory:
+def _with_gathered(memory: SegmentMemory, gathered: int) -> SegmentMemory:
     """With bytes of gathered parameters there while anything runs."""
     return replace(
         memory,
@@ -403,7 +403,7 @@ def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter])
 def with_wire_buffers(
     memory: Mapping[str, tuple[int, int]], program: Program, coded: Collection[str]
 ) -> dict[str, tuple[int, int]]:
-    """What lives and dies with each instruction, with what is on the wire: from its encoding up to the update.
+    """What lives and dies with each instruction, with what is sent: from its encoding up to the update.
 
     Args:
         memory: without [bytes]
@@ -431,7 +431,7 @@ class RankState:
         parameters: bytes of its parameters [bytes]
         trained: bytes of those that have a gradient [bytes]
         trained_tensors: number of those that have a gradient
-        updated: bytes of the trained that this rank updates; with homes it is home to them [bytes]
+        updated: bytes of the parameters that this rank updates; it owns them where parameters have owners [bytes]
         updated_tensors: number of those
         buffers: bytes of its buffers, such as running statistics [bytes]
         kept: by the compression of gradients from one step to the next [bytes]
@@ -467,7 +467,7 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
     Args:
         program: says which segments a rank computes
         graph: the network
-        strategy: where it is cut
+        strategy: where it is split
     """
     parts = segment_ops(graph, strategy)
     states: dict[frozenset[int], RankState] = {}
@@ -478,15 +478,15 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
         if segments not in states:
             states[segments] = held_state(graph, ops, strategy)
         reduces = [item for item in instructions if item.kind == Kind.REDUCE]
-        found.append(_at_home(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
+        found.append(_of_owner(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
     return tuple(found)
 
 
-def _at_home(
+def _of_owner(
     state: RankState, rank: int, reduces: Sequence[Instruction], graph: Graph, ops: Sequence[Op], strategy: Strategy
 ) -> RankState:
-    """The state of a rank that updates only what it is home to."""
-    labels = {item.label for item in reduces if item.home == rank}
+    """The state of a rank that updates only the parameters that it owns."""
+    labels = {item.label for item in reduces if item.root_rank == rank}
     own = [bucket for bucket in gradient_buckets(graph, ops, strategy.bucket_bytes) if bucket.label in labels]
     return replace(
         state,

@@ -80,7 +80,7 @@ def noise_between(step_time_s: Sequence[float], *, ranks: int, date: str, source
 
 
 def noise_for(noises: Sequence[Noise], *, ranks: int) -> Noise | None:
-    """The noise that stands for a run on so many ranks; None where none was measured.
+    """The noise of a run on a number of ranks; None where none was measured.
 
     Args:
         noises: what was measured

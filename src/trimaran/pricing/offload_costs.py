@@ -1,6 +1,6 @@
 """What the planning of memory knows of a device: how long each operation takes, and how fast copies to the host are.
 
-Durations are fixed: what a copy takes away from an operation that runs beside it is left out.
+Durations are fixed: a copy does not slow down an operation that it overlaps.
 
 What coding of offloaded storages brings: fewer bytes on the link, for time on the device.
 
@@ -12,12 +12,12 @@ rate K, b / K + b / (r B). So
 For r = 2.6 that is 1.6 times the link. Copies between two parts of one memory, as on a CPU, are faster than any coding
 in plain operations, and it never pays there. A GPU that codes with ordinary operations reads and writes each byte
 several times (`GPU_PASSES`), at the rate of its memory: with PCIe it pays if those operations are not in the way, with
-NVLink-C2C hardly. What a ReLU has made can often be made again from its input in two passes: then nothing need be
+NVLink-C2C hardly. The output of a ReLU can often be recomputed from its input in two passes: then nothing need be
 copied at all, and recomputing is cheaper than coding.
 
 Source:
     Rhu et al., "Compressing DMA Engine", HPCA 2018: 2.6 times fewer bytes on average for trained networks on ImageNet,
-    with an engine in hardware beside the link.
+    with an engine in hardware next to the link.
 """
 
 import math
@@ -43,7 +43,7 @@ class MemoryCosts:
         durations_s: of each moment, 0 at ticks [s]
         to_host_bytes_per_s: rate of copies to the host [bytes/s]
         to_device_bytes_per_s: rate of copies back [bytes/s]
-        copy_latency_s: what a copy takes beside its bytes [s]
+        copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
     """
 
@@ -101,7 +101,7 @@ def measured_costs(
         trace: a step that really ran
         to_host_bytes_per_s: measured rate of copies to the host [bytes/s]
         to_device_bytes_per_s: measured rate of copies back [bytes/s]
-        copy_latency_s: what a copy takes beside its bytes [s]
+        copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
 
     Raises:
@@ -178,7 +178,7 @@ def modelled_costs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookCosts:
-    """What a memory plan takes of a rank's time beside stalls and recomputation.
+    """Time of a rank that a memory plan takes besides stalls and recomputation.
 
     Attributes:
         tick_s: a pack with its unpack, in the thread that computes [s]
@@ -226,7 +226,7 @@ class TracedStep:
     Attributes:
         trace: of one microbatch, with its update
         costs: of its operations, and of copies to the host and back
-        hooks: what a plan costs beside; nothing on a GPU, whose host runs ahead
+        hooks: cost of the hooks; nothing on a GPU, whose host runs ahead
     """
 
     trace: StepTrace

@@ -7,14 +7,14 @@ arguments give the same costs.
 On a machine of the catalog gradients are exchanged as the framework does it, by the rules of a data-parallel step
 (`simulator.data_parallel`): a call is handled before it starts and slows the backward down for as long as it takes,
 gradients are copied into buffers of calls and out of them once a step, and all ranks wait for the slowest at the
-end of a step, whatever the strategy. Means of losses and buffers that are broadcast cost nothing of their own: they are
+end of a step, whatever the strategy. Means of losses and buffers that are broadcast cost nothing: they are
 part of the published steps to which the constants are fitted. Left out: calls that start in cycles (Horovod) start when
 they are full here.
 
 Whether the replicas of a program are so alike that one of them says what all do.
 
 They are where each is priced the same and none gets in the way of another: what replicas move within themselves flows
-over links of its own. What they do together is priced for the whole group.
+over its links. What they do together is priced for the whole group.
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -57,7 +57,7 @@ def price_feeding(
     step: StepCosts | None,
     compute: MutableMapping[str, Cost],
     transfers: Iterable[Transfer],
-    beside: Iterable[float],
+    handling: Iterable[float],
     *,
     microbatch: int,
 ) -> Cost | None:
@@ -67,10 +67,10 @@ def price_feeding(
         program: one step; an evaluation loads in line, whatever its strategy says
         strategy: says how ranks are fed
         table: of this machine
-        step: has what samples take; where nobody measured it, loads keep their price in line as the most they take
+        step: has what samples take; where not measured, loads keep their price in line as the most they take
         compute: price of each instruction that is not communication; those of loads are replaced
         transfers: of all communication; of a collective of two sums both
-        beside: what the threads of ranks do for each communication: handling, and decoding of what came [s]
+        handling: what the threads of ranks do for each communication: handling, and decoding of what came [s]
         microbatch: samples of one
 
     Returns:
@@ -100,7 +100,7 @@ def price_feeding(
         held = bool(table.fingerprint.link)
         busy_s = copies * (
             sum(entry.seconds for entry in compute.values())
-            + sum(beside)
+            + sum(handling)
             # Unless something holds a local link back, its bytes are moved by cores.
             + sum(0.0 if held else entry.flow_s for entry in transfers)
         )
@@ -194,9 +194,9 @@ def price(
     compute = encoded.compute
     memory = with_wire_buffers(memory, program, codings)
     decoding = {name: coding.decode for name, coding in codings.items()}
-    beside = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
+    spent = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
     moved = (*transfers.values(), *seconds.values())
-    period = price_feeding(program, strategy, table, step, compute, moved, beside, microbatch=microbatch)
+    period = price_feeding(program, strategy, table, step, compute, moved, spent, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,
@@ -204,7 +204,7 @@ def price(
         handling=handling,
         decoding=decoding,
         second_rounds={
-            name: SecondRound(between=encoded.between[name], transfer=second, turn=encoded.turns.get(name))
+            name: SecondRound(between=encoded.between[name], transfer=second, second_sum=encoded.second_sums.get(name))
             for name, second in seconds.items()
         },
         interference=_interference(program, table),
@@ -249,7 +249,7 @@ def _is_gradients(item: Instruction) -> bool:
 
 
 def _called(transfer: Transfer, recipe: Recipe) -> Transfer:
-    """A collective as a framework calls it: the handling of the call, then all of it beside the backward."""
+    """A collective as a framework calls it: the handling of the call, then all of it overlapping the backward."""
     seconds = transfer.latency_s + transfer.flow_s
     return replace(
         transfer,
@@ -338,9 +338,7 @@ def _compute_cost(
         return steps[kind]
     if kind == Kind.RECOMPUTE:
         return steps[Kind.FORWARD]
-    raise InputError(
-        f'{instruction.id}: nobody measured what "{kind}" takes', code="pricing.not-measured", kind=str(kind)
-    )
+    raise InputError(f'{instruction.id}: no measured cost for "{kind}"', code="pricing.not-measured", kind=str(kind))
 
 
 def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) -> None:
@@ -356,9 +354,9 @@ def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) 
 
 
 def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str, float]) -> None:
-    """Add what a backward spends on handing its gradients over to homes.
+    """Add what a backward spends on handing its gradients over to their owners.
 
-    A backward that ran under DDP has its few calls in its measured time; with homes there is one a bucket, or one a
+    A backward that ran under DDP has its few calls in its measured time; with owners there is one a bucket, or one a
     parameter.
     """
     for instruction in program:
@@ -413,7 +411,7 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Al
         cluster: the devices
 
     Returns:
-        False also where homes make replicas differ.
+        False also where owners make replicas differ.
     """
     if strategy.dp == 1 or strategy.sync == "p2p":
         return False

@@ -19,7 +19,7 @@ from trimaran.pricing.types import Cost, Interference, OpCost
 
 
 NOT_MEASURED = "assumed"
-"""Kind of the source of what nobody measured, because loading takes too little of a step to matter."""
+"""Kind of the source of costs that were not measured, because loading takes too little of a step to matter."""
 
 _NOTHING = Cost(0.0, 0.0, 0.0, f"{NOT_MEASURED}: nothing")
 
@@ -28,15 +28,15 @@ _NOTHING = Cost(0.0, 0.0, 0.0, f"{NOT_MEASURED}: nothing")
 class SampleCosts:
     """What a microbatch takes from the data set to the step, apart by what it waits for.
 
-    Reading is standing still (storage, network): several processes read at the same time. Preparing is work of a core
+    Reading is waiting (storage, network): several processes read at the same time. Preparing is work of a core
     (decode, augment, collate): processes that prepare share the cores with the training.
 
     Attributes:
-        read: standing still, for a sample, the first time that it is read [s/sample]
+        read: waiting, for a sample, the first time that it is read [s/sample]
         read_again: the same once the host has it in its page cache [s/sample]
         prepare: work of a core, for a sample [s/sample]
-        batch: work of a core for a microbatch, beside its samples [s]
-        take: work of the training's thread to take a microbatch over from a worker, beside its bytes [s]
+        batch: work of a core for a microbatch, without its samples [s]
+        take: work of the training's thread to take a microbatch over from a worker, without its bytes [s]
         take_per_byte: the same for its bytes [s/byte]
         start_s: to start a worker [s]
         sample_bytes: of a sample once it is collated [bytes]
@@ -46,7 +46,7 @@ class SampleCosts:
         give: work of a worker's core for a microbatch beyond `batch`: to hand it over [s]
         give_each: work of a worker's core for a sample beyond `prepare`: to wake up and go on [s/sample]
         recall: work of a core to get a sample out of a cache and collate it [s/sample]
-        copy: to bring a microbatch to the device, beside its bytes; 0 where the device is the host [s]
+        copy: to bring a microbatch to the device, without its bytes; 0 where the device is the host [s]
         copy_per_byte: the same for its bytes [s/byte]
     """
 
@@ -126,7 +126,7 @@ class Fingerprint:
         threads: threads of one rank
         ranks: ranks that were busy at the same time
         cores: usable processor cores
-        link: what the links between the ranks were held to, such as "1 Gb/s"; empty: nothing
+        link: the rate that the links between the ranks were limited to, such as "1 Gb/s"; empty: nothing
     """
 
     device: str
@@ -205,7 +205,7 @@ class TensorFit:
     source: str
 
     def at(self, *, tensors: int, nbytes: float) -> Cost:
-        """Duration for so many tensors of so many bytes together; 0 for none."""
+        """Duration for a number of tensors and their bytes together; 0 for none."""
         if tensors == 0:
             return Cost(0.0, 0.0, 0.0, self.source)
         seconds = self.fixed_s + self.per_tensor_s * tensors + self.per_byte_s * nbytes
@@ -214,7 +214,7 @@ class TensorFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """What one job's step costs beside its forward and backward.
+    """What one job's step costs in addition to its forward and backward.
 
     Attributes:
         update: the optimizer's step and the clearing of gradients, by trained parameters
@@ -223,7 +223,7 @@ class StepCosts:
         state_bytes_per_byte: state that the optimizer keeps for a byte of parameter [bytes/byte]
         accumulate: adding the gradients of a further microbatch to those that are there, by trained parameters; None:
             it is in the time of the backward, as where that was measured
-        samples: what a sample takes before a step can use it; None: nobody measured it apart
+        samples: what a sample takes before a step can use it; None: not measured apart
         updates: update by samples of a microbatch, where it depends on them (a host that cannot keep up) [samples]
     """
 
@@ -236,7 +236,7 @@ class StepCosts:
     updates: Mapping[int, TensorFit] = field(default_factory=dict)
 
     def update_at(self, samples: int) -> TensorFit:
-        """The update of a step whose microbatches have so many samples."""
+        """The update of a step, by the samples of its microbatches."""
         return self.updates.get(samples, self.update)
 
 

@@ -2,12 +2,12 @@
 
 Three accounts, one of which holds for a transfer:
 
-    links of their own     every pair of its devices has one (`Machine.pairs`): closed forms, by the slowest
+    links between devices  every pair of its devices has one (`Machine.pairs`): formulas, by the slowest
     measured               devices of this host: the table's curves
     link graph             devices of the catalog: what joins them (`machine_transfers`)
 
 Where transfers are measured, devices of one node talk over its loopback: one link, shared by all of them. Where their
-links are rate-limited, each device has a line of its own out and one in, so that messages in opposite directions do not
+links are rate-limited, each device has one line out and one in, so that messages in opposite directions do not
 share. Between nodes they share what joins these, and take at least what was measured within one.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Allocation, Link, Machine
-from trimaran.pricing.collectives.closed_forms import collective_time, message_time, messages, volume
+from trimaran.pricing.collectives.formulas import collective_time, message_time, messages, volume
 from trimaran.pricing.curves import at_size, fixed_part, latency
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
@@ -105,7 +105,7 @@ HOST_COLLECTIVE = f"AR{HOST}"
 """Kinds of curves: what a rank's own thread spends on a transfer."""
 
 QUEUED = " queued"
-"""Behind the kind of a collective: one of many that wait for each other, as those from and to homes do. Their starts
+"""Behind the kind of a collective: one of many that wait for each other, as those from and to owners do. Their starts
 overlap, so each takes less than it does alone."""
 
 
@@ -121,7 +121,7 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
         The same for all members of the transfer.
 
     Raises:
-        InputError: ranks that no link joins, or a transfer that nobody measured
+        InputError: ranks that no link joins, or a transfer that was not measured
     """
     if instruction.kind in SENDS or instruction.kind in RECEIVES:
         ends = (instruction.rank, _peer(instruction))
@@ -163,7 +163,7 @@ def collectives_at_once(table: CostTable, cluster: Allocation) -> int:
 
 
 def has_queues(table: CostTable, ranks: int) -> bool:
-    """Whether reductions to homes and broadcasts from them were measured, many at once, between so many ranks.
+    """Whether reductions to owners and broadcasts from them were measured, many at once, between this number of ranks.
 
     Args:
         table: measured curves
@@ -175,7 +175,7 @@ def has_queues(table: CostTable, ranks: int) -> bool:
 def handling_seconds(instruction: Instruction, table: CostTable) -> float:
     """Time that the rank's own thread spends on a transfer, and so does not compute [s].
 
-    It counts where the host computes: on a GPU, and where nobody measured it, it is 0.
+    It counts where the host computes: on a GPU, and where not measured, it is 0.
 
     Args:
         instruction: a send, a receive or a collective
@@ -242,7 +242,7 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
 
 
 def _like_all_reduce(curve: Curve, *, share: float = 1.0) -> Curve:
-    """What nobody measured, from an all-reduce.
+    """A collective that was not measured, from an all-reduce.
 
     A reduce moves as much: gloo sums shares in a ring and gathers them at the root. A ring's all-reduce is a
     reduce-scatter and then an all-gather, half of it each. A reduce-scatter of gloo is measured to take a whole

@@ -72,7 +72,7 @@ class Transfer:
     """What a send, a receive or a collective costs when nothing else is under way.
 
     A transfer takes `latency_s`, then its bytes flow. Transfers that are under way on the same link at the same time
-    share it: with k of them, each advances at 1/k of its own speed.
+    share it: with k of them, each advances at 1/k of its speed.
 
     Attributes:
         latency_s: part that no sharing lengthens [s]
@@ -92,13 +92,13 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class SecondSum:
     """Where an instruction goes on with a collective of two sums: two marks that the program does not have.
 
     Attributes:
         instruction: by id
         before: the mark of the program in front of which the two are, also where all three are at one place
-        pause: name of the mark at which the instruction stands still until the first sum has ended
+        pause: name of the mark at which the instruction blocks until the first sum has ended
         start: name of the mark at which it has made the terms of the second sum, and starts that
     """
 
@@ -114,14 +114,14 @@ class SecondRound:
 
     Attributes:
         between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
-            has that in its own time, in a turn
+            does that during its own time, at `second_sum`
         transfer: the second sum
-        turn: where that is; None: a rank starts the second sum before anything that names the collective
+        second_sum: where that is; None: a rank starts the second sum before anything that names the collective
     """
 
     between: Cost
     transfer: Transfer
-    turn: Turn | None = None
+    second_sum: SecondSum | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,15 +133,15 @@ class ProgramCosts:
         transfers: each communication instruction, by instruction id; the two ends of a message, and the members of a
             collective, have equal entries
         marks: for each `(instruction id, mark name)`, the fraction of the instruction after which the mark is reached;
-            those of turns are among them [0..1]
+            those of second sums are among them [0..1]
         handling: for a communication instruction, how long its rank's thread works for it before it starts; counts
             where `host_blocks` [s]
         decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
             before anything that names it starts
         second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`
         interference: slowdown of compute and communication side by side
-        at_once: collectives of one group that are under way at once: they wait in the order of their issue for so many
-            workers, so each starts when any of those under way has ended
+        at_once: collectives of one group that are under way at once: they wait in the order of their issue for this
+            number of workers, so each starts when any of those under way has ended
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
         resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
@@ -192,7 +192,7 @@ def add(costs: Iterable[Cost], *, source: str | None = None) -> Cost:
 
 
 def multiply(cost: Cost, factor: Cost) -> Cost:
-    """A cost times a factor with an error of its own, independent of the cost's.
+    """A cost times a factor whose error is independent of the cost's.
 
     Args:
         cost: duration

@@ -1,6 +1,6 @@
 """Strategies, instructions and programs: what was decided, and what each rank does."""
 
-from trimaran.program.gradients import Bucket, gradient_buckets, homes_by_size
+from trimaran.program.gradients import Bucket, gradient_buckets, owners_by_size
 from trimaran.program.json_files import decode_program, encode_program
 from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order, lower_replica
 from trimaran.program.lowering.partition import segment_ops, tied_parameters
@@ -47,11 +47,11 @@ __all__ = [
     "format_order",
     "format_program",
     "gradient_buckets",
-    "homes_by_size",
     "lower",
     "lower_evaluation",
     "lower_order",
     "lower_replica",
+    "owners_by_size",
     "parse_order",
     "parse_program",
     "plan_program",

@@ -13,7 +13,7 @@ Source:
     T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
     Optimization", NeurIPS 2019.
 
-Homes of tensors: where each is summed and updated when replicas exchange by copies to one place and back.
+Owners of tensors: where each is summed and updated when replicas exchange by copies to one place and back.
 
 The largest tensors are dealt out first, each to the place with the least so far. What is left out: that some places are
 nearer than others, and that small tensors cost a call each.
@@ -302,34 +302,34 @@ def _arrivals(ops: Sequence[Op]) -> Iterable[tuple[str, str]]:
                 yield name, op.id
 
 
-Home = TypeVar("Home")
+Owner = TypeVar("Owner")
 
 
-def homes_by_size(nbytes: Sequence[float], homes: Sequence[Home]) -> tuple[Home, ...]:
-    """A home for each tensor: by size, each goes to the home with the least so far, the first of those that tie.
+def owners_by_size(nbytes: Sequence[float], owners: Sequence[Owner]) -> tuple[Owner, ...]:
+    """An owner for each tensor: by size, each goes to the owner with the least so far, the first of those that tie.
 
     Args:
         nbytes: of each tensor [bytes]
-        homes: to choose from, different ones
+        owners: to choose from, different ones
 
     Source:
         apache/mxnet src/kvstore/comm.h, CommDevice::InitMergeBuffer.
 
     Example:
-        >>> homes_by_size([1, 8, 4, 3], ["gpu0", "gpu1"])
+        >>> owners_by_size([1, 8, 4, 3], ["gpu0", "gpu1"])
         ('gpu1', 'gpu0', 'gpu1', 'gpu1')
     """
-    loads = [0.0] * len(homes)
+    loads = [0.0] * len(owners)
     chosen = [0] * len(nbytes)
     for place in sorted(range(len(nbytes)), key=lambda place: -nbytes[place]):
-        home = loads.index(min(loads))
-        chosen[place] = home
-        loads[home] += nbytes[place]
-    return tuple(homes[home] for home in chosen)
+        owner = loads.index(min(loads))
+        chosen[place] = owner
+        loads[owner] += nbytes[place]
+    return tuple(owners[owner] for owner in chosen)
 
 
-def bucket_homes(buckets: Sequence[Bucket], ranks: Sequence[int]) -> Mapping[str, int]:
-    """The home of each bucket of gradients, by its label.
+def bucket_owners(buckets: Sequence[Bucket], ranks: Sequence[int]) -> Mapping[str, int]:
+    """The owner of each bucket of gradients, by its label.
 
     Args:
         buckets: of one segment
@@ -338,5 +338,5 @@ def bucket_homes(buckets: Sequence[Bucket], ranks: Sequence[int]) -> Mapping[str
     Returns:
         A rank for each label.
     """
-    homes = homes_by_size([bucket.nbytes for bucket in buckets], ranks)
-    return {bucket.label: home for bucket, home in zip(buckets, homes, strict=True)}
+    owners = owners_by_size([bucket.nbytes for bucket in buckets], ranks)
+    return {bucket.label: owner for bucket, owner in zip(buckets, owners, strict=True)}

@@ -157,7 +157,7 @@ def is_last_level(instruction: Instruction) -> bool:
     return instruction.kind is Kind.ALL_GATHER and _of(instruction, Kind.ALL_REDUCE) in instruction.after
 
 
-def in_levels(index: Index, spot: Spot, replicas: Sequence[int]) -> bool:
+def is_hierarchical(index: Index, spot: Spot, replicas: Sequence[int]) -> bool:
     """Whether a collective over a part of the replicas is a level of a sum over all of them.
 
     Args:

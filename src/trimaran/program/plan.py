@@ -5,15 +5,14 @@ and edits are seen, and digests of what it was made for, so that it is not used 
 person writes has no content digest; it is checked by the same types and rules.
 """
 
-import contextlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import put_in_place
 from trimaran.base.units import format_bytes
 from trimaran.machine.types import Link
 from trimaran.program.json_files import check_version, decode_object, digest, from_plain, read_text, to_plain
@@ -269,21 +268,12 @@ def write_plan(path: Path, plan: Plan) -> None:
     Raises:
         InputError: it cannot be written there
     """
-    text = format_plan(plan)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        put_in_place(path, format_plan(plan).encode())
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def read_plan(path: Path) -> Plan:

@@ -17,8 +17,8 @@ comment. Parsing what was formatted gives the same program.
 Orders of compute in the form of torch.distributed.pipelining: one row a rank, such as `0F0,0F1,,0B0,0B1`.
 
 An order that torch makes (`ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble`, ...) and writes as compute-only
-CSV can be lowered here, with any cut of any graph; an order of ours can be loaded there. Only compute is exchanged:
-both sides derive sends and receives themselves.
+CSV can be lowered here, with any partition of any graph. An order of ours can be loaded there. Only compute is
+exchanged: both sides derive sends and receives themselves.
 """
 
 import csv

@@ -159,11 +159,11 @@ class Instruction:
         return f"r{self.rank}/{self.token}"
 
     @property
-    def home(self) -> int:
+    def root_rank(self) -> int:
         """The rank that a broadcast starts from, or that a reduce ends at; no other kind has one.
 
         Example:
-            >>> Instruction(kind=Kind.REDUCE, rank=0, group=(0, 1), root=1).home
+            >>> Instruction(kind=Kind.REDUCE, rank=0, group=(0, 1), root=1).root_rank
             1
         """
         return self.group[0] if self.root is None else self.root

@@ -252,9 +252,9 @@ def _issue(instruction: Instruction, buffers: Sequence[torch.Tensor], channels: 
         way = channels.send if kind in SENDS else channels.receive
         return way(buffers[0], instruction.peer)
     if kind is Kind.BROADCAST:
-        return channels.broadcast(buffers[0], group, instruction.home)
+        return channels.broadcast(buffers[0], group, instruction.root_rank)
     if kind is Kind.REDUCE:
-        return channels.reduce(buffers[0], group, instruction.home)
+        return channels.reduce(buffers[0], group, instruction.root_rank)
     if kind is Kind.ALL_GATHER:
         return dist.all_gather_into_tensor(buffers[0], buffers[1], group=channels.group(group), async_op=True)
     if kind is Kind.REDUCE_SCATTER:

@@ -39,7 +39,7 @@ from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import TensorSpec
 from trimaran.program.layout import is_chained, strategy_layout
-from trimaran.program.lowering.partition import carried, segment_ops
+from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.channels import Channels, InFlight
@@ -513,7 +513,7 @@ def assemble(
         reductions.gradient_noise = noise
     parts = () if capture is None else segment_ops(capture.graph, strategy)
     exchanged = {} if capture is None else capture.graph.exchanged(parts)
-    routes = {} if capture is None else carried(capture.graph, parts, strategy.rows)
+    routes = () if capture is None else routes_of(capture.graph, parts, strategy.rows)
     interpreter = Interpreter(
         job,
         world.device,
@@ -527,7 +527,7 @@ def assemble(
             channels=channels,
             in_flight=in_flight,
             recorder=recorder,
-            routes={pair: specs for pair, (specs, _) in routes.items()},
+            routes={(route.producer, route.consumer): route.tensors for route in routes},
             released=released_sends(program, world.rank),
         ),
         reductions=reductions,

@@ -19,7 +19,7 @@ from itertools import pairwise
 from trimaran.machine.topology import host_route, pair
 from trimaran.machine.types import Edge, Node
 from trimaran.pricing.exchange.frameworks import Recipe
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, Span
 
 
@@ -184,7 +184,7 @@ def star_of(
     if on_host:
         homes: tuple[str, ...] = (HOST,) * len(nbytes)
     else:
-        homes = homes_by_size(nbytes, members)
+        homes = owners_by_size(nbytes, members)
     memory = node.device.bandwidth
     places = dict.fromkeys(homes)
     return Star(

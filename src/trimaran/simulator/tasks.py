@@ -259,8 +259,8 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
                 _go_on(tasks, unfinished, costs, lanes, position_of)
                 unfinished = None
             second = costs.second_rounds.get(instruction.id)
-            if second is not None and second.turn is not None:
-                start = places[second.turn.instruction, second.turn.start]
+            if second is not None and second.second_sum is not None:
+                start = places[second.second_sum.instruction, second.second_sum.start]
                 _wait_for_place(tasks, tasks.number[position], *start)
             elif second is not None:
                 unfinished = instruction
@@ -439,10 +439,10 @@ def _with_turns(instructions: Sequence[Instruction], costs: ProgramCosts) -> tup
     added: dict[tuple[str, str], tuple[Mark, Mark]] = {}
     for item in instructions:
         second = costs.second_rounds.get(item.id)
-        if second is not None and second.turn is not None:
-            turn = second.turn
-            marks = Mark(name=turn.pause, op="", waits_for=item.token), Mark(name=turn.start, op="")
-            added[turn.instruction, turn.before] = marks
+        if second is not None and second.second_sum is not None:
+            marked = second.second_sum
+            marks = Mark(name=marked.pause, op="", waits_for=item.token), Mark(name=marked.start, op="")
+            added[marked.instruction, marked.before] = marks
 
     def turning(item: Instruction) -> Instruction:
         marks = [one for mark in item.marks for one in (*added.get((item.id, mark.name), ()), mark)]

@@ -30,8 +30,7 @@ from trimaran.jobs.published_jobs import network_job
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.memory.search import plan_memory
-from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv
-from trimaran.memory.vdnn_dynamic import Algorithm, Usage, choose_dynamically, vdnn_dyn
+from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
@@ -45,6 +44,7 @@ from trimaran_studies.reproduce.vdnn_accounting import (
     offload_on_demand,
     virtualized,
 )
+from trimaran_studies.reproduce.vdnn_dynamic import Algorithm, Usage, choose_dynamically
 
 PAPER_SOFTWARE = Software(framework="torch7", year=2016.2, libraries="cudnn-4", source="the paper: Torch with cuDNN 4")
 

@@ -44,9 +44,9 @@ import numpy
 from trimaran.graph.trace.types import Role, StepTrace
 from trimaran.graph.types import Phase
 from trimaran.memory.vdnn import Layer, LayerKind, Offload, backward_order, layers_of, prefetch_order
-from trimaran.memory.vdnn_dynamic import Algorithm, Convolution, convolution_of
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
+from trimaran_studies.reproduce.vdnn_dynamic import Algorithm, Convolution, convolution_of
 
 _READ_X = frozenset({LayerKind.CONVOLUTION, LayerKind.LINEAR, LayerKind.NORM, LayerKind.POOLING})
 _READ_Y = frozenset({LayerKind.ACTIVATION, LayerKind.POOLING})

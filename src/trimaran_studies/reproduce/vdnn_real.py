@@ -24,7 +24,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.memory_hooks.accountant import Accountant
@@ -257,7 +257,7 @@ def _plans(recording: Recording) -> dict[str, MemoryPlan]:
     trace = recording.trace
     kept = live_bytes(trace, KEEP_ALL).peak
     # Between the floor and the peak, so that there is something to do and it can be done.
-    budget_bytes = max(int(_SHARE * kept), int(1.02 * floor(trace).nbytes))
+    budget_bytes = max(int(_SHARE * kept), int(1.02 * minimum_memory(trace).nbytes))
     costs = measured_costs(
         trace,
         to_host_bytes_per_s=_COPIES_BYTES_PER_S,
@@ -302,7 +302,7 @@ def _executed(steps: _Steps, recording: Recording, plan: MemoryPlan, policy: str
 def _run_once(steps: _Steps, executor: MemoryExecutor, *, verify: bool, accountant: Accountant | None = None) -> None:
     steps.restore()
     executor.finish_step()
-    executor.flight(verify=verify)
+    executor.begin_forward(verify=verify)
     with executor.hooks(), accountant or contextlib.nullcontext():
         steps.run()
 

@@ -17,8 +17,8 @@ from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.memory import floor, plan_memory
-from trimaran.memory.floor import kept_bytes
+from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import kept_bytes
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planning.meta_trace import JobTracer, parse_split, split_maker, written
@@ -72,7 +72,7 @@ def _same(model: nn.Module) -> nn.Module:
 
 @pytest.fixture(scope="module")
 def plain_floor() -> int:
-    return floor(trace_on_meta(vgg, batch, loss, make_optimizer=_SGD)).nbytes
+    return minimum_memory(trace_on_meta(vgg, batch, loss, make_optimizer=_SGD)).nbytes
 
 
 def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts() -> None:
@@ -84,7 +84,7 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
     tracer = JobTracer(JobSource(reference="vgg16", global_batch_size=256).make())
     trace = tracer.trace(256)
     budget = int(0.43 * kept_bytes(trace).max())
-    assert floor(trace).nbytes > budget
+    assert minimum_memory(trace).nbytes > budget
 
     found = search_split(
         tracer.model, trace, lambda split: tracer.split(split).trace(256), budget_bytes=budget, limit_s=60.0
@@ -92,8 +92,8 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
 
     assert found is not None
     assert found.split == Split(parent="features", first=0, last=4, parts=2)
-    assert found.floor.nbytes <= budget
-    assert found.floor.nbytes / 2**30 == pytest.approx(7.4, abs=0.1)
+    assert found.minimum_memory.nbytes <= budget
+    assert found.minimum_memory.nbytes / 2**30 == pytest.approx(7.4, abs=0.1)
     # Against the whole step with memory without end; vDNN is 18 % slower at this squeeze, on this card.
     device = find_device("titan-x")
     plan = plan_memory(found.trace, modelled_costs(found.trace, device), budget_bytes=budget)
@@ -106,7 +106,7 @@ def test_the_floor_that_is_promised_is_that_of_the_step_that_is_traced(plain_flo
     assert found is not None
     with splitting(made := vgg(), [found.split]):
         again = trace_on_meta(lambda: made, batch, loss, make_optimizer=_SGD)
-    assert floor(again).nbytes == found.floor.nbytes <= int(0.8 * plain_floor) < plain_floor
+    assert minimum_memory(again).nbytes == found.minimum_memory.nbytes <= int(0.8 * plain_floor) < plain_floor
 
 
 def test_a_smaller_budget_takes_more_children_or_more_parts(plain_floor: int) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_found_where_not_even_the_weights_fit(plain_floor: int) -> No
 
 def test_what_mixes_samples_is_not_split() -> None:
     model = Features(norm=True)
-    least = floor(trace_on_meta(lambda: model, batch, loss, make_optimizer=_SGD)).nbytes
+    least = minimum_memory(trace_on_meta(lambda: model, batch, loss, make_optimizer=_SGD)).nbytes
     assert _find(int(0.8 * least), model) is None
 
 
@@ -144,7 +144,7 @@ def test_what_draws_random_numbers_without_a_module_of_its_own_is_not_split() ->
 
     for middle, possible in ((nn.ReLU(), True), (Noisy(), False)):
         made = model(middle)
-        least = floor(trace_on_meta(functools.partial(_same, made), batch, loss, make_optimizer=_SGD)).nbytes
+        least = minimum_memory(trace_on_meta(functools.partial(_same, made), batch, loss, make_optimizer=_SGD)).nbytes
         assert (_find(int(0.8 * least), made) is not None) == possible
 
 
@@ -155,7 +155,7 @@ def test_a_real_loop_keeps_to_a_budget_below_the_plain_floor() -> None:
     _train(model, optimizer, steps=1)
     with recorder:
         _train(model, optimizer, steps=1)
-    least = floor(recorder.recording.trace).nbytes
+    least = minimum_memory(recorder.recording.trace).nbytes
     budget = int(0.85 * least)
     found = _find(budget)
     assert found is not None
@@ -181,7 +181,7 @@ def test_the_same_budget_is_refused_without_the_split() -> None:
     _train(model, optimizer, steps=1)
     with Recorder(model) as recorder:
         _train(model, optimizer, steps=1)
-    budget = int(0.85 * floor(recorder.recording.trace).nbytes)
+    budget = int(0.85 * minimum_memory(recorder.recording.trace).nbytes)
     with pytest.raises(InfeasibleError), virtual_memory(budget=budget, smallest=1, account=True):
         _train(model, optimizer, steps=5)
 

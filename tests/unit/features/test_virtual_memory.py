@@ -138,7 +138,7 @@ def test_a_budget_below_the_floor_is_refused_at_the_end_of_a_recorded_step() -> 
     model, optimizer = small()
     with trimaran.virtual_memory("300KiB", smallest=0) as memory:
         step(model, optimizer)
-        with raises("memory-plan.below-floor", InfeasibleError) as caught:
+        with raises("memory-plan.below-minimum", InfeasibleError) as caught:
             step(model, optimizer)
     assert caught.value.figures["budget_bytes"] == 300 * 1024
     assert memory.report().recorded_steps == 2

@@ -141,7 +141,7 @@ def two_losses(model: nn.Module, optimizer: torch.optim.Optimizer, network: Redu
 
 def test_a_graph_that_is_walked_twice_leaves_nothing_to_move() -> None:
     """All that it saved is there again after the first walk, and stays for the second."""
-    with raises("memory-plan.below-floor", InfeasibleError):
+    with raises("memory-plan.below-minimum", InfeasibleError):
         train("gpt2", two_losses, budget="97%")
     assert_equal(train("gpt2", two_losses, budget="100%"), train("gpt2", two_losses))
 

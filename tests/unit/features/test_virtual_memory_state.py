@@ -111,7 +111,7 @@ def test_an_optimizer_that_cannot_be_taken_apart_is_said_with_the_floor() -> Non
     model, optimizer = small(TakesNorm)
     with trimaran.virtual_memory("300KiB", smallest=0) as memory:
         step(model, optimizer)
-        with raises("memory-plan.below-floor", InfeasibleError, match="TakesNorm"):
+        with raises("memory-plan.below-minimum", InfeasibleError, match="TakesNorm"):
             step(model, optimizer)
     assert memory.report().state_host_bytes == 0
 
@@ -121,7 +121,7 @@ def test_a_budget_below_the_floor_without_the_state_is_refused() -> None:
     with trimaran.virtual_memory("100KiB", smallest=0):
         step(model, optimizer)
         step(model, optimizer)  # after it, the state goes to the host
-        with raises("memory-plan.below-floor", InfeasibleError) as refusal:
+        with raises("memory-plan.below-minimum", InfeasibleError) as refusal:
             step(model, optimizer)
     assert "the optimizer's state on the host (about" not in refusal.value.message  # what is done is no way out
     assert "step" not in vars(optimizer)

@@ -14,8 +14,8 @@ from trimaran.base.job import Job
 from trimaran.features.memory_fit import MemoryStudy, estimate_memory
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
-from trimaran.memory import floor
-from trimaran.memory.floor import kept_bytes
+from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 
 
@@ -103,7 +103,7 @@ def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> Non
     assert batches is not None
     for most, need in (
         (batches.without_plan, lambda trace: int(kept_bytes(trace).max())),
-        (batches.ignoring_slowdown, lambda trace: floor(trace).nbytes),
+        (batches.ignoring_slowdown, lambda trace: minimum_memory(trace).nbytes),
     ):
         budget = study.estimate.budget_bytes
         assert need(tracer.trace(most)) <= budget < need(tracer.trace(most + 1))

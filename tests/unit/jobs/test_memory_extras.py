@@ -13,8 +13,8 @@ from trimaran.base.job import Job
 from trimaran.features.memory_fit import estimate_memory
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
-from trimaran.memory import floor
-from trimaran.memory.floor import kept_bytes
+from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.report.memory import MemoryEstimate, explanation_lines, memory_document
 
@@ -136,7 +136,7 @@ def test_batches_without_help_are_those_of_the_whole_step(below: str) -> None:
     kept = [int(kept_bytes(tracer.trace(samples)).max()) for samples in (most, most + 1)]
     assert kept[0] <= found.budget_bytes < kept[1]
     assert most < found.batch <= batches.ignoring_slowdown
-    assert floor(tracer.trace(batches.ignoring_slowdown)).nbytes > found.budget_bytes
+    assert minimum_memory(tracer.trace(batches.ignoring_slowdown)).nbytes > found.budget_bytes
 
 
 def test_a_share_is_of_the_whole_step() -> None:

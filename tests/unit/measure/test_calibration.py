@@ -1,12 +1,14 @@
 """Calibrations as values and as files: what is written is read, what is damaged or of another machine is refused."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from tests.builders import HERE
 from tests.raising import raises
@@ -55,8 +57,6 @@ def test_an_edited_file_is_refused(figure: bytes) -> None:
 
 
 def test_other_white_space_is_no_damage() -> None:
-    import msgspec
-
     assert decode_calibration(msgspec.json.format(encode_calibration(calibration()), indent=4)) == calibration()
 
 
@@ -68,8 +68,20 @@ def test_json_that_is_something_else_is_told(other: str) -> None:
 
 def test_a_file_of_another_version_is_refused_with_both_versions() -> None:
     file = json.loads(encode_calibration(calibration())) | {"schema_version": 99}
-    with raises("calibration.schema-version", found=99, expected=1):
+    with raises("calibration.schema-version", found=99, expected=2):
         decode_calibration(json.dumps(file).encode())
+
+
+def test_a_file_of_version_1_is_read() -> None:
+    """Its links say `held_to` where files say `rate_limit` since."""
+    file = json.loads(encode_calibration(calibration()))
+    links = [{"held_to": link["rate_limit"], **link} for link in file["links"]]
+    for link in links:
+        del link["rate_limit"]
+    content = {name: file[name] for name in file if name not in ("schema_version", "digest")} | {"links": links}
+    digest = hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    old = {"schema_version": 1, "digest": digest, **content}
+    assert decode_calibration(json.dumps(old, ensure_ascii=False).encode()) == calibration()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -130,7 +142,7 @@ def test_rates_of_a_device_as_worked_by_hand() -> None:
 
 def test_a_link_is_shown_by_its_smallest_and_its_largest_transfer() -> None:
     """Held to 1 Gb/s: 1 ms + 1 B at 125 MB/s for the smallest; 1 MB in 9 ms for the largest, 111 MB/s."""
-    held = [link for link in calibration().links if link.held_to == "1 Gb/s"]
+    held = [link for link in calibration().links if link.rate_limit == "1 Gb/s"]
     assert [(link.kind, link.ranks) for link in held] == [("AR", 2)]
     assert held[0].small_s.value == pytest.approx(1e-3, rel=1e-4)
     assert held[0].bytes_per_s.value == pytest.approx(1e6 / 9e-3)

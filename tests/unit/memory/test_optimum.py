@@ -14,7 +14,7 @@ from tests.memory_draws import random_chain
 from tests.memory_optimum import best_plan
 
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import floor, plan_memory
+from trimaran.memory import minimum_memory, plan_memory
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL
 
@@ -35,7 +35,7 @@ def chain(seed: int) -> tuple[StepTrace, MemoryCosts, Rates, int]:
         to_host_bytes_per_s=costs.to_host_bytes_per_s,
         to_device_bytes_per_s=costs.to_device_bytes_per_s,
     )
-    least, most = floor(trace).nbytes, replay(trace, KEEP_ALL, rates).peak_bytes
+    least, most = minimum_memory(trace).nbytes, replay(trace, KEEP_ALL, rates).peak_bytes
     return trace, costs, rates, int(least + (most - least) * draw.choice([0.1, 0.3, 0.5, 0.8]))
 
 

@@ -9,7 +9,7 @@ from tests.unit.memory.traces import chain
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import MemoryOutcome, floor, lower_bound, plan_memory
+from trimaran.memory import MemoryOutcome, lower_bound, minimum_memory, plan_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import Scores
 from trimaran.memory.search import POLICY
@@ -86,7 +86,7 @@ def test_a_plan_that_is_there_is_found_with_a_tight_host(seed: int) -> None:
     rate = numbers.choice((30.0, 100.0, 1000.0))
     problem = memory_problem(trace, costs(trace, rate), smallest_bytes=0, banned=frozenset())
     decisions = [range(3 if one.ways else 2) for one in problem.units]
-    budget = (floor(trace).nbytes + live_bytes(trace, KEEP_ALL).peak) // 2
+    budget = (minimum_memory(trace).nbytes + live_bytes(trace, KEEP_ALL).peak) // 2
     for host_bytes in (100, 200):
         scores = Scores(problem, budget, host_bytes)
         best = min(scores.score(choice) for choice in itertools.product(*decisions))
@@ -97,13 +97,13 @@ def test_a_plan_that_is_there_is_found_with_a_tight_host(seed: int) -> None:
 
 
 def test_at_the_floor_there_is_a_plan() -> None:
-    least = floor(EVEN).nbytes
+    least = minimum_memory(EVEN).nbytes
     assert planned(EVEN, least).live.peak == least
 
 
 def test_small_storages_are_kept_unless_it_does_not_fit_otherwise() -> None:
     trace = chain((100, 10, 100, 10, 100, 10, 100, 10), (1.0,) * 7)
-    peak, least = live_bytes(trace, KEEP_ALL).peak, floor(trace).nbytes
+    peak, least = live_bytes(trace, KEEP_ALL).peak, minimum_memory(trace).nbytes
     large = plan_memory(trace, costs(trace), budget_bytes=peak - 1, smallest_bytes=100)
     assert {trace.storages[number].nbytes for number in large.plan.moved} == {100}
     assert plan_memory(trace, costs(trace), budget_bytes=least, smallest_bytes=1000).live.peak == least
@@ -115,7 +115,7 @@ def test_the_plan_is_nearly_the_best_of_all_choices(seed: int) -> None:
     numbers = random.Random(seed)
     trace = chain([numbers.randint(20, 200) for _ in range(8)], [numbers.uniform(0.2, 2.0) for _ in range(7)])
     given = costs(trace, numbers.choice((20.0, 60.0, 200.0)))
-    least, peak = floor(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
     budget = least + (peak - least) // 3
     problem = memory_problem(trace, given)
     scores = Scores(problem, budget)
@@ -148,7 +148,7 @@ def test_the_bound_without_a_squeeze_is_the_compute() -> None:
 def test_the_bound_of_offloading_counts_what_the_link_cannot_carry() -> None:
     """Of eight even layers, all but what the floor holds must be away; the link takes 100 s for each storage."""
     trace = chain((100,) * 9, (1.0,) * 8, repeatable=(False,) * 8)
-    least = floor(trace).nbytes
+    least = minimum_memory(trace).nbytes
     bound = lower_bound(trace, costs(trace, rate=1.0), least, smallest_bytes=0)
     outcome = planned(trace, least, rate=1.0)
     assert bound.step_time_s == bound.offload_s

@@ -15,8 +15,7 @@ from tests.unit.memory.traces import TraceMaker
 
 from trimaran.graph.trace.types import Role, StepTrace
 from trimaran.graph.types import Phase
-from trimaran.memory.vdnn import LayerKind, Offload, backward_order, layers_of, vdnn_all, vdnn_conv, vdnn_plan
-from trimaran.memory.vdnn_dynamic import vdnn_dyn
+from trimaran.memory.vdnn import LayerKind, Offload, backward_order, layers_of, vdnn_all, vdnn_conv, vdnn_dyn, vdnn_plan
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.memory import simulate_memory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimaran.memory.vdnn_dynamic import SLOWER, Algorithm, Convolution
+from trimaran_studies.reproduce.vdnn_dynamic import SLOWER, Algorithm, Convolution
 
 SPECTRUM_BYTES = 32 * 17 * 8
 

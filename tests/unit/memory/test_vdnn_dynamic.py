@@ -11,7 +11,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.memory.vdnn import Offload
-from trimaran.memory.vdnn_dynamic import Algorithm, Choice, Usage, choose_dynamically
+from trimaran_studies.reproduce.vdnn_dynamic import Algorithm, Choice, Usage, choose_dynamically
 
 WORKSPACES = {0: 5, 2: 3, 4: 1}
 MAPS = {Offload.NONE: 20, Offload.CONV: 12, Offload.ALL: 8}

@@ -44,7 +44,7 @@ def test_the_step_waits_where_the_plan_says(early: bool) -> None:
         plan = dataclasses.replace(plan, waits={number: at})
     with executing(recording, plan, delay=lambda _: time.sleep(COPY_S)) as executor:
         model.zero_grad()
-        executor.flight()
+        executor.begin_forward()
         with executor.hooks():
             model(x).sum().backward()
         stalls_s = executor.finish_step().stalls_s

@@ -44,7 +44,7 @@ def test_three_steps_under_each_rule_are_those_of_plain_autograd(name: str) -> N
         with executing(recording, plan, delay=random_delays(0), observe=lambda moment: note(moment)) as executor:
             for seed in range(STEPS):
                 model.zero_grad()
-                executor.flight(verify=seed == 1)
+                executor.begin_forward(verify=seed == 1)
                 accountant = Accountant()
 
                 def note(moment: int, accountant: Accountant = accountant, seen: dict[int, int] = seen) -> None:

@@ -89,11 +89,11 @@ def test_one_forward_one_backward_in_turn(named: bool, rule: str) -> None:
     model.zero_grad()
     with executing(recording, rule=rule, delay=random_delays(3)) as executor:
         with executor.hooks():
-            run(executor.flight if named else lambda _: None)
+            run(executor.begin_forward if named else lambda _: None)
         done = executor.finish_step()
         assert same_bits(gradients(model), expected)
         assert (done.mismatches, done.on_demand) == (0, 0)
-        assert done.flights >= 3
+        assert done.forward_passes >= 3
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -110,7 +110,7 @@ def test_gradients_add_up_over_microbatches(rule: str) -> None:
                 model(batch(index)).square().sum().backward()
         assert same_bits(gradients(model), expected)
         done = executor.finish_step()
-        assert (done.mismatches, done.on_demand, done.flights) == (0, 0, 2)
+        assert (done.mismatches, done.on_demand, done.forward_passes) == (0, 0, 2)
 
 
 @pytest.mark.parametrize("rule", RULES)

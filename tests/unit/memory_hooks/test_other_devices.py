@@ -27,7 +27,7 @@ def test_a_recording_of_another_device_is_refused() -> None:
 def test_without_a_plan_tensors_of_other_devices_stay() -> None:
     x = torch.ones(64, device="meta", requires_grad=True)
     with executing(None) as executor:
-        executor.flight()
+        executor.begin_forward()
         with executor.hooks():
             x.exp().sum().backward()
         assert executor.finish_step().to_host_bytes == 0
@@ -38,7 +38,7 @@ def test_a_step_whose_tensors_are_on_another_device_than_planned_leaves_the_plan
     recording = record(lambda: model(x).sum().backward(), model)
     elsewhere, there = nn.Sequential(nn.Linear(8, 16), nn.Tanh()).to("meta"), torch.ones(4, 8, device="meta")
     with executing(recording) as executor:
-        executor.flight()
+        executor.begin_forward()
         with executor.hooks():
             elsewhere(there).sum().backward()
         stats = executor.finish_step()
@@ -47,7 +47,7 @@ def test_a_step_whose_tensors_are_on_another_device_than_planned_leaves_the_plan
         model(x).sum().backward()
         expected = gradients(model)
         model.zero_grad()
-        executor.flight()
+        executor.begin_forward()
         with executor.hooks():
             model(x).sum().backward()
         stats = executor.finish_step()

@@ -41,13 +41,13 @@ def test_a_recipe_that_is_off_by_one_bit_is_named() -> None:
         return made
 
     with executing(recording, plan, repeat_recipe=off_by_a_bit) as executor:
-        executor.flight(verify=True)
+        executor.begin_forward(verify=True)
         with executor.hooks():
             step()
         assert executor.finish_step().failed_recipes == (bad,)
         assert same_bits(gradients(model), expected)
     with executing(recording, plan, repeat_recipe=functools.partial(repeat, recording)) as executor:
-        executor.flight(verify=True)
+        executor.begin_forward(verify=True)
         with executor.hooks():
             step()
         assert executor.finish_step().failed_recipes == ()

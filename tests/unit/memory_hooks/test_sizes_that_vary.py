@@ -149,7 +149,7 @@ def test_gradients_are_those_of_the_plain_step(first: str, rule: str | None) -> 
         for seed, (rows, length) in enumerate([(6, 7), (6, 4), (3, 7), (2, 1), (8, 9), (6, 7)]):
             inputs = batch(rows, length)
             expected = step(model, inputs, seed)
-            executor.flight(verify=(rows, length) == (6, 7))
+            executor.begin_forward(verify=(rows, length) == (6, 7))
             with executor.hooks():
                 seen = step(model, inputs, seed)
             assert same_bits(seen, expected), (rows, length)

@@ -9,7 +9,7 @@ from tests.raising import raises
 from tests.unit.planner.test_search import GRAPH, TABLE
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.memory import floor
+from trimaran.memory import minimum_memory
 from trimaran.planner import Search, search
 from trimaran.planner.candidates import squeeze
 from trimaran.planner.what_if import changed, parse_change
@@ -92,9 +92,9 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
     unit = Unit(nbytes=MIB, forward_s=0.01, backward_s=0.01, weight_bytes=MIB)
     trace = chain_trace([unit] * 8)
     step = TracedStep(trace=trace, costs=measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12))
-    least = floor(trace).nbytes
+    least = minimum_memory(trace).nbytes
     assert squeeze(builders.strategy(memory_bytes=least), step).peak_bytes == least
-    with raises("memory-plan.below-floor", InfeasibleError):
+    with raises("memory-plan.below-minimum", InfeasibleError):
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
@@ -111,7 +111,7 @@ def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
     costs = measured_costs(trace, to_host_bytes_per_s=1e12, to_device_bytes_per_s=1e12)
     step = TracedStep(trace=trace, costs=costs)
     budget = needs - 1
-    assert floor(trace).nbytes <= budget
+    assert minimum_memory(trace).nbytes <= budget
     result = searched(budget, {16: step})
     virtual = {one.strategy: one for one in result.candidates if one.strategy.memory_bytes is not None}
     assert list(virtual) == [builders.strategy(memory_bytes=budget)]

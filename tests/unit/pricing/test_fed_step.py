@@ -81,5 +81,5 @@ def test_copies_ahead_run_beside_the_step_and_bound_it() -> None:
 def test_the_interval_reaches_down_to_second_reads() -> None:
     """First reads take 5 ms within a tenth, second ones 1 ms: 4 samples are at least 4 ms and at most 22."""
     samples = dataclasses.replace(SAMPLES, read=about(5e-3, 0.1), read_again=about(1e-3, 0.0))
-    found = fed_step.standing_still(samples, IN_LINE, microbatch=4)
+    found = fed_step.waiting(samples, IN_LINE, microbatch=4)
     assert (found.low, found.seconds, found.high) == (approximately(4e-3), approximately(20e-3), approximately(22e-3))

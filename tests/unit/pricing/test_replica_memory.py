@@ -49,7 +49,7 @@ def test_gradients_that_are_kept_are_there_in_the_forward() -> None:
 
 def test_a_home_has_a_copy_from_each_other_device() -> None:
     """Of 60 bytes: the sum, three copies and the weight, 300; their state, 120, in the place of all of it, 200."""
-    assert rank(sync="kvstore", summed_bytes=60).home_bytes == 300 + 120 - 200
+    assert rank(sync="kvstore", summed_bytes=60).owned_bytes == 300 + 120 - 200
     assert rank(sync="kvstore", summed_bytes=60).peak_bytes == 720 + 220
 
 

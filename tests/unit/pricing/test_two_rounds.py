@@ -74,8 +74,12 @@ def test_a_second_sum_starts_when_the_next_bucket_is_complete() -> None:
     strategy = builders.strategy(dp=2, bucket_bytes=4096, compression=RANK2)
     program, costs = priced(strategy, coded_table(method=RANK2))
     assert costs.compute["r0/0B0"].seconds == pytest.approx(64e-3 + 2 * 4e-3 + 1.5e-3)
-    turns = {name: (one.turn.instruction, one.turn.before) for name, one in costs.second_rounds.items() if one.turn}
-    assert turns == {f"r{rank}/0AR#b0": (f"r{rank}/0B0", "b1") for rank in (0, 1)}
+    sums = {
+        name: (one.second_sum.instruction, one.second_sum.before)
+        for name, one in costs.second_rounds.items()
+        if one.second_sum
+    }
+    assert sums == {f"r{rank}/0AR#b0": (f"r{rank}/0B0", "b1") for rank in (0, 1)}
     found = {span.instruction: span for span in simulate(program, costs).select(rank=0)}
     backward, update = found["r0/0B0"], found["r0/U"]
     assert backward.end_s - backward.start_s == pytest.approx(costs.compute["r0/0B0"].seconds)

@@ -50,7 +50,12 @@ def test_buckets_go_to_their_homes_and_weights_come_back() -> None:
         assert tokens(program, rank) == [
             "IN0", "0F0", "AR#loss", "0B0", "0RD#b0", "0RD#b1", "U", "0BC#b0", "0BC#b1",
         ]  # fmt: skip
-        assert [find(program, rank, token).home for token in ("0RD#b0", "0RD#b1", "0BC#b0", "0BC#b1")] == [0, 1, 0, 1]
+        assert [find(program, rank, token).root_rank for token in ("0RD#b0", "0RD#b1", "0BC#b0", "0BC#b1")] == [
+            0,
+            1,
+            0,
+            1,
+        ]
     assert find(program, 1, "0RD#b1").after == ("0B0!b1",)
     assert find(program, 1, "0BC#b1").nbytes == WEIGHT_BYTES
 
@@ -59,7 +64,7 @@ def test_a_bucket_byte_of_one_gives_every_parameter_a_home() -> None:
     """Weights of 40 bytes first, then biases of 8, each to the rank with the least so far."""
     program = lower(chain(2), builders.strategy(dp=2, bucket_bytes=1, sync="p2p"), batch=4)
     reduces = [item for item in program.ranks[0] if item.kind == "RD"]
-    assert sorted((item.nbytes, item.home) for item in reduces) == [(8, 0), (8, 1), (40, 0), (40, 1)]
+    assert sorted((item.nbytes, item.root_rank) for item in reduces) == [(8, 0), (8, 1), (40, 0), (40, 1)]
 
 
 def test_with_homes_the_norm_is_added_up_over_them() -> None:

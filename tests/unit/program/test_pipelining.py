@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import builders
 from tests.graphs import boundaries, chain
 from tests.raising import raises
 from torch import nn
@@ -15,7 +16,7 @@ from torch.distributed.pipelining import schedules
 from trimaran.program import check_program, format_order, lower_order, parse_order
 from trimaran.program.lowering.schedules import (
     Order,
-    evaluation,
+    evaluation_order,
     gpipe,
     interleaved,
     one_forward_one_backward,
@@ -145,4 +146,4 @@ def test_an_empty_file_is_refused() -> None:
 
 def test_an_evaluation_has_no_form_in_torch() -> None:
     with raises("torch-pipelining.no-evaluation", match="torch's.*0EV0"):
-        format_order(evaluation(1, 1))
+        format_order(evaluation_order(builders.strategy()))

@@ -10,7 +10,7 @@ from tests.graphs import TENSOR_BYTES, dag
 from tests.raising import raises
 
 from trimaran.program import check_program, check_strategy, lower, lower_evaluation, segment_ops
-from trimaran.program.lowering.partition import carried
+from trimaran.program.lowering.partition import routes_of
 from trimaran.program.rules.fit import stretches
 from trimaran.program.strategy import Part, Strategy
 from trimaran.program.types import Instruction, Kind, Program
@@ -94,8 +94,9 @@ def test_an_evaluation_runs_the_same_parts() -> None:
 
 
 def test_what_is_carried_names_the_first_reader_and_all_readers() -> None:
-    found = carried(GRAPH, segment_ops(GRAPH, TWO), TWO.rows)
-    assert {pair: ([spec.name for spec in specs], readers) for pair, (specs, readers) in found.items()} == {
+    found = routes_of(GRAPH, segment_ops(GRAPH, TWO), TWO.rows)
+    named = {(one.producer, one.consumer): ([spec.name for spec in one.tensors], one.readers) for one in found}
+    assert named == {
         (0, 2): (["t0"], (2,)),
         (1, 4): (["t1"], (4, 5)),
         (3, 5): (["t3"], (5,)),

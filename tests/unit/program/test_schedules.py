@@ -5,11 +5,9 @@ from tests.raising import raises
 
 from trimaran.program.lowering.schedules import (
     Compute,
-    accumulation,
     check_order,
     compute_order,
     draw_order,
-    evaluation,
     gpipe,
     interleaved,
     one_forward_one_backward,
@@ -67,12 +65,12 @@ def test_several_segments_a_stage_are_for_the_interleaved_schedule() -> None:
 
 
 def test_one_stage_runs_forward_and_backward_of_one_microbatch_after_the_other() -> None:
-    assert tokens(accumulation(2)[0]) == ["0F0", "0B0", "0F1", "0B1"]
+    assert tokens(compute_order("gpipe", stages=1, microbatches=2)[0]) == ["0F0", "0B0", "0F1", "0B1"]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_with_one_stage_every_schedule_is_accumulation(schedule: str) -> None:
-    assert compute_order(schedule, stages=1, microbatches=3) == accumulation(3)  # type: ignore[arg-type]
+    assert compute_order(schedule, stages=1, microbatches=3) == one_forward_one_backward(1, 3)  # type: ignore[arg-type]
 
 
 def test_an_unknown_schedule_is_refused_with_the_known_ones() -> None:
@@ -80,7 +78,7 @@ def test_an_unknown_schedule_is_refused_with_the_known_ones() -> None:
         compute_order("fastest", stages=2, microbatches=2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("generator", [gpipe, one_forward_one_backward, evaluation])
+@pytest.mark.parametrize("generator", [gpipe, one_forward_one_backward])
 def test_a_schedule_of_nothing_is_refused(generator: object) -> None:
     with raises("schedule.count-too-small", microbatches=0):
         generator(2, 0)  # type: ignore[operator]

@@ -126,7 +126,7 @@ def test_the_program_of_a_step_with_everything_sharded() -> None:
 def test_the_program_of_a_step_with_the_update_shared_out() -> None:
     program = lower(GRAPH, builders.strategy(dp=2, zero=1), batch=8)
     after = [item for item in program.ranks[1] if item.kind == Kind.BROADCAST]
-    assert [(item.token, item.home, item.nbytes, item.after) for item in after] == [
+    assert [(item.token, item.root_rank, item.nbytes, item.after) for item in after] == [
         ("0BC#w0", 0, 176, ("U",)),
         ("0BC#w1", 1, 160, ("U",)),
     ]

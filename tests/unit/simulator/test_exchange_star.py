@@ -4,7 +4,7 @@ import pytest
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.frameworks import STAR
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Ready
 from trimaran.simulator.parameter_server import Path, Star, exchange_star, star_of
 
@@ -55,7 +55,7 @@ def test_what_is_complete_early_is_exchanged_behind_the_backward() -> None:
 
 def test_the_largest_tensors_get_homes_of_their_own() -> None:
     """8 to a, 7 to b, 3 to b with its 7, 2 to a with its 8."""
-    assert homes_by_size([2, 8, 7, 3], ("a", "b")) == ("a", "a", "b", "b")
+    assert owners_by_size([2, 8, 7, 3], ("a", "b")) == ("a", "a", "b", "b")
 
 
 def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:

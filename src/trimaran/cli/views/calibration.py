@@ -77,7 +77,7 @@ def _link_table(calibration: Calibration) -> Table:
     for link in calibration.links:
         rate, ends = _interval(link.bytes_per_s, format_rate)
         table.add_row(
-            link.held_to or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
+            link.rate_limit or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
             _slowdown(link),
         )  # fmt: skip
     return table

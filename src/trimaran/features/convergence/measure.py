@@ -36,7 +36,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Limits, Run, add_run, find_run, opened, read_runs
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.files import write_curve
-from trimaran.pricing.convergence.single_run import Way, foretell_b_crit
+from trimaran.pricing.convergence.single_run import Way, predict_b_crit
 from trimaran.pricing.convergence.types import CurveTable, Point, oddities
 from trimaran.program.json_files import from_plain
 from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
@@ -193,7 +193,7 @@ def _noise_b_crit(
     """
     if not noise["scaled"]:
         return _or_infinite(noise["b_crit"])
-    return None if epochs is None else foretell_b_crit(ways, batch, epochs, _or_infinite(noise["b_simple"]), most=most)
+    return None if epochs is None else predict_b_crit(ways, batch, epochs, _or_infinite(noise["b_simple"]), most=most)
 
 
 def _or_infinite(value: float | None) -> float:

@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.learning_rate import Recipe, default_rule, digest_of_rule, follow_recipe, rates_of
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
-from trimaran.measure.convergence.runs import Limits, Outcome, Run, train_to_target
+from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
 from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
 from trimaran.pricing.convergence.single_run import Way
 from trimaran.program.exactness import check_exact
@@ -133,17 +133,8 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
             noise = noise_of(executor.observations(), outcome, at_records=limits.target is None)
     finally:
         executor.close()
-    return Run(
-        batch=work.batch,
-        seed=work.seed,
-        end=outcome.end,
-        epochs=outcome.epochs,
-        samples=outcome.samples,
-        updates=outcome.updates,
-        seconds=outcome.seconds,
-        evaluations=outcome.evaluations,
-        noise=noise,
-    )
+    trained = {item.name: getattr(outcome, item.name) for item in fields(Trained)}
+    return Run(batch=work.batch, seed=work.seed, noise=noise, **trained)
 
 
 def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_records: bool) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
@@ -108,7 +108,7 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
         found: what was found
     """
     whole, planned, budget_bytes = found.whole, found.planned, found.budget_bytes
-    least, bound = found.outcome.floor, found.outcome.bound
+    least, bound = found.outcome.minimum_memory, found.outcome.bound
     state, optimizer, gradients = weight_bytes(whole.trace)
     step = found.shown_step("")
     return MemoryEstimate(
@@ -157,7 +157,7 @@ def _split_figures(found: Found) -> SplitFigures | None:
     return SplitFigures(
         name=found.split.name,
         written=written(found.split),
-        whole_minimum_bytes=floor(found.whole.trace).nbytes,
+        whole_minimum_bytes=minimum_memory(found.whole.trace).nbytes,
         kept_s=found.planned.costs.compute_s,
         keep_peak_bytes=found.planned.kept.peak,
     )
@@ -167,7 +167,7 @@ def _split_figures(found: Found) -> SplitFigures | None:
 # A budget below the minimum memory of a job's step: refused, with what needs that memory and what would help
 
 
-_NEAR = 4  # samples from which to look for the largest batch below a floor
+_NEAR = 4  # samples from which to look for the largest batch
 
 
 def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
@@ -179,15 +179,15 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
         samples: of the step
         whole: steps of which a split is sought; None: it was sought, and none helps
     """
-    least = floor(steps.tracer.trace(samples))
+    least = minimum_memory(steps.tracer.trace(samples))
     trace_of = at_any_batch(steps.tracer.trace, _NEAR)
-    fewer = most_samples(lambda some: floor(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
+    fewer = most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
     card = least.nbytes + steps.device.memory.context_bytes
     ways = [f"a card of {format_bytes(card)} or more"]
     found = None if whole is None else find_job_split(whole, budget_bytes=budget_bytes, samples=samples)
     named = None if found is None else written(found.split)
     if found is not None:
-        least_split = format_bytes(found.floor.nbytes)
+        least_split = format_bytes(found.minimum_memory.nbytes)
         ways.insert(0, f"--split {named}, with which the minimum memory is {least_split}")
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
@@ -290,7 +290,7 @@ def _plan(
     split = choose_split(steps, asked, policy=policy, budget_bytes=budget_bytes, samples=samples)
     in_parts = None if split is None else steps.split(split)
     planned = whole if in_parts is None else in_parts.step(samples)
-    if budget_bytes < floor(planned.trace).nbytes:
+    if budget_bytes < minimum_memory(planned.trace).nbytes:
         searched = asked == AUTO and policy == OURS
         raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
     found = Found(

@@ -11,8 +11,7 @@ from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.memory.search import MemoryOutcome
-from trimaran.memory.vdnn import vdnn_all, vdnn_conv
-from trimaran.memory.vdnn_dynamic import vdnn_dyn
+from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.planning.meta_trace import PricedStep
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import Shape, StepTrace, Tick, TraceOp, TraceStorage
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
 from trimaran.planning.meta_trace import PricedSteps
 from trimaran.program.memory import KEEP_ALL
@@ -174,7 +174,7 @@ def at_any_batch(trace: Callable[[int], StepTrace], samples: int) -> Callable[[i
     except InputError:
         return trace
     far = 3 * samples
-    return line.at if floor(line.at(far)).nbytes == floor(trace(far)).nbytes else trace
+    return line.at if minimum_memory(line.at(far)).nbytes == minimum_memory(trace(far)).nbytes else trace
 
 
 def _same_step(one: StepTrace, other: StepTrace) -> bool:
@@ -262,7 +262,7 @@ def find_largest_batch(
 
     def cost(samples: int) -> float | None:
         trace = planned = whole_of(samples)
-        if parts_of is not None and floor(trace).nbytes > budget_bytes:
+        if parts_of is not None and minimum_memory(trace).nbytes > budget_bytes:
             planned = parts_of(samples)
         try:
             outcome = plan_memory(planned, whole.costs(planned), budget_bytes=budget_bytes, limit_s=_TRIAL_S)
@@ -271,7 +271,7 @@ def find_largest_batch(
         return outcome.run.step_time_s / whole.costs(trace).compute_s - 1.0
 
     def most_at_minimum(trace_of: Callable[[int], StepTrace]) -> int:
-        return most_samples(lambda some: floor(trace_of(some)).nbytes, budget_bytes, near=near)
+        return most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=near)
 
     kept = most_samples(lambda some: live_bytes(whole_of(some), KEEP_ALL).peak, budget_bytes, near=near)
     at_minimum = max(most_at_minimum(trace_of) for trace_of in (whole_of, parts_of) if trace_of is not None)

@@ -28,7 +28,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Phase
 from trimaran.memory.bound import lower_bound
-from trimaran.memory.floor import Floor, floor, needed_bytes
+from trimaran.memory.minimum import MinimumMemory, minimum_memory, needed_bytes
 from trimaran.memory.search import plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import PricedSteps, parse_split
@@ -55,12 +55,12 @@ class FoundSplit:
     Attributes:
         split: which modules, in how many parts
         trace: of the step that is split
-        floor: of that step
+        minimum_memory: of that step
     """
 
     split: Split
     trace: StepTrace
-    floor: Floor
+    minimum_memory: MinimumMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def search_split(
     Returns:
         The split; None where the budget is not below the minimum memory, or nothing was found.
     """
-    if floor(trace).nbytes <= budget_bytes:
+    if minimum_memory(trace).nbytes <= budget_bytes:
         return None
     return _cheapest(_candidates(model, trace, trace_split, budget_bytes, time.monotonic() + limit_s), prices)
 
@@ -138,17 +138,19 @@ def _candidates(
                 return found
             split = Split(parent=parent, first=first, last=last, parts=parts)
             try:
-                one = FoundSplit(split=split, trace=(split_trace := trace_split(split)), floor=floor(split_trace))
+                one = FoundSplit(
+                    split=split, trace=(split_trace := trace_split(split)), minimum_memory=minimum_memory(split_trace)
+                )
             except InputError:  # modules that mix the samples of a batch
                 break
             traces += 1
-            if one.floor.nbytes <= budget_bytes:
+            if one.minimum_memory.nbytes <= budget_bytes:
                 found.append(one)
                 fitting += 1
-            gains = least_bytes is None or one.floor.nbytes <= (1 - _LEAST_GAIN) * least_bytes
+            gains = least_bytes is None or one.minimum_memory.nbytes <= (1 - _LEAST_GAIN) * least_bytes
             if fitting == 2 or not gains:
                 break
-            least_bytes = one.floor.nbytes
+            least_bytes = one.minimum_memory.nbytes
     return found
 
 

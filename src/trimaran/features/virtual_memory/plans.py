@@ -31,7 +31,7 @@ from trimaran.features.virtual_memory.recording import (
 )
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.floor import floor
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
@@ -106,7 +106,7 @@ class PlannedRunner:
             )
         self._passes += 1
         self._verifies = self.phase == "verify" or self._passes % VERIFY_EVERY == 0
-        self._executor.flight(verify=self._verifies)
+        self._executor.begin_forward(verify=self._verifies)
         return self._executor.pack, self._executor.unpack
 
     def confirm(self) -> None:
@@ -249,7 +249,7 @@ class Planned:
     @property
     def minimum_memory_bytes(self) -> int:
         """Least memory that any plan can reach [bytes]."""
-        return floor(self.trace).nbytes + self.recorded.outside_bytes
+        return minimum_memory(self.trace).nbytes + self.recorded.outside_bytes
 
     @property
     def compute_s(self) -> float:

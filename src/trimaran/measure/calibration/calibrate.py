@@ -193,12 +193,11 @@ def run_on_rank(world: World, programs: Sequence[tuple[Strategy, str, str]], ste
     Returns:
         The median step time of each, on rank 0 [s]; what the others return means nothing.
     """
-    import torch.distributed as dist
+    from trimaran.measure.rounds import meet
 
     medians = []
     for strategy, program, evaluation in programs:
-        if world.size > 1:
-            dist.barrier()
+        meet(world)
         if strategy.devices == world.size:
             medians.append(_median_step(world, make_job(world.size), strategy, program, evaluation, steps))
         elif world.rank == 0:

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from trimaran.machine.detect import detect_processor
 from trimaran.measure.calibration.results import DeviceFigures, Estimate, ProductRate, duration, reciprocal
 from trimaran.measure.findings import Rounds, pool, summarize
+from trimaran.measure.rounds import meet
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.streams import CudaStreams, HostStreams, Stamp, Streams
 
@@ -103,8 +103,7 @@ def measure_device(world: World) -> dict[Timed, Rounds]:
     rounds: dict[Timed, Rounds] = {}
     for _ in range(ROUNDS):
         for timed, call in calls.items():
-            if world.size > 1:
-                dist.barrier()
+            meet(world)
             samples = [_sample(timed, call, repeats[timed], world) for _ in range(_SAMPLES)]
             rounds.setdefault(timed, []).append(samples)
     return rounds

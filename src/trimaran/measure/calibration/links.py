@@ -51,13 +51,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from trimaran.graph.types import Affine, TensorSpec
 from trimaran.measure.findings import Rounds, summarize
-from trimaran.measure.rounds import largest
+from trimaran.measure.rounds import largest, meet
 from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.transfers import HOST, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
@@ -178,6 +179,8 @@ class _Exchange:
         for _ in range(pieces):
             torch.mm(self._piece, self._piece)
 
+
+_Found = TypeVar("_Found")
 
 QUEUE = 32
 """Transfers that are started at once, where a curve is of queued ones."""
@@ -483,8 +486,11 @@ def synchronize(world: World) -> None:
         torch.cuda.synchronize()
 
 
-def _of_rank_0(values: list[float], world: World) -> list[float]:
-    shared = [values]
+def _of_rank_0(found: _Found, world: World) -> _Found:
+    """What rank 0 found, on every rank."""
+    if world.size == 1:
+        return found
+    shared = [found]
     dist.broadcast_object_list(shared, src=0)
     return shared[0]
 
@@ -501,8 +507,6 @@ def _last_to_last(times: Iterable[tuple[float, float]], world: World) -> list[fl
 
 ENCODING_SIZES = (4 * 1024, 64 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024)
 """Sizes of a bucket, and of a matrix with PowerSGD [bytes]."""
-_BOX_S = 0.03
-_LEAST_REPEATS, _MOST_REPEATS = 3, 20
 _ENCODING_WARM_UP = 2
 _MATRICES = 4
 _MOST_BYTES = 16 * 1024 * 1024
@@ -536,19 +540,19 @@ def measure_encoding(
     for number, compression in enumerate(compressions):
         for part, key in enumerate(coding_keys(compression)):
             curves[key] = tuple((size, summarize(found[number, size][part], how=how)) for size in sizes)
-    return _rows_of_rank_0(curves, world)
+    return _of_rank_0(curves, world)
 
 
 def _measure_size(world: World, compression: Compression, nbytes: int) -> tuple[list[float], list[float]]:
     """Durations of encoding and decoding buckets, or matrices, of one size [s, s]."""
     units = max(1, min(_MATRICES, _MOST_BYTES // nbytes)) if compression.method == "powersgd" else 1
     passes = _passes(world, compression, nbytes, units)
-    _together(world)
+    meet(world)
     for _ in range(_ENCODING_WARM_UP):
         next(passes)()
     seconds = sum(next(passes)())
-    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_BOX_S / max(seconds, 1e-6))))
-    _together(world)
+    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_SAMPLES_S / max(seconds, 1e-6))))
+    meet(world)
     times = [next(passes)() for _ in range(repeats)]
     return [encode_s / units for encode_s, _ in times], [decode_s / units for _, decode_s in times]
 
@@ -593,16 +597,3 @@ def _rows(nbytes: int) -> int:
     """
     numbers = max(1, nbytes // _NUMBER_BYTES)
     return 1 << ((numbers.bit_length() - 1) // 2)
-
-
-def _together(world: World) -> None:
-    if world.size > 1:
-        dist.barrier()
-
-
-def _rows_of_rank_0(curves: dict[CurveKey, Curve], world: World) -> dict[CurveKey, Curve]:
-    if world.size == 1:
-        return curves
-    shared = [curves]
-    dist.broadcast_object_list(shared, src=0)
-    return shared[0]

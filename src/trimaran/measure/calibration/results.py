@@ -13,9 +13,7 @@ the same machine takes its place.
 
 import hashlib
 import logging
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.files import put_in_place
 from trimaran.measure.cache import cache_directory
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.table_files import decode_table, encode_table
@@ -92,7 +91,7 @@ class LinkFigures:
     """What a transfer takes between ranks of this machine.
 
     Attributes:
-        held_to: rate that the links were held to, such as "1 Gb/s"; empty: nothing
+        rate_limit: of the links, such as "1 Gb/s"; empty: none
         kind: "SEND" for a message, or the token of a collective, such as "AR"
         ranks: size of the group; 2 for a message
         small_s: time of the smallest one that was tried [s]
@@ -100,7 +99,7 @@ class LinkFigures:
         interference: how much it and compute slow each other down; None where it was not tried
     """
 
-    held_to: str
+    rate_limit: str
     kind: str
     ranks: int
     small_s: Estimate
@@ -109,16 +108,15 @@ class LinkFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What was measured of a machine.
+class MachineFigures:
+    """Figures of a machine, for people.
 
     Attributes:
-        fingerprint: where and how
+        fingerprint: where and how it was measured
         date: when it was finished, such as "2026-11-20T09:30:00+00:00"
         devices: the devices, one entry for those that are alike
         links: the transfers between them
         noise: how far identical runs are from each other, by number of ranks
-        tables: costs, each table with a fingerprint of its own
     """
 
     fingerprint: Fingerprint
@@ -126,6 +124,16 @@ class Calibration:
     devices: tuple[DeviceFigures, ...]
     links: tuple[LinkFigures, ...]
     noise: tuple[Noise, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(MachineFigures):
+    """What was measured of a machine.
+
+    Attributes:
+        tables: costs, each table with a fingerprint of its own
+    """
+
     tables: tuple[CostTable, ...]
 
 
@@ -156,7 +164,7 @@ def link_figures(tables: Iterable[CostTable]) -> tuple[LinkFigures, ...]:
     """
     return tuple(
         LinkFigures(
-            held_to=table.fingerprint.link,
+            rate_limit=table.fingerprint.link,
             kind=key.kind,
             ranks=key.ranks,
             interference=table.interference.get(key.kind),
@@ -204,41 +212,32 @@ def _ends(curve: Curve) -> dict[str, Estimate]:
     return {"small_s": duration(small), "bytes_per_s": reciprocal(large, nbytes)}
 
 
-CALIBRATION_VERSION = 1
+CALIBRATION_VERSION = 2
+
+_RENAMED = {"held_to": "rate_limit"}
+"""Keys of links in version 1, and their names since."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class CalibrationBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a calibration file holds beside its version and its digest.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationBody(MachineFigures):
+    """What a calibration file holds besides its version and its digest.
 
     Attributes:
-        fingerprint: where and how it was measured
-        date: when it was finished, such as "2026-11-20T09:30:00+00:00"
-        devices: the devices, one entry for those that are alike
-        links: the transfers between them
-        noise: how far identical runs are from each other, by number of ranks
-        costs: cost tables as in the cache, one for the machine and one for each rate that links were held to
+        costs: cost tables as in the cache, one for the machine and one for each rate limit of its links
     """
 
-    fingerprint: Fingerprint
-    date: str
-    devices: tuple[DeviceFigures, ...]
-    links: tuple[LinkFigures, ...]
-    noise: tuple[Noise, ...]
-    costs: tuple[msgspec.Raw, ...]
-
-
-class _File(CalibrationBody, frozen=True, forbid_unknown_fields=True):
-    schema_version: int
-    digest: str
+    costs: tuple[dict[str, Any], ...]
 
 
 def encode_calibration(calibration: Calibration) -> bytes:
     """A calibration as JSON; the same bytes for equal ones."""
-    body = _body(calibration)
-    content = {item: getattr(body, item) for item in body.__struct_fields__}
-    whole = {"schema_version": CALIBRATION_VERSION, "digest": _digest(body), **content}
+    body = CalibrationBody(
+        costs=tuple(msgspec.json.decode(encode_table(table)) for table in calibration.tables), **_figures(calibration)
+    )
+    content = msgspec.to_builtins(body)
+    whole = {"schema_version": CALIBRATION_VERSION, "digest": _digest(content), **content}
     return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
 
 
@@ -255,9 +254,11 @@ def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibrati
     """
     try:
         plain: Any = msgspec.json.decode(data)
-        _check_version(plain, source)
-        file = msgspec.json.decode(data, type=_File)
-    except msgspec.ValidationError as error:
+        version = _check_version(plain, source)
+        digest, content = plain.pop("digest"), plain
+        expected = _digest(content)
+        body = msgspec.convert(_renamed(content) if version == 1 else content, type=CalibrationBody)
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as error:
         raise InputError(
             f"{source} is not a calibration: {error}", code="calibration.malformed", source=source
         ) from error
@@ -267,17 +268,24 @@ def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibrati
             code="calibration.not-json",
             source=source,
         ) from error
-    costs = tuple(msgspec.Raw(msgspec.json.format(bytes(raw), indent=-1)) for raw in file.costs)
-    content = {name: getattr(file, name) for name in CalibrationBody.__struct_fields__}
-    if _digest(CalibrationBody(**{**content, "costs": costs})) != file.digest:
+    if digest != expected:
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written, its digest does not match: calibrate again",
             code="calibration.digest-mismatch",
             source=source,
         )
-    tables = tuple(decode_table(bytes(raw), origin=source) for raw in costs)
-    del content["costs"]
-    return Calibration(**content, tables=tables)
+    tables = tuple(decode_table(msgspec.json.encode(table), origin=source) for table in body.costs)
+    return Calibration(tables=tables, **_figures(body))
+
+
+def _figures(figures: MachineFigures) -> dict[str, Any]:
+    return {item.name: getattr(figures, item.name) for item in fields(MachineFigures)}
+
+
+def _renamed(content: dict[str, Any]) -> dict[str, Any]:
+    """The content of a file of version 1, by the names of today."""
+    links = [{_RENAMED.get(name, name): value for name, value in link.items()} for link in content["links"]]
+    return content | {"links": links}
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -314,11 +322,9 @@ def keep_calibration(calibration: Calibration) -> Path:
         EnvironmentProblem: the cache cannot be written
     """
     path = kept_path(calibration.fingerprint)
-    unfinished = path.with_name(f"{path.stem}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(encode_calibration(calibration))
-        unfinished.replace(path)
+        put_in_place(path, encode_calibration(calibration))
     except OSError as error:
         raise EnvironmentProblem(
             f"cannot write the calibration to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
@@ -326,9 +332,6 @@ def keep_calibration(calibration: Calibration) -> Path:
             code="calibration.unwritable",
             path=str(path),
         ) from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
     return path
 
 
@@ -344,29 +347,18 @@ def kept_calibration(fingerprint: Fingerprint) -> Calibration | None:
         return None
 
 
-def _body(calibration: Calibration) -> CalibrationBody:
-    return CalibrationBody(
-        fingerprint=calibration.fingerprint,
-        date=calibration.date,
-        devices=calibration.devices,
-        links=calibration.links,
-        noise=calibration.noise,
-        costs=tuple(
-            msgspec.Raw(msgspec.json.format(encode_table(table).strip(), indent=-1)) for table in calibration.tables
-        ),
-    )
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
-def _digest(body: CalibrationBody) -> str:
-    return hashlib.sha256(msgspec.json.encode(body)).hexdigest()
-
-
-def _check_version(plain: Any, source: str) -> None:
-    found = plain.get("schema_version") if isinstance(plain, dict) else None
-    if found is not None and found != CALIBRATION_VERSION:
+def _check_version(plain: Any, source: str) -> int:
+    """The version of a file, which is taken out of it."""
+    found = plain.pop("schema_version")
+    if found not in (1, CALIBRATION_VERSION):
         raise InputError(
-            f"{source}: schema version {found}, this Trimaran reads {CALIBRATION_VERSION}; calibrate again",
+            f"{source}: schema version {found}, this Trimaran reads 1 to {CALIBRATION_VERSION}; calibrate again",
             code="calibration.schema-version",
             found=found,
             expected=CALIBRATION_VERSION,
         )
+    return int(found)

@@ -107,8 +107,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a run did.
+class Trained:
+    """Training that has ended.
 
     Attributes:
         end: why it ended
@@ -117,7 +117,6 @@ class Outcome:
         updates: of the weights
         seconds: of training, evaluations not counted [s]
         evaluations: epochs and metric of each
-        evaluated_after: updates of the weights before each evaluation
     """
 
     end: End
@@ -125,8 +124,18 @@ class Outcome:
     samples: int
     updates: int
     seconds: float
-    evaluations: tuple[Evaluation, ...] = field(default=())
-    evaluated_after: tuple[int, ...] = field(default=())
+    evaluations: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome(Trained):
+    """Result of one training.
+
+    Attributes:
+        evaluated_after: updates of the weights before each evaluation
+    """
+
+    evaluated_after: tuple[int, ...] = ()
 
 
 def train_to_target(
@@ -197,30 +206,18 @@ def train_to_target(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run that has ended.
+class Run(Trained):
+    """A run that has ended, as it is kept.
 
     Attributes:
         batch: global batch [samples]
         seed: of weights, order and dropout
-        end: why it ended
-        epochs: that it trained [epochs]
-        samples: that it trained on
-        updates: of the weights
-        seconds: of training, evaluations not counted [s]
-        evaluations: epochs and metric of each
         noise: of its gradients, as a plain document; None where it was not watched. Where the target was not known yet,
             `until` has the epochs of each evaluation that was the best so far, and the document up to there
     """
 
     batch: int
     seed: int
-    end: End
-    epochs: float
-    samples: int
-    updates: int
-    seconds: float
-    evaluations: tuple[Evaluation, ...] = ()
     noise: dict[str, Any] | None = field(default=None)
 
     @property

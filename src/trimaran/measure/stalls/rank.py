@@ -41,6 +41,7 @@ from trimaran.graph.datasets import reading_fault
 from trimaran.measure.calibration.links import measure_encoding
 from trimaran.measure.findings import Sampled
 from trimaran.measure.input_pipeline import measure_samples
+from trimaran.measure.rounds import largest
 from trimaran.measure.stalls.page_cache import Forgotten, OpenedFiles, forget, held_files
 from trimaran.measure.stalls.steps import TimedStep, Way, sum_loadings
 from trimaran.pricing.tables import Curve, CurveKey
@@ -262,14 +263,6 @@ class ExchangeTime:
         return self.latency_s + nbytes / self.bytes_per_s
 
 
-def agree_on_longest(world: World, seconds: float) -> float:
-    """The longest of a time that each rank gives [s]; every rank takes part."""
-    longest = torch.tensor([seconds], dtype=torch.float64, device=world.device)
-    if world.size > 1:
-        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    return float(longest)
-
-
 def measure_exchange(world: World, nbytes: int, dtype: torch.dtype = torch.float32) -> ExchangeTime:
     """What adding up over all ranks takes while they do nothing else; every rank takes part.
 
@@ -279,7 +272,7 @@ def measure_exchange(world: World, nbytes: int, dtype: torch.dtype = torch.float
         dtype: of what is added up
     """
     small_s = _time_exchange(world, _SMALL_BYTES, dtype)
-    medium_s = agree_on_longest(world, _time_exchange(world, _MEDIUM_BYTES, dtype))
+    medium_s = largest(world, _time_exchange(world, _MEDIUM_BYTES, dtype))
     # On a slow link no more than takes a moment.
     large = max(_MEDIUM_BYTES, min(nbytes, _LARGE_BYTES, int(_MEDIUM_BYTES * _LARGE_S / medium_s)) // 4 * 4)
     large_s = _time_exchange(world, large, dtype)
@@ -378,7 +371,7 @@ def run_ways(
             "of it. Give a map-style data set, or look at the loading of a run (trimaran profile)"
         )
     probe = Probe(job, strategy, world.rank, total) if executor.reads else None
-    longest_s = agree_on_longest(world, run.warm_up() + (0.0 if probe is None else probe.read_s))
+    longest_s = largest(world, run.warm_up() + (0.0 if probe is None else probe.read_s))
     wanted = steps or min(MOST_STEPS, max(LEAST_STEPS, int(WAY_S / longest_s)))
     rounds = plan_rounds(
         steps=wanted,
@@ -404,8 +397,8 @@ def run_ways(
         exchange = measure_exchange(world, gradient_bytes)
         halves = measure_exchange(world, gradient_bytes // 2, torch.bfloat16)
         # All ranks must come to the same.
-        whole_s = agree_on_longest(world, exchange.seconds(gradient_bytes))
-        if whole_s > _MATTERS * agree_on_longest(world, statistics.median(step.step_s for step in run.steps)):
+        whole_s = largest(world, exchange.seconds(gradient_bytes))
+        if whole_s > _MATTERS * largest(world, statistics.median(step.step_s for step in run.steps)):
             coding = measure_encoding(world, COMPRESSIONS)
     return RankRun(
         steps=tuple(run.steps),

@@ -1,14 +1,14 @@
-"""What exchanges between devices cost, from closed forms to machines that nobody here has.
+"""Time of messages and collectives between devices: formulas, published measurements, and a fit for other machines.
 
-`links` prices a message or a collective on one link. `closed_forms` and `servers` are the algorithms' formulas.
-`estimate` answers for a machine of the catalog: measured curves (`curves`) where there are some; elsewhere physics
-(`prior`) on what joins the devices (`wires`), corrected by what other machines measured (`kriging`). `algorithms`
-compares candidates. `nccl_logs` and `corrections` are for a user's own nccl-tests run, which goes before all of it.
+`links` says which links a message crosses. `formulas` and `parameter_servers` have the algorithms' formulas.
+`prediction` answers for a catalog machine: published curves (`measured_curves`) where there are some; elsewhere physics
+(`physics`) on the links between the devices (`groups`), corrected by published curves of other machines. `algorithms`
+compares candidates. `corrections` reads the logs of nccl-tests that a user gives; they replace all other sources.
 """
 
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms, collective_cost
-from trimaran.pricing.collectives.closed_forms import all_reduce_time, collective_time, message_time, messages, volume
 from trimaran.pricing.collectives.corrections import Correction, NcclLog, corrected_by, read_logs
+from trimaran.pricing.collectives.formulas import all_reduce_time, collective_time, message_time, messages, volume
 
 __all__ = [
     "CollectiveAlgorithm",

@@ -1,9 +1,9 @@
 """Every way to do a collective on a machine, with its time, the fastest first.
 
-What a library offers (rings, trees, switches that add, hierarchies) is priced by the closed forms on the machine's own
+What a library offers (rings, trees, switches that add, hierarchies) is priced by formulas on the machine's
 links, and all of it is scaled by what measurements of such collectives strayed from them. So the fastest of a library
 agrees with `collective_cost`, and the others keep their distance from it. Ways outside the library (copies between
-devices, a server in the host) have closed forms with the cost of their calls.
+devices, a server in the host) have formulas that include the cost of their calls.
 
 What a collective takes on a machine of the catalog.
 
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from trimaran.base.errors import InputError
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Link, Machine
-from trimaran.pricing.collectives.closed_forms import (
+from trimaran.pricing.collectives.corrections import Correction
+from trimaran.pricing.collectives.formulas import (
     chain_time,
     check_group,
     double_tree_time,
@@ -27,7 +28,6 @@ from trimaran.pricing.collectives.closed_forms import (
     nvls_time,
     ring_time,
 )
-from trimaran.pricing.collectives.corrections import Correction
 from trimaran.pricing.collectives.groups import Group, Timing, group_across, group_of
 from trimaran.pricing.collectives.links import Crossing, first_devices
 from trimaran.pricing.collectives.measured_curves import as_measured
@@ -71,7 +71,7 @@ def collective_cost(
 
     Args:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all" or "send_recv"
-        nbytes: the whole buffer, as in `closed_forms` [bytes]
+        nbytes: the whole buffer, as in `formulas` [bytes]
         machine: what the devices sit in
         devices: in the group, equally many on each node
         nodes: in use
@@ -144,7 +144,7 @@ HOST_SUM_BYTES_PER_S = 2e10
 """What a few cores sum, read and written: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
 
 CHUNKS = 16
-"""Parts that a chain is cut into."""
+"""Chunks of the buffer in a chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

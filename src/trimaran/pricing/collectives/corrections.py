@@ -82,7 +82,7 @@ def read_logs(path: Path, *, op: str = "") -> tuple[NcclLog, ...]:
         One for each table that has rows.
 
     Raises:
-        InputError: no file, no table, a figure that is none, or an operation that cannot be told
+        InputError: no file, no table, a figure that is none, or an unknown operation
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -26,10 +26,10 @@ from trimaran.pricing.collectives.links import Crossing, fabric_of, first_device
 
 LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
 """What joins devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
-memory of the host, on a machine of one's own or in a virtual one."""
+memory of the host, on bare metal or in a virtual machine."""
 
 OVER_PCIE = frozenset({"pcie", "host", "virtual"})
-"""Kinds of devices that have no links of their own."""
+"""Kinds of devices without links between devices (no NVLink)."""
 
 CardKind = Literal["", "infiniband", "efa", "ethernet"]
 """What joins nodes; "ethernet" is TCP, without direct access to device memory."""
@@ -83,7 +83,7 @@ class Group:
 
 
 def family(group: Group) -> Literal["links", "pcie", "network"]:
-    """What decides how a group's collectives go: links of the devices' own, PCIe, or the network between nodes."""
+    """The links of a group's collectives: device to device (NVLink), PCIe, or the network between nodes."""
     if group.nodes > 1:
         return "network"
     return "pcie" if group.kind in OVER_PCIE else "links"

@@ -4,8 +4,8 @@ Ranks have the devices of a machine node by node. Devices of a node have its net
 with one member on a node sends by the cards of that device, not by all of them.
 
     members       nodes that they sit on; the devices of the node that has most of them; cards, the least of any node
-    stride        members of a group are so many ranks apart: other groups alike stand in between and are under way at
-                  the same time, so groups on the same cards share them
+    stride        ranks between two members of a group plus one: the groups in between communicate at the same time and
+                  share the cards
 
 A group of 6 with stride 1 on nodes of 8 lies inside a node or across two, depending on where it starts. Collectives of
 all groups are waited for, so the slowest one counts, and every layout that occurs is priced.
@@ -41,7 +41,7 @@ class Crossing:
 
     @property
     def devices(self) -> int:
-        """Members, counted as if each node had as many as the one that has most."""
+        """Members, counted as if each node had the number of the fullest one."""
         return len(self.local) * self.nodes
 
 
@@ -135,7 +135,7 @@ def crossing_of(machine: Machine, members: Sequence[int]) -> Crossing:
 
 
 def _crossing(machine: Machine, on: dict[int, list[int]], load: dict[tuple[int, int], int]) -> Crossing:
-    """Of members by node, on cards `(node, card)` that so many transfers use."""
+    """Of members by node, on cards `(node, card)` that this number of transfers use."""
     widest = max(on.values(), key=len)
     # By itself on its node, a device is like any other.
     local = tuple(widest) if len(widest) > 1 else (0,)
@@ -181,7 +181,7 @@ def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) 
         >>> sorted({(len(each.local), each.nodes) for each in group_crossings(machine, ranks=24, members=6, stride=1)})
         [(4, 2), (6, 1)]
 
-        Replicas of 8 tensor-parallel ranks: one member on each of three nodes, each with a card of its own.
+        Replicas of 8 tensor-parallel ranks: one member on each of three nodes, a network card for each.
 
         >>> [(each.nodes, each.cards, each.sharing) for each in group_crossings(machine, ranks=24, members=3, stride=8)]
         [(3, 1, 1)]

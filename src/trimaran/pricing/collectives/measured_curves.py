@@ -1,10 +1,10 @@
 """Measured curves of collectives, thinned to powers of two.
 
 `curves.csv` has a line for each machine, operation and number of devices: what the group is, how the time was taken,
-and the time at 4 B, 8 B, … 16 GiB in microseconds, empty where nobody measured. `benchmarks/fits/collectives.py` makes
-it. Sizes count as in `closed_forms`.
+and the time at 4 B, 8 B, … 16 GiB in microseconds, empty where not measured. `benchmarks/fits/collectives.py` makes
+it. Sizes count as in `formulas`.
 
-The box that a card without links of its own is thought to sit in, where nobody says.
+The node that a card without NVLink is assumed to be in, where the source does not say.
 
 What such cards reach together depends on their box more than on themselves: whether they may access each other, through
 which switches and sockets. Where the machine is only "eight of this card", the box in which collectives of this card
@@ -38,7 +38,7 @@ class MeasuredCurve:
         group: the devices
         timing: how the time was taken
         year: of the library
-        times_s: at each size of `GRID`; not a number where nobody measured [s]
+        times_s: at each size of `GRID`; NaN where not measured [s]
         source: where they come from
     """
 
@@ -130,6 +130,6 @@ def as_measured(group: Group) -> Group:
 
 @functools.cache
 def _boxes(device: str) -> tuple[Group, ...]:
-    """Groups of one node that were measured, of this device and without links of their own, a group once."""
+    """Measured groups of one node, of this device and without NVLink, each once."""
     groups = {curve.group for curve in measured_curves() if curve.group.device == device and curve.group.nodes == 1}
     return tuple(sorted((one for one in groups if one.kind in OVER_PCIE), key=lambda one: (one.devices, one.node)))

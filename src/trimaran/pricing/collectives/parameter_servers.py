@@ -1,18 +1,18 @@
-"""Exchanges through a place where gradients are summed: servers, BytePS, one device for each tensor.
+"""Exchanges in which one place sums each gradient: parameter servers, BytePS, one device for each tensor.
 
-`M` bytes of gradients, `n` workers, `k` servers on machines of their own, `B` bytes/s of each machine in one direction;
-both directions flow at once. Latency and the cost of calls are left out of the closed forms; `star_time` has the cost
+`M` bytes of gradients, `n` workers, `k` servers on separate machines, `B` bytes/s of each machine in one direction;
+both directions flow at once. The formulas leave out latency and the cost of calls; `star_time` has the cost
 of a call, because tensors are many.
 """
 
 from collections.abc import Sequence
 
 from trimaran.base.errors import InputError
-from trimaran.program.gradients import homes_by_size
+from trimaran.program.gradients import owners_by_size
 
 
 def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
-    """Time of an exchange through parameter servers on machines of their own: `max(M/B, nM/(kB))`.
+    """Time of an exchange through parameter servers on separate machines: `max(M/B, nM/(kB))`.
 
     A worker sends its gradients once; a server takes in its share of them from every worker.
 
@@ -62,7 +62,7 @@ def colocated_server_time(nbytes: float, *, workers: int, bytes_per_s: float) ->
 def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
     """Time of an exchange that uses workers' machines and `k` spare ones: `2n(n-1)M / ((n^2 + kn - 2k) B)`.
 
-    With no spare machine it is a ring's time, with as many as workers it is `M/B`, the least possible.
+    With no spare machine it is a ring's time, with one for each worker it is `M/B`, the least possible.
 
     Args:
         nbytes: of gradients [bytes]
@@ -95,12 +95,12 @@ def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float
 
 
 def star_time(tensors: Sequence[float], *, devices: int, bytes_per_s: float, call_s: float = 0.0) -> float:
-    """Time of an exchange by copies between devices: each tensor has a home that sums it and hands it out.
+    """Time of an exchange by copies between devices: each tensor has an owner that sums it and hands it out.
 
-    Homes are dealt out as MXNet's KVStore "device" does, tensors by size to the device that has the least so far. Into
-    a home come `n-1` copies of its tensors, then `n-1` go out; the busiest home decides. With equal homes that is
-    `2(n-1)/n S/B`, a ring's bytes; with one huge tensor it is `n` times that, which is why few huge tensors are slow
-    this way. Calls of one home follow one another: `2(n-1)` copies a tensor.
+    Owners are chosen as in MXNet's KVStore "device": tensors by size to the device that has the least so far. Into
+    an owner come `n-1` copies of its tensors, then `n-1` go out; the busiest owner sets the time. With equal
+    loads it is `2(n-1)/n S/B`, a ring's bytes; with one huge tensor it is `n` times that, so few huge tensors are slow.
+    Calls of one owner follow one another: `2(n-1)` copies a tensor.
 
     Args:
         tensors: their sizes [bytes]
@@ -120,17 +120,17 @@ def star_time(tensors: Sequence[float], *, devices: int, bytes_per_s: float, cal
         >>> star_time([1e9] * 4, devices=4, bytes_per_s=1e9)
         6.0
     """
-    loads = home_loads(tensors, devices)
+    loads = owner_loads(tensors, devices)
     return max(2 * (devices - 1) * (size / bytes_per_s + count * call_s) for size, count in loads)
 
 
-def home_loads(tensors: Sequence[float], devices: int) -> list[tuple[float, int]]:
-    """Bytes and tensors of each home: tensors by size, the largest first, each to the home with the fewest bytes.
+def owner_loads(tensors: Sequence[float], devices: int) -> list[tuple[float, int]]:
+    """Bytes and tensors of each owner: tensors by size, the largest first, each to the owner with the fewest bytes.
 
     Example:
-        >>> home_loads([1.0, 5.0, 3.0, 1.0], 2)
+        >>> owner_loads([1.0, 5.0, 3.0, 1.0], 2)
         [(5.0, 1), (5.0, 3)]
     """
-    homes = homes_by_size(tensors, range(devices))
-    sizes = [[size for size, home in zip(tensors, homes, strict=True) if home == place] for place in range(devices)]
+    owners = owners_by_size(tensors, range(devices))
+    sizes = [[size for size, owner in zip(tensors, owners, strict=True) if owner == place] for place in range(devices)]
     return [(float(sum(one)), len(one)) for one in sizes]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.collectives.closed_forms import bus_factor
+from trimaran.pricing.collectives.formulas import bus_factor
 from trimaran.pricing.collectives.groups import OVER_PCIE, Group, Timing
 
 Sizes = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ def constants() -> Mapping[str, Mapping[str, float]]:
 def call_time(op: str, group: Group, timing: Timing, known: Mapping[str, float], *, year: float) -> float:
     """Fixed cost of a call, besides what the device does [s].
 
-    One thread that launches on all devices pays for each; a send or receive is a call of its own.
+    One thread that launches on all devices pays for each; a send or receive is a separate call.
 
     Args:
         op: the operation
@@ -63,14 +63,14 @@ def call_time(op: str, group: Group, timing: Timing, known: Mapping[str, float],
     return cost
 
 
-def with_call(flight_s: Sizes, call_s: float, timing: Timing) -> Sizes:
-    """Time of a call and its flight together.
+def with_call(transfer_s: Sizes, call_s: float, timing: Timing) -> Sizes:
+    """Time of a call and its transfer together.
 
-    Calls that are issued one after the other overlap with the flight of those before them, so that about the longer of
-    the two shows; where the host waits for every call, both do.
+    Calls that are issued one after the other overlap with the transfers of those before them, so that the time is about
+    the longer of the two; where the host waits for every call, both do.
 
     Args:
-        flight_s: the device's part [s]
+        transfer_s: the device's part [s]
         call_s: the fixed cost of a call [s]
         timing: how the time is taken
 
@@ -84,7 +84,7 @@ def with_call(flight_s: Sizes, call_s: float, timing: Timing) -> Sizes:
         [100.0]
     """
     power = _overlap(timing)
-    result: Sizes = (flight_s**power + call_s**power) ** (1 / power)
+    result: Sizes = (transfer_s**power + call_s**power) ** (1 / power)
     return result
 
 
@@ -104,15 +104,15 @@ def prior_time(
     Returns:
         For each size its time [s].
     """
-    flight = flight_time(op, sizes, group, known, year=year)
-    return with_call(flight, call_time(op, group, timing, known, year=year), timing)
+    transfer_s = transfer_time(op, sizes, group, known, year=year)
+    return with_call(transfer_s, call_time(op, group, timing, known, year=year), timing)
 
 
 def _overlap(timing: Timing) -> float:
     return 1.0 if timing in ("wall", "torch") else 3.0
 
 
-def flight_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float], *, year: float = 2024.0) -> Sizes:
+def transfer_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float], *, year: float = 2024.0) -> Sizes:
     """Time of the device's part of a collective, by size.
 
     Args:
@@ -192,7 +192,7 @@ def hop_times(group: Group, known: Mapping[str, float]) -> tuple[float, float]:
 
 
 def ring_latency(op: str, group: Group, known: Mapping[str, float]) -> float:
-    """Latency of a ring [s]: its hops one after the other; those between nodes are half hidden by the pipeline."""
+    """Latency of a ring [s]: its hops one after the other; those between nodes are half overlapped by the pipeline."""
     inside, between = hop_times(group, known)
     once = (group.devices - group.nodes) * inside + (group.nodes - 1) * between * RING_HOP
     return known["base"] + (2 if op == "all_reduce" else 1) * once

@@ -2,7 +2,7 @@
 
 Curves over all sizes are kept, so that one group is asked often at little cost. They never fall as messages grow.
 
-How far measured collectives stray from physics, carried to a group that nobody measured.
+The error of the physics on measured collectives, applied to a group without measurements.
 
 Of every measured curve the logarithm of measured over prior is known at some sizes. At each size, these
 are taken as values of a Gaussian process over groups and operations, whose covariance is a sum of three parts:
@@ -132,7 +132,7 @@ def correction(query: Query, solved: Field) -> tuple[Sizes, Sizes]:
 def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, float]) -> Cube:
     """Covariance of what two sets of questions stray by, at each size of `GRID`.
 
-    How a time was taken matters for small messages only: the fixed cost of a call is lost in a long flight.
+    How a time was taken matters for small messages only: in a long transfer the fixed cost of a call does not show.
 
     Args:
         first: rows

@@ -193,7 +193,7 @@ def check_task(
         target: of the job's metric; None where it has none
 
     Returns:
-        Warnings: the curve names no network, or one that a job of one's own may have; other data, another target.
+        Warnings: the curve names no network, or one that your job may have; other data, another target.
 
     Raises:
         InputError: it is a curve of another network
@@ -232,7 +232,7 @@ def _same_network(network: str, job: str) -> bool:
 
 
 def _parts(reference: str) -> tuple[str, ...]:
-    """Name and size of a network; file and function of a job of one's own."""
+    """Name and size of a network; file and function of your job."""
     file, _, function = reference.partition(".py:")
     if function:
         return (f"{Path(file).name}.py", function)
@@ -242,7 +242,7 @@ def _parts(reference: str) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How well a curve foretells a batch that it was not shown: each point left out in turn
+# Leave-one-out error of a curve: each point predicted from the others
 
 
 _FEWEST = 3
@@ -252,7 +252,7 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A point foretold from the others.
+    """A point predicted from the others.
 
     Attributes:
         global_batch: of the point [samples]
@@ -310,7 +310,7 @@ class Quality:
 
 
 def leave_one_out(table: CurveTable, *, constants: ConvergenceConstants | None = None) -> tuple[LeftOut, ...]:
-    """Foretell each point of a table from the others.
+    """Predict each point of a table from the others.
 
     The interval is that of the mean over the point's runs, so their luck counts.
 

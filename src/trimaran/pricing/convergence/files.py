@@ -25,10 +25,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import packaged_toml
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
+from trimaran.base.files import packaged_toml, put_in_place
 from trimaran.jobs.learning_rate import rule_seen_from
-from trimaran.machine.toml_tables import did_you_mean
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.run_tables import read_table
 from trimaran.pricing.convergence.types import CurveTable, check_table
@@ -101,16 +100,12 @@ def write_curve(path: Path, table: CurveTable) -> None:
         raise InputError(
             f"{path}: a curve file ends in .toml or .json", code="curve-file.unknown-suffix", file=str(path)
         )
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        put_in_place(path, text.encode())
     except (OSError, UnicodeError) as error:
         raise EnvironmentProblem(
             f"{path} cannot be written: {error}", code="curve-file.unwritable", path=str(path)
         ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def plain_table(table: CurveTable) -> dict[str, Any]:

@@ -69,10 +69,10 @@ def convergence_constants() -> ConvergenceConstants:
 
 
 _PRIOR_RUNS = 4
-"""Runs that the pooled spread counts as beside a batch's own."""
+"""Number of runs that the pooled spread counts as, added to those of a batch."""
 
 FEW = 3
-"""From so many runs on a mean is taken as it is, where they stray as published ones do; fewer are drawn to their
+"""From this number of runs on, a mean is taken as it is, if they vary as published ones do; fewer are drawn to their
 neighbours."""
 
 

@@ -1,4 +1,4 @@
-"""When a hybrid of data and model parallelism reaches the target before data parallelism alone: closed forms.
+"""Formulas of when a hybrid of data and model parallelism reaches the target before data parallelism alone.
 
     C = T · S · E           time to the target = time of a step × steps of an epoch × epochs
     SU_N   = SE_N · N · E_1 / E_N                      data parallelism on N devices

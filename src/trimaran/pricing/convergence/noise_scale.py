@@ -173,7 +173,7 @@ class NoiseScale:
     Attributes:
         b_simple: mean tr Σ / mean |G|² [samples]
         interval: of it; its upper end is infinite where the steps do not exclude that there is no signal
-        b_crit: critical batch of training over these steps, to be set beside the fitted one of E0 · (1 + B / Bcrit)
+        b_crit: critical batch of training over these steps, to be compared with the fitted one of E0 · (1 + B / Bcrit)
             [samples]
         b_crit_interval: of it
         signal: mean |G|²

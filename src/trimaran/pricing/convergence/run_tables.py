@@ -246,7 +246,7 @@ class _Epoch(NamedTuple):
 
 
 def samples_per_epoch(rows: Sequence[TableRow], *, file: str) -> float | None:
-    """Samples of an epoch, by the rows that give epochs beside samples or steps, and by the column.
+    """Samples of an epoch, by the rows that give both epochs and samples or steps, and by the column.
 
     Args:
         rows: of the table
@@ -471,7 +471,7 @@ def _one(found: Sequence[tuple[int, float]], name: str, *, file: str) -> float |
         if value != found[0][1]:
             raise InputError(
                 f"{file}: lines {found[0][0]} and {line} have two values of {name}, {found[0][1]:g} and {value:g}: "
-                "each is a task of its own; make two tables",
+                "each is a separate task; make two tables",
                 code="curve-table.several-tasks",
                 file=file,
                 line=line,
@@ -500,9 +500,9 @@ def _point(batch: int, rows: Sequence[TableRow], count: _Count, *, file: str, no
         notes.append(f"batch {batch} is there {len(rows)} times without a name under run: taken as repeated runs")
     if len(done) > 1 and any((row.runs or 1) > 1 or row.deviation is not None for row in done):
         raise InputError(
-            f"{file}: line {done[1].line}: batch {batch} has a row that is a mean of several runs and others beside "
+            f"{file}: line {done[1].line}: batch {batch} has both a row that is a mean of several runs and others "
             "it: give either means or runs",
-            code="curve-table.means-beside-runs",
+            code="curve-table.means-and-runs",
             file=file,
             line=done[1].line,
         )

@@ -1,4 +1,4 @@
-"""E(B) under a recipe, foretold from one run and the noise of its gradients, where the optimizer scales as Adam does.
+"""E(B) under a recipe, predicted from one run and the noise of its gradients, where the optimizer scales as Adam does.
 
 The Bcrit of `noise_scale.py` is that of training with the best learning rate for each batch. A recipe sets the rates,
 and Adam steps by rate · m / √v, where v, the mean square of the gradients that it remembers, is |G|² + σ² / B. So the
@@ -50,7 +50,7 @@ class Way:
         self._sums = [0.0]
 
     def until(self, epochs: float) -> float:
-        """Sum of the rates until so many epochs; of an update that is under way, its part.
+        """Sum of the rates until a number of epochs; an update that is under way counts in part.
 
         Args:
             epochs: of training
@@ -96,7 +96,7 @@ class Way:
         return whole * self._updates + min(int((epochs - whole) * self._samples / self.batch), self._updates - 1)
 
 
-def foretell_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, most: float) -> float | None:
+def predict_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, most: float) -> float | None:
     """Epochs that another batch needs, by one run and the noise of its gradients.
 
     Args:
@@ -107,14 +107,14 @@ def foretell_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, 
         most: limit [epochs]
 
     Returns:
-        Epochs; None where the other batch does not arrive within the limit.
+        Epochs; None where the other batch does not arrive within `most`.
 
     Example:
         >>> from itertools import repeat
         >>> run = Way(10, samples=1000, rates=repeat(0.1))
         >>> other = Way(40, samples=1000, rates=repeat(0.2))        # by the square root of the batch
         >>> # 0.1 · 100 · √((1 + 120 / 40) / (1 + 120 / 10)) = 5.547: 27.7 updates of 40
-        >>> round(foretell_epochs(run, 1.0, 120.0, other, most=9.0), 4)
+        >>> round(predict_epochs(run, 1.0, 120.0, other, most=9.0), 4)
         1.1094
     """
     if math.isinf(noise_scale):
@@ -124,10 +124,10 @@ def foretell_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, 
     return other.epochs_to(run.until(epochs) * math.sqrt(ratio), most=most)
 
 
-def foretell_b_crit(
+def predict_b_crit(
     ways: Mapping[int, Way], batch: int, epochs: float, noise_scale: float, *, most: float
 ) -> float | None:
-    """Bcrit of E(B) as one run foretells it, by the fit that measured points get.
+    """Bcrit of E(B) predicted from one run, by the fit that measured points get.
 
     Args:
         ways: of the batches of the curve, and of the run's
@@ -142,9 +142,11 @@ def foretell_b_crit(
     """
     if not ways[batch].until(epochs) > 0.0:
         return None
-    foretold = {size: foretell_epochs(ways[batch], epochs, noise_scale, way, most=most) for size, way in ways.items()}
-    points = tuple(Point(global_batch=size, amount=need) for size, need in sorted(foretold.items()) if need is not None)
+    predicted = {size: predict_epochs(ways[batch], epochs, noise_scale, way, most=most) for size, way in ways.items()}
+    points = tuple(
+        Point(global_batch=size, amount=need) for size, need in sorted(predicted.items()) if need is not None
+    )
     if len(points) < 2:
         return None
-    table = CurveTable(task="foretold", unit="epochs", points=points, source="the noise of one run's gradients")
+    table = CurveTable(task="predicted", unit="epochs", points=points, source="the noise of one run's gradients")
     return fit_form(table).b_crit

@@ -21,7 +21,7 @@ class ExchangeOptions:
     Attributes:
         accumulation: microbatches of a step, whose gradients are exchanged once
         recipe: how gradients are exchanged; None: as the framework does
-        wire_share: bytes on the wire, as a share of the gradients' own
+        wire_share: bytes sent, as a share of the gradients'
         explain: say which layers the step waits for
         correction: of collectives, from a person's own runs; None: none
         length_spread: standard deviation of a microbatch's work by its mean, as sentences of different lengths have it

@@ -55,10 +55,10 @@ class Recipe:
     Attributes:
         name: by which it is asked for
         first_bytes: a first call is full at this size, so that something is under way early [bytes]
-        bucket_bytes: later calls are full at this size; 0: every tensor is a call of its own [bytes]
+        bucket_bytes: later calls are full at this size; 0: one call for each tensor [bytes]
         keys: tensors of a call at most; 0: any number
         cycle_s: calls start at multiples of this time and take what is complete by then; 0: as soon as they are full
-        overlaps: calls may run beside the backward
+        overlaps: calls may overlap the backward
         call_s: handling of a call: negotiation, launch, synchronization of streams [s]
         tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
         step_s: handling of a step, whatever is exchanged in it [s]
@@ -151,7 +151,7 @@ KVSTORE_NCCL = Recipe(
     call_s=0.4e-3,
     tensor_s=_TENSOR_S,
     collectives=("reduce", "broadcast"),
-    # That nothing is hidden is judged by its published speed against copies on networks of many small tensors.
+    # That nothing is overlapped is judged by its published speed against copies on networks of many small tensors.
     source="apache/mxnet src/kvstore/kvstore_nccl.h, MXNET_KVSTORE_NCCL_AGGREGATION_SIZE: 16 keys a call",
 )
 FUSED = Recipe(

@@ -1,12 +1,12 @@
 """Memory of a replica of a network in data parallelism: its own step, and what the exchange of gradients adds.
 
-    what torch's allocator counts            beside it on the card
+    what torch's allocator counts            also on the card
     step: weights, state, activations        communicators of NCCL
     buckets: gradients a second time         context of the driver (of the catalog, per device)
-    sums: what a home of tensors receives
+    sums: copies that an owner of tensors receives
     workspace of libraries
 
-A home of tensors, as MXNet's KVStore "device" has it, sums them in a buffer, keeps a copy from each of the others and
+An owner of tensors, as in MXNet's KVStore "device", sums them in a buffer, keeps a copy from each of the others and
 the weight itself, and has their state of the optimizer; the others have no state then.
 
 Left out: rounding and fragments of the allocator (a few per cent), and batches that are loaded ahead.
@@ -47,7 +47,7 @@ class ReplicaMemory:
     Attributes:
         step_bytes: weights, gradients, state and activations at their peak [bytes]
         bucket_bytes: gradients a second time, in the buckets of the exchange [bytes]
-        home_bytes: for the tensors that are summed here, less the state that it has not of the others [bytes]
+        owned_bytes: for the tensors that are summed here, less the state of the others, which it does not have [bytes]
         workspace_bytes: of libraries [bytes]
         communicator_bytes: buffers of NCCL, which no allocator counts [bytes]
         context_bytes: of the driver [bytes]
@@ -56,7 +56,7 @@ class ReplicaMemory:
 
     step_bytes: int
     bucket_bytes: int
-    home_bytes: int
+    owned_bytes: int
     workspace_bytes: int
     communicator_bytes: int
     context_bytes: int
@@ -65,7 +65,7 @@ class ReplicaMemory:
     @property
     def peak_bytes(self) -> int:
         """What the allocator of the framework counts at most [bytes]."""
-        return self.step_bytes + self.bucket_bytes + self.home_bytes + self.workspace_bytes
+        return self.step_bytes + self.bucket_bytes + self.owned_bytes + self.workspace_bytes
 
     @property
     def fits(self) -> bool:
@@ -94,7 +94,7 @@ def replica_memory(
         devices: in the group
         sync: how gradients are exchanged
         device: what the rank runs on
-        summed_bytes: gradients that this rank is home to, with "kvstore"; 0: it is home to none [bytes]
+        summed_bytes: gradients that this rank owns, with "kvstore"; 0: none [bytes]
         keeps_gradients: gradients are there from step to step: set to zero, not dropped, as torch did before 2.0 and
             other frameworks do
         bucket_view: gradients are views of the buckets, as DistributedDataParallel has them where asked
@@ -104,7 +104,7 @@ def replica_memory(
     return ReplicaMemory(
         step_bytes=memory.peak(batch, keeps_gradients=keeps_gradients or (buckets and bucket_view)),
         bucket_bytes=memory.gradient_bytes if buckets and not bucket_view else 0,
-        home_bytes=0 if alone or sync != "kvstore" else _home_bytes(memory, devices, summed_bytes),
+        owned_bytes=0 if alone or sync != "kvstore" else _owned_bytes(memory, devices, summed_bytes),
         workspace_bytes=_workspace_bytes(works, device),
         communicator_bytes=0 if alone or sync in ("kvstore", "server") else CHANNELS * _CONNECTIONS * CONNECTION_BYTES,
         context_bytes=device.memory.context_bytes,
@@ -112,11 +112,11 @@ def replica_memory(
     )
 
 
-def _home_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
+def _owned_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
     """Of each tensor summed here: the sum, a copy from every other device, the weight; and state of these alone.
 
     Source:
-        MXNet src/kvstore/comm.h, CommDevice: `merged` and `copy_buf`; kvstore_local.h: `local_`, updated on the home.
+        MXNet src/kvstore/comm.h, CommDevice: `merged` and `copy_buf`; kvstore_local.h: `local_`, updated on the owner.
     """
     if not memory.gradient_bytes:
         return 0

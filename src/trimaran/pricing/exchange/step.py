@@ -19,7 +19,7 @@ Limiter = Literal["compute", "launches", "communication", "update", "feeding", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedGradient:
-    """A layer whose gradients cannot hide behind the backward.
+    """A layer whose gradients cannot overlap the backward.
 
     Attributes:
         module: path of the layer
@@ -46,9 +46,9 @@ class ScaledStep:
         sync: how gradients are exchanged
         step: the whole
         forward_s: FP [s]
-        backward_s: BP, as long as it takes beside communication [s]
-        communication_s: exchange of gradients, however much of it is hidden [s]
-        exposed_communication_s: the part of it that the backward does not hide [s]
+        backward_s: BP, as long as it takes during communication [s]
+        communication_s: exchange of gradients, overlapped or not [s]
+        exposed_communication_s: the part of it that does not overlap the backward [s]
         update_s: the optimizer, where it runs on this rank or this rank waits for it [s]
         overhead_s: calls, synchronization, stragglers [s]
         feeding_s: wait for data [s]
@@ -77,7 +77,7 @@ class ScaledStep:
 
     @property
     def wu_s(self) -> float:
-        """WU, hidden parts included: communication, update and overhead [s]."""
+        """WU, overlapped parts included: communication, update and overhead [s]."""
         return self.communication_s + self.update_s + self.overhead_s
 
     @property

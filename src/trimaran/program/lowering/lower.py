@@ -9,30 +9,30 @@ Ranks are laid out replica by replica: rank = (replica * pp + row) * tp + shard.
     AR#tie0                      gradients of a weight that several stages share
     AR#norm  CLIP  U             global norm, clipping, update
 
-With `sync="p2p"`, `0RD#b0` to the bucket's home in place of `0AR#b0`, an update of what the rank is home to, and at the
-end `0BC#b0` of the weights from their home. With `sync="hierarchical"`, `0RS#b0`, `0AR#b0`, and `0AG#b0` behind the
-last of those: see `nodes`.
+With `sync="p2p"`, `0RD#b0` reduces to the bucket's owner in place of `0AR#b0`, the rank updates what it owns, and at
+the end `0BC#b0` broadcasts the weights from their owner. With `sync="hierarchical"`, each bucket has `0RS#b0` and
+`0AR#b0`, and behind the last of those all have `0AG#b0`: see `layout`.
 
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.layout import strategy_layout
-from trimaran.program.lowering.partition import Cut, cut_parts, segment_ops
+from trimaran.program.lowering.partition import partition_graph, segment_ops
 from trimaran.program.lowering.ranks import Place, rank_instructions
 from trimaran.program.lowering.rows import plan_rows
 from trimaran.program.lowering.schedules import (
-    Compute,
+    Clock,
     Order,
     check_order,
     compute_order,
     evaluation_order,
-    make_clock,
     placement_order,
+    start_times,
     step_lengths,
 )
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
@@ -63,7 +63,7 @@ def lower(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -
 def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = False) -> Program:
     """The lists of the first replica in the program of a training step, with the groups that they are in.
 
-    Of replicas that sum in levels these are the lists of the first node: its replicas do not all do the same.
+    With a hierarchical all-reduce these are the lists of the first node: its replicas do not all do the same.
 
     Where all replicas do the same, this says as much as the whole program, and `simulator.simulate` takes it: members
     of a group that are not there are taken to arrive when those do that are.
@@ -81,15 +81,12 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    cut = _cut(graph, strategy, batch=batch)
-    lengths = _lengths(cut, strategy)
-    order = _own_order(strategy, cut, lengths)
     replicas = strategy.dp // strategy.nodes if strategy.sync == "hierarchical" else 1
-    return _lower(graph, order, strategy, cut, lengths, clip=clip, replicas=replicas)
+    return _lower(graph, strategy, None, batch=batch, clip=clip, replicas=replicas)
 
 
 def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: int, clip: bool = False) -> Program:
-    """The program of a training step in an order of compute of its own.
+    """The program of a training step in a given order of compute.
 
     Args:
         graph: the job
@@ -101,9 +98,7 @@ def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: in
     Raises:
         InputError: the order can never run
     """
-    cut = _cut(graph, strategy, batch=batch)
-    lengths = _lengths(cut, strategy)
-    return _lower(graph, order or _own_order(strategy, cut, lengths), strategy, cut, lengths, clip=clip)
+    return _lower(graph, strategy, order, batch=batch, clip=clip)
 
 
 def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program:
@@ -121,8 +116,7 @@ def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    cut = _cut(graph, strategy, batch=batch)
-    return _lower(graph, evaluation_order(strategy), strategy, cut, _lengths(cut, strategy), clip=False)
+    return _lower(graph, strategy, evaluation_order(strategy), batch=batch)
 
 
 def lower_order(
@@ -153,7 +147,7 @@ def lower_order(
 
     Raises:
         InputError: the order is incomplete or can never run; it has other segments than the boundaries make; the batch
-            does not divide; homes for a pipeline
+            does not divide; owners for a pipeline
     """
     if sync == "hierarchical":
         raise InputError(
@@ -180,53 +174,62 @@ def lower_order(
     strategy = Strategy(
         dp=dp, pp=len(order), parts=parts, microbatches=microbatches, bucket_bytes=bucket_bytes, sync=sync
     )
-    return _lower(graph, order, strategy, _cut(graph, strategy, batch=batch), None, clip=clip)
+    return _lower(graph, strategy, order, batch=batch, clip=clip, timed=False)
 
 
 def _lower(
     graph: Graph,
-    order: Order,
     strategy: Strategy,
-    cut: Cut,
-    lengths: Mapping[Compute, float] | None,
+    order: Order | None,
     *,
-    clip: bool,
+    batch: int,
+    clip: bool = False,
     replicas: int | None = None,
+    timed: bool = True,
 ) -> Program:
-    """The program of an order of compute of the segments of a strategy, or the lists of its first replicas."""
+    """The program of a strategy.
+
+    Args:
+        graph: the job
+        strategy: how it is spread over ranks
+        order: what each row of a replica computes; None: that of the strategy
+        batch: global batch size [samples]
+        clip: gradients are clipped by their global norm
+        replicas: the lists of the first replicas only; None: all
+        timed: in a placement, estimates of how long steps take decide the order of messages
+    """
+    microbatch = check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
+    shards = sharded_bytes(graph, strategy)
+    partition = partition_graph(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
+    lengths = None
+    if strategy.parts and timed:
+        lengths = step_lengths(partition.parts, microbatches=strategy.microbatches, samples=microbatch)
+    if order is None and lengths is not None:
+        order = placement_order(strategy, partition, lengths)
+    elif order is None:
+        order = compute_order(
+            strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
+        )
     layout = strategy_layout(strategy)
-    clock = make_clock(order, forward=cut.forward, backward=cut.backward, lengths=lengths)
-    rows = plan_rows(graph, strategy, cut, order, clock)
+    starts = start_times(order, forward=partition.forward, backward=partition.backward, lengths=lengths)
+    rows = plan_rows(graph, strategy, partition, order, Clock(starts=starts, lengths=lengths))
     places = (
-        Place(layout=layout, replica=replica, row=number, shard=shard, plan=row, cut=cut, strategy=strategy)
+        Place(
+            layout=layout,
+            replica=replica,
+            row=number,
+            shard=shard,
+            plan=row,
+            partition=partition,
+            strategy=strategy,
+        )
         for replica in range(layout.dp if replicas is None else replicas)
         for number, row in enumerate(rows)
         for shard in range(layout.tp)
     )
     return Program(
         ranks=tuple(tuple(rank_instructions(place, clip=clip)) for place in places),
-        segments=len(cut.parts),
+        segments=len(partition.parts),
         microbatches=strategy.microbatches,
         tp=strategy.tp,
     )
-
-
-def _own_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float] | None) -> Order:
-    if lengths is not None:
-        return placement_order(strategy, cut, lengths)
-    return compute_order(
-        strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
-    )
-
-
-def _cut(graph: Graph, strategy: Strategy, *, batch: int) -> Cut:
-    microbatch = check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
-    shards = sharded_bytes(graph, strategy)
-    return cut_parts(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
-
-
-def _lengths(cut: Cut, strategy: Strategy) -> dict[Compute, float] | None:
-    """How long steps take, where a placement decides their order by it."""
-    if not strategy.parts:
-        return None
-    return step_lengths(cut.parts, microbatches=strategy.microbatches, samples=cut.microbatch)

@@ -23,30 +23,11 @@ with the lengths of steps and messages, and the one that ends earlier is taken; 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.program.lowering.partition import Pair
-from trimaran.program.lowering.schedules import FLOPS_PER_BYTE, Clock, Compute, Order
+from trimaran.program.lowering.partition import Pair, Route
+from trimaran.program.lowering.schedules import FLOPS_PER_BYTE, Clock, Compute, Order, play
 from trimaran.program.types import Kind
 
 FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """What goes from a segment to another row for every microbatch.
-
-    Attributes:
-        producer: segment that makes the tensors
-        consumer: first segment of the other row that reads them
-        readers: all segments of that row that read any of them
-        forward_bytes: of the activations [bytes]
-        backward_bytes: of the gradients that come back; 0: none does [bytes]
-    """
-
-    producer: int
-    consumer: int
-    readers: tuple[int, ...]
-    forward_bytes: int
-    backward_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +61,7 @@ class Message:
 
 
 def messages(
-    order: Order, routes: Iterable[Route], rows: Sequence[int], starts: Mapping[Compute, float]
+    order: Order, routes: Iterable[Route], rows: Sequence[int], starts: Mapping[Compute, float], *, samples: int
 ) -> tuple[Message, ...]:
     """All messages of one replica, by the time at which their last producer starts.
 
@@ -89,6 +70,7 @@ def messages(
         routes: what the segments exchange
         rows: row of each segment
         starts: start of each step
+        samples: of a microbatch
 
     Returns:
         The messages; those of one channel are in the order in which it delivers them.
@@ -103,16 +85,27 @@ def messages(
 
     found = []
     for route in routes:
-        ends = (route.producer, route.consumer)
-        for microbatch in range(microbatches):
-            makes = steps([route.producer], microbatch, forward=True)
-            reads = steps(route.readers, microbatch, forward=True)
-            found.append(_message(True, makes, reads, ends, rows, route.forward_bytes))
-            if training and route.backward_bytes:
-                makes = steps(route.readers, microbatch, forward=False)
-                reads = steps([route.producer], microbatch, forward=False)
-                found.append(_message(False, makes, reads, ends[::-1], rows, route.backward_bytes))
-    found.sort(key=lambda item: (_when(item, starts), item.source, position[item.producers[-1]], item.receiver))
+        producer, consumer = route.producer, route.consumer
+        for forward in (True, False) if training else (True,):
+            nbytes = route.nbytes(samples, forward=forward)
+            if not nbytes and not forward:
+                continue
+            makers, takers = ((producer,), route.readers) if forward else (route.readers, (producer,))
+            sender, receiver = (producer, consumer) if forward else (consumer, producer)
+            found += [
+                Message(
+                    forward=forward,
+                    producers=steps(makers, microbatch, forward=forward),
+                    consumers=steps(takers, microbatch, forward=forward),
+                    sender=sender,
+                    receiver=receiver,
+                    source=rows[sender],
+                    target=rows[receiver],
+                    nbytes=nbytes,
+                )
+                for microbatch in range(microbatches)
+            ]
+    found.sort(key=lambda item: (starts[item.producers[-1]], item.source, position[item.producers[-1]], item.receiver))
     return tuple(found)
 
 
@@ -144,30 +137,6 @@ def receive_positions(order: Order, sent: Sequence[Message], clock: Clock) -> tu
         earliest[channel] = min(wanted, earliest.get(channel, wanted))
         positions[number] = earliest[channel]
     return tuple(positions)
-
-
-def _when(message: Message, starts: Mapping[Compute, float]) -> float:
-    return starts[message.producers[-1]]
-
-
-def _message(
-    forward: bool,
-    makes: tuple[Compute, ...],
-    reads: tuple[Compute, ...],
-    ends: Pair,
-    rows: Sequence[int],
-    nbytes: int,
-) -> Message:
-    return Message(
-        forward=forward,
-        producers=makes,
-        consumers=reads,
-        sender=ends[0],
-        receiver=ends[1],
-        source=rows[ends[0]],
-        target=rows[ends[1]],
-        nbytes=nbytes,
-    )
 
 
 def _step(steps: Mapping[Compute, int], segment: int, microbatch: int, *, forward: bool) -> Compute:
@@ -226,38 +195,15 @@ def send_positions(order: Order, sent: Sequence[Message]) -> tuple[int, ...]:
 
 def _end(order: Order, channels: Mapping[Pair, Sequence[Message]], lengths: Mapping[Compute, float]) -> float:
     """When the last step ends [units]."""
-    awaited: dict[Compute, list[int]] = {}
-    for queue in channels.values():
-        for message in queue:
-            for step in message.consumers:
-                awaited.setdefault(step, []).append(id(message))
-    step_ends: dict[Compute, float] = {}
-    message_ends: dict[int, float] = {}
-    reached = [0] * len(order)
-    passed = dict.fromkeys(channels, 0)
-    clocks = [0.0] * len(order)
-    free = dict.fromkeys(channels, 0.0)
-    moved = True
-    while moved:
-        moved = False
-        for row, steps in enumerate(order):
-            while reached[row] < len(steps):
-                step = steps[reached[row]]
-                arrivals = [message_ends.get(number) for number in awaited.get(step, ())]
-                if None in arrivals:
-                    break
-                start = max([clocks[row], *(arrival for arrival in arrivals if arrival is not None)])
-                clocks[row] = step_ends[step] = start + lengths[step]
-                reached[row] += 1
-                moved = True
-        for channel, queue in channels.items():
-            while passed[channel] < len(queue):
-                message = queue[passed[channel]]
-                made = step_ends.get(message.producers[-1])
-                if made is None:
-                    break
-                free[channel] = max(made, free[channel]) + LINK_FLOPS_PER_BYTE * message.nbytes
-                message_ends[id(message)] = free[channel]
-                passed[channel] += 1
-                moved = True
-    return max(clocks)
+    messages = {id(message): message for queue in channels.values() for message in queue}
+    needs: dict[Compute | int, list[Compute | int]] = {step: [] for steps in order for step in steps}
+    takes: dict[Compute | int, float] = {step: lengths[step] for steps in order for step in steps}
+    for number, message in messages.items():
+        needs[number] = [message.producers[-1]]
+        takes[number] = LINK_FLOPS_PER_BYTE * message.nbytes
+        for step in message.consumers:
+            needs[step].append(number)
+    queues: list[Sequence[Compute | int]] = list(order)
+    queues += [[id(message) for message in queue] for queue in channels.values()]
+    starts = play(queues, needs, takes)
+    return max(starts[steps[-1]] + lengths[steps[-1]] for steps in order if steps)

@@ -11,15 +11,15 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A graph, cut.
+class Partition:
+    """A graph in segments.
 
     Attributes:
         parts: operations of each segment
         microbatch: samples of a microbatch
         loss: number of the segment that computes the loss
-        forward: bytes of the activations that each `(producer, consumer)` pair of segments exchanges for one microbatch
-        backward: for the pairs along which gradients flow back, bytes of those gradients
+        forward: pairs `(producer, consumer)` of segments between which activations flow
+        backward: those of them along which gradients flow back
         data: for each segment, the names of the tensors of a batch that it reads
         data_bytes: size of each tensor of a batch for one microbatch
         buffer_bytes: for each segment, bytes of its buffers
@@ -30,8 +30,8 @@ class Cut:
     parts: tuple[tuple[Op, ...], ...]
     microbatch: int
     loss: int
-    forward: Mapping[Pair, int]
-    backward: Mapping[Pair, int]
+    forward: tuple[Pair, ...]
+    backward: tuple[Pair, ...]
     data: tuple[tuple[str, ...], ...]
     data_bytes: Mapping[str, int]
     buffer_bytes: tuple[int, ...]
@@ -39,10 +39,10 @@ class Cut:
     parameter_bytes: Mapping[str, int]
 
 
-def cut_parts(
+def partition_graph(
     graph: Graph, parts: Sequence[Sequence[Op]], *, microbatch: int, shards: Mapping[str, int] | None = None
-) -> Cut:
-    """Cut a graph into any segments.
+) -> Partition:
+    """Split a graph into any segments.
 
     Args:
         graph: the graph
@@ -55,12 +55,12 @@ def cut_parts(
     """
     crossing = graph.exchanged(parts)
     loss = loss_segment(graph, parts)
-    return Cut(
+    return Partition(
         parts=tuple(map(tuple, parts)),
         microbatch=microbatch,
         loss=loss,
-        forward={pair: bytes_of(specs, microbatch) for pair, specs in crossing.items()},
-        backward=_gradient_bytes(crossing, microbatch),
+        forward=tuple(crossing),
+        backward=tuple(pair for pair, specs in crossing.items() if any(spec.requires_grad for spec in specs)),
         data=_data(graph, parts, loss),
         data_bytes={spec.name: round(spec.nbytes.at(microbatch)) for spec in graph.inputs},
         buffer_bytes=_buffer_bytes(graph, parts),
@@ -73,10 +73,35 @@ def cut_parts(
     )
 
 
-def carried(
-    graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]
-) -> dict[Pair, tuple[tuple[TensorSpec, ...], tuple[int, ...]]]:
-    """The messages of a microbatch between rows: a tensor that several segments of a row read goes there once.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What goes from a segment to another row for every microbatch.
+
+    Attributes:
+        producer: segment that makes the tensors
+        consumer: first segment of the other row that reads them
+        readers: all segments of that row that read any of them
+        tensors: what goes there; the gradients of those that need one come back
+    """
+
+    producer: int
+    consumer: int
+    readers: tuple[int, ...]
+    tensors: tuple[TensorSpec, ...]
+
+    def nbytes(self, microbatch: int, *, forward: bool) -> int:
+        """Size of the activations, or of the gradients that come back; 0: none does [bytes].
+
+        Args:
+            microbatch: samples of a microbatch
+            forward: of the activations
+        """
+        crossing = [spec for spec in self.tensors if forward or spec.requires_grad]
+        return sum(round(spec.nbytes.at(microbatch)) for spec in crossing)
+
+
+def routes_of(graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]) -> tuple[Route, ...]:
+    """What goes from each segment to each other row: a tensor that several segments of a row read goes there once.
 
     It goes to the first of those segments, and the others read it there. On the way back, the gradients that all of
     them add to a tensor are summed on their row and go back once.
@@ -87,10 +112,9 @@ def carried(
         rows: row of each segment
 
     Returns:
-        For each `(producer, first consumer)` pair of segments on different rows, the tensors, and all segments of the
-        consumer's row that read any of them.
+        One route for each producer and first consumer on different rows.
     """
-    first: dict[tuple[str, int], int] = {}
+    first: set[tuple[str, int]] = set()
     readers: dict[tuple[str, int], list[int]] = {}
     found: dict[Pair, list[TensorSpec]] = {}
     crossing = graph.exchanged(parts)
@@ -101,20 +125,17 @@ def carried(
             key = (spec.name, rows[consumer])
             readers.setdefault(key, []).append(consumer)
             if key not in first:
-                first[key] = consumer
+                first.add(key)
                 found.setdefault((producer, consumer), []).append(spec)
-    return {
-        pair: (
-            tuple(specs),
-            tuple(sorted({reader for spec in specs for reader in readers[spec.name, rows[pair[1]]]})),
+    return tuple(
+        Route(
+            producer=producer,
+            consumer=consumer,
+            readers=tuple(sorted({reader for spec in specs for reader in readers[spec.name, rows[consumer]]})),
+            tensors=tuple(specs),
         )
-        for pair, specs in sorted(found.items())
-    }
-
-
-def bytes_of(specs: Sequence[TensorSpec], microbatch: int) -> int:
-    """Size of some tensors for a microbatch [bytes]."""
-    return sum(round(spec.nbytes.at(microbatch)) for spec in specs)
+        for (producer, consumer), specs in sorted(found.items())
+    )
 
 
 def loss_segment(graph: Graph, parts: Sequence[Sequence[Op]]) -> int:
@@ -156,11 +177,6 @@ def tied_segments(graph: Graph, parts: Sequence[Sequence[Op]]) -> dict[str, tupl
     }
 
 
-def _gradient_bytes(crossing: Mapping[Pair, Sequence[TensorSpec]], microbatch: int) -> dict[Pair, int]:
-    gradients = {pair: [spec for spec in specs if spec.requires_grad] for pair, specs in crossing.items()}
-    return {pair: bytes_of(specs, microbatch) for pair, specs in gradients.items() if specs}
-
-
 def _data(graph: Graph, parts: Sequence[Sequence[Op]], loss: int) -> tuple[tuple[str, ...], ...]:
     read = [{name for op in ops for name in op.inputs} for ops in parts]
     # The loss is computed where its segment is, and nothing else reads the targets.
@@ -177,7 +193,7 @@ def _buffer_bytes(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[int, ...
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which operations each segment of a strategy holds: a chain cut at boundaries, or the parts of a placement
+# Which operations each segment of a strategy holds: a chain split at boundaries, or the parts of a placement
 
 
 def segment_ops(graph: Graph, strategy: Strategy) -> tuple[tuple[Op, ...], ...]:
@@ -185,7 +201,7 @@ def segment_ops(graph: Graph, strategy: Strategy) -> tuple[tuple[Op, ...], ...]:
 
     Args:
         graph: the network
-        strategy: where it is cut, or placed
+        strategy: where it is split, or placed
 
     Raises:
         InputError: a part names an operation that the graph does not have

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trimaran.base.timeline import COMMUNICATION, HOST
-from trimaran.program.gradients import bucket_homes
+from trimaran.program.gradients import bucket_owners
 from trimaran.program.layout import Layout, across_nodes, shard_bytes, within_node
 from trimaran.program.lowering.messages import Message
-from trimaran.program.lowering.partition import Cut
+from trimaran.program.lowering.partition import Partition
 from trimaran.program.lowering.rows import Row, in_order
 from trimaran.program.lowering.schedules import BACKWARDS, Compute
 from trimaran.program.strategy import Strategy, Sync
@@ -27,7 +27,7 @@ class Place:
         row: number of its row
         shard: its number among the ranks that share the tensors of its row
         plan: what its row does
-        cut: the graph, cut
+        partition: the graph in segments
         strategy: how replicas stay alike, and what they share
     """
 
@@ -36,7 +36,7 @@ class Place:
     row: int
     shard: int = 0
     plan: Row
-    cut: Cut
+    partition: Partition
     strategy: Strategy
 
     @property
@@ -66,7 +66,7 @@ class Place:
 
     @property
     def norm(self) -> tuple[int, ...]:
-        """The ranks over which the gradients of the whole model are spread: rows and shards of a replica, or homes."""
+        """The ranks over which the gradients of the whole model are spread: rows and shards of a replica, or owners."""
         if self.strategy.sync == "p2p":
             return self.replicas
         if self.strategy.zero >= 2 or (self.strategy.shards and self.strategy.tp == 1):
@@ -83,11 +83,11 @@ class Place:
         """What has ended when gradients are added up."""
         return _LAST[self.strategy.sync]
 
-    def homes(self, segment: int) -> Mapping[str, int]:
+    def owners(self, segment: int) -> Mapping[str, int]:
         """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
         if self.strategy.sync != "p2p" or self.layout.dp == 1:
             return {}
-        return bucket_homes(self.plan.buckets[segment], self.replicas)
+        return bucket_owners(self.plan.buckets[segment], self.replicas)
 
 
 _LAST: Mapping[Sync, Kind] = {
@@ -183,7 +183,7 @@ def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
 
 
 def hand_out(place: Place) -> Iterator[Instruction]:
-    """Weights from those who have updated them: the homes of buckets, or the replicas that share the update.
+    """Weights from those who have updated them: the owners of buckets, or the replicas that share the update.
 
     Args:
         place: the rank
@@ -192,9 +192,9 @@ def hand_out(place: Place) -> Iterator[Instruction]:
         Its instructions, in order.
     """
     for segment in place.plan.segments:
-        homes = place.homes(segment)
-        buckets = place.plan.buckets[segment] if homes else ()
-        handed = [(bucket.label, homes[bucket.label], bucket.nbytes) for bucket in buckets]
+        owners = place.owners(segment)
+        buckets = place.plan.buckets[segment] if owners else ()
+        handed = [(bucket.label, owners[bucket.label], bucket.nbytes) for bucket in buckets]
         handed += [(item.label, place.replicas[item.root], item.nbytes) for item in place.plan.handed[segment]]
         for label, root, nbytes in handed:
             yield collective(
@@ -221,7 +221,7 @@ def _left_running(place: Place) -> list[str]:
 
 def _shared_weights(place: Place) -> Iterator[Instruction]:
     row, layout = place.plan, place.layout
-    for number, (parameter, segments) in enumerate(place.cut.tied.items()):
+    for number, (parameter, segments) in enumerate(place.partition.tied.items()):
         holders = {layout.rows[segment] for segment in segments}
         if place.row not in holders or len(holders) == 1:
             continue
@@ -234,7 +234,7 @@ def _shared_weights(place: Place) -> Iterator[Instruction]:
             place,
             f"tie{number}",
             group=layout.within(place.replica, holders, place.shard),
-            nbytes=place.cut.parameter_bytes[parameter],
+            nbytes=place.partition.parameter_bytes[parameter],
             after=after,
         )
 
@@ -260,11 +260,11 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
     if row.mean < 0:
         yield from _mean(place, training=training, after=())
     for position, step in enumerate(row.steps):
-        yield from (_receive(place, message) for message in row.received[position])
+        yield from (_end_of(place, message, sends=False) for message in row.received[position])
         if row.loaded[position]:
-            nbytes = sum(place.cut.data_bytes[name] for name in row.data)
+            nbytes = sum(place.partition.data_bytes[name] for name in row.data)
             yield Instruction(kind=Kind.LOAD, rank=place.rank, microbatch=step.microbatch, stream=HOST, nbytes=nbytes)
-        after = [_receive(place, message).token for message in row.needed[position]]
+        after = [_end_of(place, message, sends=False).token for message in row.needed[position]]
         if row.fed[position]:
             after.append(f"{Kind.LOAD}{step.microbatch}")
         if step.segment in broadcasts:
@@ -272,11 +272,11 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
         computed = _compute(place, step, tuple(after))
         yield computed
         yield from inner_instructions(place.plan.inners.get(step, ()), computed, place.axes)
-        yield from (_send(place, message) for message in row.sent[position])
+        yield from (_end_of(place, message, sends=True) for message in row.sent[position])
         if row.completing.get(step.segment) == step:
             yield from _reductions(place, step)
         if position == row.mean:
-            scored = step.kind not in BACKWARDS and step.segment == place.cut.loss
+            scored = step.kind not in BACKWARDS and step.segment == place.partition.loss
             yield from _mean(place, training=training, after=(step.token,) if scored else ())
     if training:
         yield from finish(place, clip=clip)
@@ -288,36 +288,28 @@ def _compute(place: Place, step: Compute, after: tuple[str, ...]) -> Instruction
     if place.layout.dp > 1 and place.plan.completing.get(step.segment) == step:
         marks += tuple(Mark(name=bucket.label, op=bucket.op) for bucket in place.plan.buckets[step.segment])
     if len(marks) > 1:
-        marks = in_order(marks, place.cut.parts[step.segment], backward=step.kind in BACKWARDS)
+        marks = in_order(marks, place.partition.parts[step.segment], lambda mark: mark, backward=step.kind in BACKWARDS)
     return Instruction(
         kind=step.kind, rank=place.rank, segment=step.segment, microbatch=step.microbatch, after=after, marks=marks
     )
 
 
-def _send(place: Place, message: Message) -> Instruction:
+def _end_of(place: Place, message: Message, *, sends: bool) -> Instruction:
+    """The send or the receive of a message."""
+    if message.forward:
+        kind = Kind.SEND_FORWARD if sends else Kind.RECEIVE_FORWARD
+    else:
+        kind = Kind.SEND_BACKWARD if sends else Kind.RECEIVE_BACKWARD
     return Instruction(
-        kind=Kind.SEND_FORWARD if message.forward else Kind.SEND_BACKWARD,
+        kind=kind,
         rank=place.rank,
-        segment=message.sender,
+        segment=message.sender if sends else message.receiver,
         microbatch=message.microbatch,
         stream=COMMUNICATION,
-        peer=place.layout.rank(place.replica, message.target, place.shard),
-        peer_segment=message.receiver,
+        peer=place.layout.rank(place.replica, message.target if sends else message.source, place.shard),
+        peer_segment=message.receiver if sends else message.sender,
         nbytes=message.nbytes,
-        after=tuple(step.token for step in message.producers),
-    )
-
-
-def _receive(place: Place, message: Message) -> Instruction:
-    return Instruction(
-        kind=Kind.RECEIVE_FORWARD if message.forward else Kind.RECEIVE_BACKWARD,
-        rank=place.rank,
-        segment=message.receiver,
-        microbatch=message.microbatch,
-        stream=COMMUNICATION,
-        peer=place.layout.rank(place.replica, message.source, place.shard),
-        peer_segment=message.sender,
-        nbytes=message.nbytes,
+        after=tuple(step.token for step in message.producers) if sends else (),
     )
 
 
@@ -326,7 +318,7 @@ def _broadcasts(place: Place) -> Iterator[Instruction]:
     if place.layout.dp == 1 or not place.plan.completing:
         return
     for segment in place.plan.segments:
-        nbytes = place.cut.buffer_bytes[segment]
+        nbytes = place.partition.buffer_bytes[segment]
         if nbytes:
             group = place.replicas
             yield collective(place, "buffers", segment=segment, group=group, nbytes=nbytes, kind=Kind.BROADCAST)
@@ -342,9 +334,9 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
     if place.layout.dp == 1:
         return
     if place.strategy.sync == "hierarchical":
-        yield from _in_levels(place, step)
+        yield from _hierarchical(place, step)
         return
-    homes = place.homes(step.segment)
+    owners = place.owners(step.segment)
     for bucket in place.plan.buckets[step.segment]:
         yield collective(
             place,
@@ -352,13 +344,13 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
             kind=place.reduction,
             segment=step.segment,
             group=place.replicas,
-            root=homes.get(bucket.label),
+            root=owners.get(bucket.label),
             nbytes=bucket.wire_bytes,
             after=(f"{step.token}!{bucket.label}",),
         )
 
 
-def _in_levels(place: Place, step: Compute) -> Iterator[Instruction]:
+def _hierarchical(place: Place, step: Compute) -> Iterator[Instruction]:
     """Sums within the node and across nodes, bucket by bucket; behind them what hands the sums out within the node."""
     gathers = []
     for bucket in place.plan.buckets[step.segment]:

@@ -1,25 +1,25 @@
 """What one row of a pipeline does around its steps of compute; the same in every replica."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trimaran.graph.types import Graph, Op
 from trimaran.program.gradients import Bucket, gradient_buckets
 from trimaran.program.lowering.messages import (
     FORWARDS,
     Message,
-    Route,
     channel_order,
     messages,
     receive_positions,
     send_positions,
 )
-from trimaran.program.lowering.partition import Cut, bytes_of, carried, segment_ops, tied_segments
+from trimaran.program.lowering.partition import Partition, routes_of, segment_ops, tied_segments
 from trimaran.program.lowering.schedules import BACKWARDS, Clock, Compute, Order
 from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
 from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Inner, Instruction, Kind, Mark
+from trimaran.program.types import Inner, Instruction, Kind, Mark, Point
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The collectives inside the steps of a row, in the order in which the steps pass them
@@ -28,7 +28,7 @@ from trimaran.program.types import Inner, Instruction, Kind, Mark
 def row_inners(
     graph: Graph,
     strategy: Strategy,
-    cut: Cut,
+    partition: Partition,
     steps: Sequence[Compute],
     completing: Mapping[int, Compute],
 ) -> dict[Compute, tuple[Inner, ...]]:
@@ -37,7 +37,7 @@ def row_inners(
     Args:
         graph: the network
         strategy: what is sharded
-        cut: the graph, in the segments of the strategy
+        partition: the graph, in the segments of the strategy
         steps: of the row, in order
         completing: for each segment, its last step that adds to gradients
 
@@ -54,38 +54,39 @@ def row_inners(
         seen.add((step.kind, step.segment))
         key = step.kind, step.segment, first, completing.get(step.segment) == step
         if key not in made:
-            made[key] = _step_inners(graph, strategy, cut, *key)
+            made[key] = _step_inners(graph, strategy, partition, *key)
         if made[key]:
             found[step] = made[key]
     return found
 
 
-def in_order(marks: Sequence[Mark], ops: Sequence[Op], *, backward: bool) -> tuple[Mark, ...]:
-    """Marks in the order in which a step passes them; those of one point as they were.
+Passed = TypeVar("Passed")
+
+
+def in_order(
+    found: Iterable[Passed], ops: Sequence[Op], at: Callable[[Passed], Point | Mark], *, backward: bool
+) -> tuple[Passed, ...]:
+    """Marks or collectives in the order in which a step passes their points; those of one point as they were.
 
     Args:
-        marks: of the step
+        found: of the step
         ops: operations of its segment, in order
-        backward: it runs them in reverse
+        at: where each is
+        backward: the step runs the operations in reverse
     """
     place = {op.id: -number if backward else number for number, op in enumerate(ops)}
-    return tuple(sorted(marks, key=lambda mark: (place[mark.op], not mark.before)))
+    return tuple(sorted(found, key=lambda one: (place[at(one).op], not at(one).before)))
 
 
 def _step_inners(
-    graph: Graph, strategy: Strategy, cut: Cut, kind: Kind, segment: int, first: bool, last: bool
+    graph: Graph, strategy: Strategy, partition: Partition, kind: Kind, segment: int, first: bool, last: bool
 ) -> tuple[Inner, ...]:
-    ops = cut.parts[segment]
+    ops = partition.parts[segment]
     found = [
-        *tensor_collectives(graph, ops, strategy, samples=cut.microbatch, kind=kind),
+        *tensor_collectives(graph, ops, strategy, samples=partition.microbatch, kind=kind),
         *zero_collectives(graph, ops, strategy, kind=kind, first=first, last=last),
     ]
-    place = {op.id: -number if kind in BACKWARDS else number for number, op in enumerate(ops)}
-
-    def moment(inner: Inner) -> tuple[int, bool]:
-        return place[inner.start.op], not inner.start.before
-
-    return tuple(sorted(found, key=moment))
+    return in_order(found, ops, lambda inner: inner.start, backward=kind in BACKWARDS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -204,33 +205,13 @@ class Row:
         return None
 
 
-def routes_of(graph: Graph, cut: Cut, rows: Sequence[int]) -> tuple[Route, ...]:
-    """What goes from each segment to each other row.
-
-    Args:
-        graph: the job
-        cut: the graph, in segments
-        rows: row of each segment
-    """
-    return tuple(
-        Route(
-            producer=producer,
-            consumer=consumer,
-            readers=readers,
-            forward_bytes=bytes_of(specs, cut.microbatch),
-            backward_bytes=bytes_of([spec for spec in specs if spec.requires_grad], cut.microbatch),
-        )
-        for (producer, consumer), (specs, readers) in carried(graph, cut.parts, rows).items()
-    )
-
-
-def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: Clock) -> tuple[Row, ...]:
+def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Order, clock: Clock) -> tuple[Row, ...]:
     """Put loads, messages and reductions around the steps of an order.
 
     Args:
         graph: the job
         strategy: says which row has which segment, and how replicas stay alike
-        cut: the graph, in the segments of the strategy
+        partition: the graph, in the segments of the strategy
         order: one row of steps a rank
         clock: when the steps run
 
@@ -238,7 +219,7 @@ def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: C
         One row for each row of the order.
     """
     starts, rows = clock.starts, strategy.rows
-    sent = messages(order, routes_of(graph, cut, rows), rows, starts)
+    sent = messages(order, routes_of(graph, partition.parts, rows), rows, starts, samples=partition.microbatch)
     if clock.lengths is not None:
         sent = channel_order(order, sent, clock.lengths)
     before = [[list[Message]() for _ in steps] for steps in order]
@@ -250,28 +231,30 @@ def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: C
         after[message.source][position].append(message)
         for step in message.consumers:
             needed.setdefault(step, []).append(message)
-    scoring = [step for step in order[rows[cut.loss]] if step.kind in FORWARDS and step.segment == cut.loss]
+    scoring = [step for step in order[rows[partition.loss]] if step.kind in FORWARDS and step.segment == partition.loss]
     last = max(scoring, key=starts.__getitem__)
     planned = []
     for steps, received, made in zip(order, before, after, strict=True):
-        fed = tuple(_reads_batch(step, cut) for step in steps)
+        fed = tuple(_reads_batch(step, partition) for step in steps)
         completing = {step.segment: step for step in steps if step.kind in COMPLETING}
-        buckets = _buckets(graph, strategy, cut, steps, completing)
+        buckets = _buckets(graph, strategy, partition, steps, completing)
         planned.append(
             Row(
                 steps=steps,
                 received=tuple(map(tuple, received)),
                 sent=tuple(map(tuple, made)),
                 needed=tuple(tuple(needed.get(step, ())) for step in steps),
-                data=tuple(name for name in cut.data_bytes if any(name in cut.data[step.segment] for step in steps)),
+                data=tuple(
+                    name for name in partition.data_bytes if any(name in partition.data[step.segment] for step in steps)
+                ),
                 loaded=_first_uses(steps, fed),
                 fed=fed,
                 completing=completing,
                 buckets=buckets,
-                inners=row_inners(graph, strategy, cut, steps, completing),
-                sums=_sums(graph, strategy, cut, completing),
+                inners=row_inners(graph, strategy, partition, steps, completing),
+                sums=_sums(graph, strategy, partition, completing),
                 handed={
-                    segment: after_update(graph, cut.parts[segment], strategy, found)
+                    segment: after_update(graph, partition.parts[segment], strategy, found)
                     for segment, found in buckets.items()
                 },
                 mean=sum(starts[step] <= starts[last] for step in steps) - 1,
@@ -280,13 +263,17 @@ def plan_rows(graph: Graph, strategy: Strategy, cut: Cut, order: Order, clock: C
     return tuple(planned)
 
 
-def _sums(graph: Graph, strategy: Strategy, cut: Cut, completing: Mapping[int, Compute]) -> tuple[tuple[str, int], ...]:
-    found = (total for segment in sorted(completing) for total in gradient_sums(graph, cut.parts[segment], strategy))
+def _sums(
+    graph: Graph, strategy: Strategy, partition: Partition, completing: Mapping[int, Compute]
+) -> tuple[tuple[str, int], ...]:
+    found = (
+        total for segment in sorted(completing) for total in gradient_sums(graph, partition.parts[segment], strategy)
+    )
     return tuple((label, nbytes) for label, _, nbytes in found)
 
 
-def _reads_batch(step: Compute, cut: Cut) -> bool:
-    return step.kind in FORWARDS and bool(cut.data[step.segment])
+def _reads_batch(step: Compute, partition: Partition) -> bool:
+    return step.kind in FORWARDS and bool(partition.data[step.segment])
 
 
 def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ...]:
@@ -300,9 +287,9 @@ def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ..
 
 
 def _buckets(
-    graph: Graph, strategy: Strategy, cut: Cut, steps: Sequence[Compute], completing: Mapping[int, Compute]
+    graph: Graph, strategy: Strategy, partition: Partition, steps: Sequence[Compute], completing: Mapping[int, Compute]
 ) -> dict[int, tuple[Bucket, ...]]:
     """Buckets of each segment of a row."""
     position = {step: index for index, step in enumerate(steps)}
     order = sorted(completing, key=lambda segment: position[completing[segment]])
-    return rank_buckets(graph, strategy, cut.parts, order, tied=cut.tied, sizes=cut.parameter_bytes)
+    return rank_buckets(graph, strategy, partition.parts, order, tied=partition.tied, sizes=partition.parameter_bytes)

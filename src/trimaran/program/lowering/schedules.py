@@ -24,13 +24,14 @@ How long steps take is only estimated here, from operations and bytes, because t
 the strategy alone: every rank lowers the same program. What is left out: the time of messages.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import TypeVar
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Op
-from trimaran.program.lowering.partition import Cut
+from trimaran.program.lowering.partition import Pair, Partition
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
 
@@ -164,7 +165,7 @@ def compute_order(schedule: Schedule, *, stages: int, microbatches: int, chunks:
             schedule=schedule,
         )
     if stages == 1:
-        return accumulation(microbatches)
+        return one_forward_one_backward(1, microbatches)
     if schedule == "interleaved":
         return interleaved(stages, microbatches, chunks)
     return generators[schedule](stages, microbatches)
@@ -300,33 +301,6 @@ def zero_bubble(stages: int, microbatches: int) -> Order:
     return tuple(rows)
 
 
-def accumulation(microbatches: int) -> Order:
-    """One stage: forward and backward of one microbatch after the other, gradients added up.
-
-    Example:
-        >>> from trimaran.program.lowering.schedules import draw_order
-        >>> print(draw_order(accumulation(3)))
-        row 0  0F0 0B0 0F1 0B1 0F2 0B2
-    """
-    return one_forward_one_backward(1, microbatches)
-
-
-def evaluation(stages: int, microbatches: int) -> Order:
-    """Evaluation forwards of a chain, microbatch after microbatch.
-
-    Example:
-        >>> from trimaran.program.lowering.schedules import draw_order
-        >>> print(draw_order(evaluation(2, 3)))
-        row 0  0EV0 0EV1 0EV2  .
-        row 1   .   1EV0 1EV1 1EV2
-    """
-    _check_sizes(stages, microbatches)
-    return tuple(
-        tuple(Compute(Kind.EVALUATE, stage, microbatch) for microbatch in range(microbatches))
-        for stage in range(stages)
-    )
-
-
 def _check_sizes(stages: int, microbatches: int) -> None:
     for name, value in (("stages", stages), ("microbatches", microbatches)):
         if value < 1:
@@ -337,7 +311,7 @@ def _check_sizes(stages: int, microbatches: int) -> None:
             )
 
 
-Pair = tuple[int, int]
+Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,16 +327,40 @@ class Clock:
     lengths: Mapping[Compute, float] | None = None
 
 
-def make_clock(
-    order: Order,
-    *,
-    forward: Iterable[Pair],
-    backward: Iterable[Pair],
-    lengths: Mapping[Compute, float] | None = None,
-) -> Clock:
-    """The clock of an order; see `start_times`."""
-    starts = start_times(order, forward=forward, backward=backward, lengths=lengths)
-    return Clock(starts=starts, lengths=lengths)
+def play(
+    queues: Sequence[Sequence[Item]],
+    needs: Mapping[Item, Sequence[Item]],
+    lengths: Mapping[Item, float] | None = None,
+) -> dict[Item, float]:
+    """When each item starts, if every queue does its items one after the other, each once what it needs has ended.
+
+    Args:
+        queues: what each does, in order, such as the steps of a row or the messages of a channel
+        needs: of each item, items of any queue
+        lengths: how long each item takes [units]; None: one unit
+
+    Returns:
+        Start by item [units]; what waits for itself, and what is behind it, is left out.
+    """
+    starts: dict[Item, float] = {}
+    ends: dict[Item, float] = {}
+    reached = [0] * len(queues)
+    moved = True
+    while moved:
+        moved = False
+        for number, queue in enumerate(queues):
+            while reached[number] < len(queue):
+                item = queue[reached[number]]
+                awaited = [ends.get(need) for need in needs[item]]
+                if reached[number]:
+                    awaited.append(ends[queue[reached[number] - 1]])
+                if None in awaited:
+                    break
+                starts[item] = max((end for end in awaited if end is not None), default=0)
+                ends[item] = starts[item] + (1 if lengths is None else lengths[item])
+                reached[number] += 1
+                moved = True
+    return starts
 
 
 def start_times(
@@ -392,30 +390,12 @@ def start_times(
         >>> times[Compute(Kind.FORWARD, 1, 0)], times[Compute(Kind.BACKWARD, 0, 0)]
         (1, 4)
     """
-    sources = _by_second(forward)
-    consumers = _by_second((consumer, producer) for producer, consumer in backward)
+    sources, consumers = _neighbours(forward, backward)
     steps_of_all = {step for steps in order for step in steps}
     needs_of = {step: _needs(step, sources, consumers, steps_of_all) for step in steps_of_all}
-    starts: dict[Compute, float] = {}
-    ends: dict[Compute, float] = {}
-    reached = [0] * len(order)
-    moved = True
-    while moved:
-        moved = False
-        for row, steps in enumerate(order):
-            while reached[row] < len(steps):
-                step = steps[reached[row]]
-                needs = [ends.get(need) for need in needs_of[step]]
-                if reached[row]:
-                    needs.append(ends[steps[reached[row] - 1]])
-                if None in needs:
-                    break
-                starts[step] = max((need for need in needs if need is not None), default=0)
-                ends[step] = starts[step] + (1 if lengths is None else lengths[step])
-                reached[row] += 1
-                moved = True
-    if any(reached[row] < len(steps) for row, steps in enumerate(order)):
-        raise _stuck(order, reached, starts, needs_of)
+    starts = play(order, needs_of, lengths)
+    if len(starts) < len(steps_of_all):
+        raise _stuck(order, starts, needs_of)
     return starts
 
 
@@ -443,11 +423,15 @@ def draw_order(order: Order, starts: Mapping[Compute, float] | None = None) -> s
     return "\n".join(lines)
 
 
-def _by_second(pairs: Iterable[Pair]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for first, second in pairs:
-        found.setdefault(second, []).append(first)
-    return found
+def _neighbours(forward: Iterable[Pair], backward: Iterable[Pair]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """By segment, those whose activations it reads, and those whose gradients come back to it."""
+    sources: dict[int, list[int]] = {}
+    consumers: dict[int, list[int]] = {}
+    for producer, consumer in forward:
+        sources.setdefault(consumer, []).append(producer)
+    for producer, consumer in backward:
+        consumers.setdefault(producer, []).append(consumer)
+    return sources, consumers
 
 
 def _needs(
@@ -466,10 +450,9 @@ def _needs(
     return needs
 
 
-def _stuck(
-    order: Order, reached: Sequence[int], starts: Mapping[Compute, float], needs_of: Mapping[Compute, Sequence[Compute]]
-) -> InputError:
+def _stuck(order: Order, starts: Mapping[Compute, float], needs_of: Mapping[Compute, Sequence[Compute]]) -> InputError:
     waits = []
+    reached = [sum(step in starts for step in steps) for steps in order]
     for row, steps in enumerate(order):
         if reached[row] < len(steps):
             step = steps[reached[row]]
@@ -488,12 +471,12 @@ FLOPS_PER_BYTE = 10.0
 """Operations in the time of a byte: between a processor core's balance and a GPU's. It only decides orders."""
 
 
-def placement_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -> Order:
+def placement_order(strategy: Strategy, partition: Partition, lengths: Mapping[Compute, float]) -> Order:
     """The order of compute of a training step.
 
     Args:
         strategy: with parts
-        cut: its graph in these parts
+        partition: its graph in these parts
         lengths: how long each step takes [units]
 
     Returns:
@@ -510,7 +493,7 @@ def placement_order(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, floa
             )
             for row in range(strategy.pp)
         )
-    return _scheduled(strategy, cut, lengths)
+    return _scheduled(strategy, partition, lengths)
 
 
 def evaluation_order(strategy: Strategy) -> Order:
@@ -558,9 +541,9 @@ def step_lengths(parts: Sequence[Sequence[Op]], *, microbatches: int, samples: i
     return lengths if any(lengths.values()) else dict.fromkeys(lengths, 1.0)
 
 
-def _scheduled(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -> Order:
+def _scheduled(strategy: Strategy, partition: Partition, lengths: Mapping[Compute, float]) -> Order:
     rows = strategy.rows
-    waits, followers = _dependencies(strategy, cut)
+    waits, followers = _dependencies(strategy, partition)
     rank_of = {segment: place for place, segment in enumerate(backward_order(strategy))}
     under_way = [dict[int, int]() for _ in range(strategy.pp)]
     held: list[int] = [rows.count(row) for row in range(strategy.pp)]
@@ -607,7 +590,7 @@ def _scheduled(strategy: Strategy, cut: Cut, lengths: Mapping[Compute, float]) -
                 offer(follower)
 
 
-def _dependencies(strategy: Strategy, cut: Cut) -> tuple[dict[Compute, int], dict[Compute, list[Compute]]]:
+def _dependencies(strategy: Strategy, partition: Partition) -> tuple[dict[Compute, int], dict[Compute, list[Compute]]]:
     """For each step, how many it waits for, and which wait for it."""
     steps = [
         Compute(kind, segment, microbatch)
@@ -615,19 +598,10 @@ def _dependencies(strategy: Strategy, cut: Cut) -> tuple[dict[Compute, int], dic
         for kind in (Kind.FORWARD, Kind.BACKWARD)
         for segment in range(strategy.segments)
     ]
-    waits = dict.fromkeys(steps, 0)
+    sources, consumers = _neighbours(partition.forward, partition.backward)
     followers: dict[Compute, list[Compute]] = {step: [] for step in steps}
-    for microbatch in range(strategy.microbatches):
-        for first, second in _boundary_pairs(strategy.segments, cut, microbatch):
-            waits[second] += 1
-            followers[first].append(second)
-    return waits, followers
-
-
-def _boundary_pairs(segments: int, cut: Cut, microbatch: int) -> Iterable[tuple[Compute, Compute]]:
-    for segment in range(segments):
-        yield Compute(Kind.FORWARD, segment, microbatch), Compute(Kind.BACKWARD, segment, microbatch)
-    for producer, consumer in cut.forward:
-        yield Compute(Kind.FORWARD, producer, microbatch), Compute(Kind.FORWARD, consumer, microbatch)
-    for producer, consumer in cut.backward:
-        yield Compute(Kind.BACKWARD, consumer, microbatch), Compute(Kind.BACKWARD, producer, microbatch)
+    needs_of = {step: _needs(step, sources, consumers, followers) for step in steps}
+    for step, needs in needs_of.items():
+        for need in needs:
+            followers[need].append(step)
+    return {step: len(needs) for step, needs in needs_of.items()}, followers

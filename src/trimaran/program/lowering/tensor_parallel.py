@@ -233,12 +233,12 @@ def _check_segments(graph: Graph, strategy: Strategy, regions: tuple[Region, ...
     segment = {op.id: number for number, ops in enumerate(segment_ops(graph, strategy)) for op in ops}
     for region in regions:
         members = (*region.columns, *region.inside, *region.rows)
-        cut = next((name for name in members if segment[name] != segment[members[0]]), None)
-        if cut is not None:
+        apart = next((name for name in members if segment[name] != segment[members[0]]), None)
+        if apart is not None:
             raise InputError(
-                f"{members[0]} and {cut} are sharded together and lie in different segments: cut elsewhere",
+                f"{members[0]} and {apart} are sharded together and lie in different segments: split elsewhere",
                 code="shards.split-across-segments",
-                ops=(members[0], cut),
+                ops=(members[0], apart),
             )
 
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
-from trimaran.program.gradients import Bucket, homes_by_size
+from trimaran.program.gradients import Bucket, owners_by_size
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
 
@@ -145,10 +145,10 @@ def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: S
     if strategy.segments == 1:
         # Also those that the captured forward does not use: another forward may.
         names |= dict.fromkeys(sizes)
-    chosen = homes_by_size([sizes[name] for name in names], range(strategy.dp))
+    chosen = owners_by_size([sizes[name] for name in names], range(strategy.dp))
     found = []
     for replica in range(strategy.dp):
-        own = tuple(name for name, home in zip(names, chosen, strict=True) if home == replica)
+        own = tuple(name for name, owner in zip(names, chosen, strict=True) if owner == replica)
         if own:
             nbytes = sum(sizes[name] for name in own)
             found.append(Handed(label=f"w{replica}", kind=Kind.BROADCAST, nbytes=nbytes, root=replica, parameters=own))
@@ -169,7 +169,7 @@ def zero_collectives(
         last: it completes the gradients of the segment
 
     Returns:
-        In the order in which they are issued.
+        Gathers in the order in which they are issued, then scatters in theirs.
     """
     if strategy.zero < 2 or strategy.dp == 1 or not ops:
         return ()
@@ -178,7 +178,7 @@ def zero_collectives(
         return _forward(units, ops) if strategy.zero == 3 or first or kind == Kind.EVALUATE else ()
     gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in _GATHERS_BACKWARD else []
     scatters = _scatters(units, ops) if kind in _SCATTERS else []
-    return _interleaved(gathers, scatters, ops)
+    return (*gathers, *scatters)
 
 
 def _units(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[_Unit]:
@@ -258,16 +258,6 @@ def _scatters(units: Sequence[_Unit], ops: Sequence[Op]) -> list[Inner]:
     # What is sent takes memory: a scatter has ended before the next one starts, and the last before the backward ends.
     waits = [*(inner.start for inner in found[1:]), end]
     return [replace(inner, wait=wait) for inner, wait in zip(found, waits, strict=False)]
-
-
-def _interleaved(gathers: Sequence[Inner], scatters: Sequence[Inner], ops: Sequence[Op]) -> tuple[Inner, ...]:
-    """Both in the order of a backward, which runs the operations in reverse."""
-    place = {op.id: len(ops) - position for position, op in enumerate(ops)}
-
-    def moment(inner: Inner) -> tuple[int, bool]:
-        return place[inner.start.op], not inner.start.before
-
-    return tuple(sorted((*gathers, *scatters), key=moment))
 
 
 def _gather(label: str, nbytes: int, start: Point, wait: Point | None) -> Inner:

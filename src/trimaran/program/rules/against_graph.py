@@ -13,7 +13,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.lower import lower_as
-from trimaran.program.lowering.partition import carried, segment_ops, tied_segments
+from trimaran.program.lowering.partition import routes_of, segment_ops, tied_segments
 from trimaran.program.lowering.schedules import COMPUTES, Compute, Order, check_order, compute_order
 from trimaran.program.rules.fit import check_strategy
 from trimaran.program.rules.positions import Index, Spot, awaited_on, fault, index_program
@@ -184,7 +184,8 @@ def _purpose(instruction: Instruction, graph: Graph, strategy: Strategy) -> str:
         outward = kind in (Kind.SEND_FORWARD, Kind.RECEIVE_BACKWARD)
         pair = (instruction.segment, instruction.peer_segment)
         producer, consumer = pair if outward else pair[::-1]
-        specs = carried(graph, parts, strategy.rows).get((producer or 0, consumer or 0), ((), ()))[0]
+        routes = routes_of(graph, parts, strategy.rows)
+        specs = (spec for one in routes if (one.producer, one.consumer) == (producer, consumer) for spec in one.tensors)
         names = ", ".join(f'"{spec.name}"' for spec in specs)
         what = "gradient of " if kind in (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD) else ""
         return f"segment {consumer} reads {names} of segment {producer}, and this is the way of the {what}tensor"

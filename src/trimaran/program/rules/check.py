@@ -33,7 +33,7 @@ it move, reduce and wait for in the same order of compute.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from trimaran.program.layout import in_levels, is_last_level
+from trimaran.program.layout import is_hierarchical, is_last_level
 from trimaran.program.lowering.schedules import BACKWARDS, COMPUTES
 from trimaran.program.rules.deadlock import check_progress, match_collectives, match_messages
 from trimaran.program.rules.positions import Index, Spot, fault, index_program, named_by
@@ -291,18 +291,12 @@ def _check_kinds(index: Index, where: str, found: Mapping[Kind, Spot], evaluatio
 
 def _step_of(index: Index, spot: Spot, message: Instruction) -> Spot | None:
     """The step of compute that makes what is sent, or reads what is received."""
-    for kind in _candidates(message.kind):
+    forward = message.kind in (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD)
+    for kind in (Kind.FORWARD, Kind.EVALUATE) if forward else (Kind.BACKWARD, Kind.BACKWARD_INPUT):
         found = index.find(spot.rank, f"{message.segment}{kind}{message.microbatch}")
         if found is not None:
             return found
     return None
-
-
-def _candidates(kind: Kind) -> Iterator[Kind]:
-    if kind in (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD):
-        yield from (Kind.FORWARD, Kind.EVALUATE)
-    else:
-        yield from (kind for kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) if kind in BACKWARDS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -353,7 +347,7 @@ def check_groups(index: Index, steps: Steps) -> None:
             holders = sorted(steps[instruction.segment])
             replicas = tuple(rank for rank in holders if rank % tp == spot.rank % tp)
             shards = tuple(rank for rank in holders if rank // tp == spot.rank // tp)
-            if instruction.group not in (replicas, shards) and not in_levels(index, spot, replicas):
+            if instruction.group not in (replicas, shards) and not is_hierarchical(index, spot, replicas):
                 held = f"segment {instruction.segment} is on {tuple(holders)}"
                 if tp > 1:
                     held += f", in the same shard on {replicas}, in the same row on {shards}"
@@ -390,7 +384,7 @@ def check_updates(index: Index) -> None:
                     raise fault(index.program, 12, what, [update, spot], advice)
 
 
-def check_homes(index: Index) -> None:
+def check_owners(index: Index) -> None:
     """What is reduced to one rank comes back from it, updated; rule 14.
 
     Args:
@@ -403,8 +397,14 @@ def check_homes(index: Index) -> None:
         if instruction.kind is not Kind.REDUCE:
             continue
         back = index.find(spot.rank, instruction.token.replace(Kind.REDUCE, Kind.BROADCAST, 1))
-        if back is None or index.at(back).home != instruction.home or index.at(back).nbytes != instruction.nbytes:
-            what = f"{instruction.id} ends at rank {instruction.home}, and nothing of its size comes back from there"
+        if (
+            back is None
+            or index.at(back).root_rank != instruction.root_rank
+            or index.at(back).nbytes != instruction.nbytes
+        ):
+            what = (
+                f"{instruction.id} ends at rank {instruction.root_rank}, and nothing of its size comes back from there"
+            )
             advice = "Broadcast what the root has updated, under the same label."
             raise fault(index.program, 14, what, [spot] if back is None else [spot, back], advice)
         if not any(index.program.ranks[spot.rank][at].kind is Kind.UPDATE for at in named_by(index, back)):
@@ -453,5 +453,5 @@ def check_program(program: Program) -> None:
     check_marks(index)  # 10
     check_groups(index, steps)  # 11
     check_updates(index)  # 12
-    check_homes(index)  # 14
+    check_owners(index)  # 14
     check_progress(program, [*channels, *groups], index.positions)  # 13

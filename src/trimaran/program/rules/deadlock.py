@@ -18,9 +18,9 @@ group on one member meets the n-th on the others.
 """
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.program.rules.positions import Spot, fault
@@ -188,24 +188,16 @@ def check_progress(
             first = offsets[meeting[0].rank] + meeting[0].position
             for spot in meeting:
                 joint[offsets[spot.rank] + spot.position] = first
-    incoming: list[list[Edge]] = [[] for _ in joint]
-    outgoing: list[list[int]] = [[] for _ in joint]
+    incoming: dict[int, dict[int, Edge]] = {}
     for edge in _edges(program, meetings, positions, offsets, nodes):
         source, target, _ = edge
-        incoming[joint[target]].append(edge)
-        outgoing[joint[source]].append(joint[target])
-    waiting = [len(edges) for edges in incoming]
-    ready = deque(node for node in range(len(joint)) if joint[node] == node and not waiting[node])
-    left = sum(joint[node] == node for node in range(len(joint)))
-    while ready:
-        left -= 1
-        for target in outgoing[ready.popleft()]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                ready.append(target)
-    if left:
-        stuck = next(node for node in range(len(joint)) if waiting[node])
-        raise _drawn(program, _cycle(stuck, incoming, waiting, joint), offsets, nodes)
+        incoming.setdefault(joint[target], {}).setdefault(joint[source], edge)
+    try:
+        TopologicalSorter(incoming).prepare()
+    except CycleError as error:
+        steps = itertools.pairwise(reversed(error.args[1]))
+        cycle = [incoming[target][source] for target, source in steps]
+        raise _drawn(program, cycle, offsets, nodes) from None
 
 
 def _offsets(program: Program) -> list[int]:
@@ -272,19 +264,6 @@ def _edges(
                     offsets[spot.rank] + spot.position,
                     "which is before it between the same ranks",
                 )
-
-
-def _cycle(stuck: int, incoming: list[list[Edge]], waiting: list[int], joint: list[int]) -> list[Edge]:
-    """Follow what a stuck node waits for until a node comes back."""
-    path: list[Edge] = []
-    seen: dict[int, int] = {}
-    node = stuck
-    while node not in seen:
-        seen[node] = len(path)
-        edge = next(edge for edge in incoming[node] if waiting[joint[edge[0]]])
-        path.append(edge)
-        node = joint[edge[0]]
-    return path[seen[node] :]
 
 
 def _drawn(program: Program, cycle: list[Edge], offsets: list[int], nodes: Nodes) -> Exception:

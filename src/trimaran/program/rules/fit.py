@@ -149,7 +149,7 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
         batch: global batch size [samples]
 
     Raises:
-        InputError: a degree below 1, a memory budget, homes or a compression that the strategy cannot have, boundaries
+        InputError: a degree below 1, a memory budget, owners or a compression that the strategy cannot have, boundaries
             that the graph does not offer, or a batch that does not divide
     """
     for name in ("dp", "pp", "tp", "chunks", "microbatches", "bucket_bytes", "nodes"):
@@ -197,7 +197,7 @@ def _check_whole(strategy: Strategy) -> None:
     if strategy.sync == "p2p" and (split or strategy.zero):
         raise InputError(
             f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
-            'have several homes. Take sync "all-reduce"',
+            'have several owners. Take sync "all-reduce"',
             code="strategy.sync-with-stages",
             sync=strategy.sync,
             pp=strategy.pp,

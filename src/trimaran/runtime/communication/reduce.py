@@ -166,7 +166,7 @@ class Reductions:
             return
         start = self._recorder.stamp()
         if instruction.kind is Kind.REDUCE:
-            work = self._channels.reduce(flat, instruction.group, instruction.home)
+            work = self._channels.reduce(flat, instruction.group, instruction.root_rank)
         else:
             work = self._channels.all_reduce(flat, instruction.group)
         self._launch(instruction, [work], [flat], start=start, stood_still=False)
@@ -181,9 +181,9 @@ class Reductions:
         start = self._recorder.stamp()
         packed = pack(tensors)
         flats = [flat for flat, _ in packed]
-        works = [self._channels.broadcast(flat, instruction.group, instruction.home) for flat in flats]
+        works = [self._channels.broadcast(flat, instruction.group, instruction.root_rank) for flat in flats]
         pending = self._launch(instruction, works, flats, start=start)
-        if instruction.home != self._world.rank:
+        if instruction.root_rank != self._world.rank:
             pending.finish = partial(unpack, packed)
 
     def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:

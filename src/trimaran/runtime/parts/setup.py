@@ -384,7 +384,7 @@ def homed_model(
     filled = replica_buckets(
         graph, [one for one in model.parameters() if one.requires_grad], model, strategy.bucket_bytes
     )
-    homes = {instruction.label: instruction.home == instruction.rank for instruction in reduces}
+    homes = {instruction.label: instruction.root_rank == instruction.rank for instruction in reduces}
     if not homes.keys() == set(labels) or (filled and not labels):
         raise InputError(
             f"the program reduces {len(homes)} buckets to their homes, and the strategy {strategy.name} makes "

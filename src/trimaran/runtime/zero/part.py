@@ -205,7 +205,9 @@ def share_update(
     ops = segment_ops(graph, strategy)[segment]
     named = parameters_by_name(graph, stage.module)
     handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
-    homes = {item.label: item.home for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"}
+    homes = {
+        item.label: item.root_rank for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"
+    }
     if homes.keys() != {item.label for item in handed}:
         raise InputError(
             f"the program hands out {', '.join(homes) or 'nothing'} after the update, and the strategy "

@@ -172,7 +172,7 @@ def test_a_target_is_kept() -> None:
             {"match": r"\b100\b.*\b64\b.*\b6400\b.*\b9999\b", "line": 2},
         ),
         ("global_batch,epochs,samples\n64,4,\n128,,9000\n", "curve-table.unit-missing", {"match": r"\b2\b", "line": 3}),
-        ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "curve-table.means-beside-runs", {}),
+        ("global_batch,epochs,runs\n64,4,10\n64,5,10\n", "curve-table.means-and-runs", {}),
         (
             "global_batch,epochs,steps\n64,20,460\n512,20,100\n",
             "curve-table.epochs-contradict",

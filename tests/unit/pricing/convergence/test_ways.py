@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.pricing.convergence.single_run import Way, foretell_b_crit, foretell_epochs
+from trimaran.pricing.convergence.single_run import Way, predict_b_crit, predict_epochs
 
 BATCHES = (16, 32, 64, 128, 256, 512)
 
@@ -50,21 +50,21 @@ def test_what_does_not_arrive_within_the_limit_is_none() -> None:
 
 @given(st.sampled_from(BATCHES), st.floats(0.5, 50.0), st.floats(0.0, 1e4))
 def test_a_run_foretells_itself(batch: int, epochs: float, noise_scale: float) -> None:
-    assert foretell_epochs(by_root(batch), epochs, noise_scale, by_root(batch), most=1e6) == pytest.approx(
+    assert predict_epochs(by_root(batch), epochs, noise_scale, by_root(batch), most=1e6) == pytest.approx(
         epochs, rel=1e-6
     )
 
 
 def test_far_below_the_noise_epochs_are_flat_and_far_above_they_rise_by_the_root() -> None:
     run = by_root(64)
-    assert foretell_epochs(run, 1.0, math.inf, by_root(16), most=1e6) == pytest.approx(1.0, rel=1e-3)
-    assert foretell_epochs(run, 1.0, 0.0, by_root(256), most=1e6) == pytest.approx(2.0, rel=1e-3)
+    assert predict_epochs(run, 1.0, math.inf, by_root(16), most=1e6) == pytest.approx(1.0, rel=1e-3)
+    assert predict_epochs(run, 1.0, 0.0, by_root(256), most=1e6) == pytest.approx(2.0, rel=1e-3)
 
 
 @given(st.floats(1.0, 1e4), st.floats(1.1, 4.0), st.sampled_from(BATCHES))
 def test_more_noise_is_a_larger_critical_batch(noise_scale: float, times: float, batch: int) -> None:
     ways = {size: by_root(size) for size in BATCHES}
-    less, more = (foretell_b_crit(ways, batch, 5.0, scale, most=1e6) for scale in (noise_scale, times * noise_scale))
+    less, more = (predict_b_crit(ways, batch, 5.0, scale, most=1e6) for scale in (noise_scale, times * noise_scale))
     assert less is not None
     assert more is not None
     assert less < more
@@ -73,12 +73,12 @@ def test_more_noise_is_a_larger_critical_batch(noise_scale: float, times: float,
 def test_every_run_of_the_same_noise_foretells_the_same_curve() -> None:
     """What one batch foretells of another, the other foretells of it."""
     ways = {size: by_root(size) for size in BATCHES}
-    there = foretell_epochs(ways[32], 5.0, 80.0, ways[512], most=1e6)
+    there = predict_epochs(ways[32], 5.0, 80.0, ways[512], most=1e6)
     assert there is not None
-    one, other = (foretell_b_crit(ways, batch, need, 80.0, most=1e6) for batch, need in ((32, 5.0), (512, there)))
+    one, other = (predict_b_crit(ways, batch, need, 80.0, most=1e6) for batch, need in ((32, 5.0), (512, there)))
     assert one == pytest.approx(other, rel=1e-6)
 
 
 def test_a_run_that_did_not_move_foretells_nothing() -> None:
     ways = {size: Way(size, samples=100, rates=itertools.repeat(0.0)) for size in BATCHES}
-    assert foretell_b_crit(ways, 16, 2.0, 50.0, most=100.0) is None
+    assert predict_b_crit(ways, 16, 2.0, 50.0, most=100.0) is None

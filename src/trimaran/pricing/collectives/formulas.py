@@ -1,4 +1,4 @@
-"""Closed forms of the algorithms that libraries of collectives use, on links that are all alike.
+"""Formulas of the algorithms that collective libraries use, where all links are alike.
 
 `n` ranks, `S` bytes, latency `a` and rate `B` of a link in one direction (Hockney). `nbytes` is the whole buffer: of an
 all-gather the gathered one, of a reduce-scatter the one before it is scattered, of an all-to-all everything that a rank
@@ -11,7 +11,7 @@ falls short; `prior` has those.
     double tree    2 log2(n) hops; each rank is inner in one tree and a leaf in the other
     hierarchical   reduce-scatter inside, all-reduce between, all-gather inside
 
-Closed forms of messages and collectives, in latency and bandwidth (Hockney's alpha and beta).
+Times of messages and collectives from latency and bandwidth (Hockney's alpha and beta).
 
 They price links that are known but not measured here, and carry a measured curve to a group size at which nobody
 measured. What they leave out: the arithmetic of a reduction, and contention, which is the simulator's business.
@@ -92,7 +92,7 @@ def chain_time(nbytes: float, *, ranks: int, chunks: int, link: Link) -> float:
     Args:
         nbytes: of the buffer [bytes]
         ranks: in the chain
-        chunks: that the buffer is cut into
+        chunks: that the buffer is split into
         link: between neighbours
 
     Returns:
@@ -100,7 +100,7 @@ def chain_time(nbytes: float, *, ranks: int, chunks: int, link: Link) -> float:
 
     Example:
         >>> link = Link(bytes_per_s=1e9, latency_s=0.0, source="example")
-        >>> chain_time(1_000_000_000, ranks=3, chunks=10, link=link)  # 11 turns of 0.1 s
+        >>> chain_time(1_000_000_000, ranks=3, chunks=10, link=link)  # 11 hops of 0.1 s
         1.1
     """
     if ranks < 2:
@@ -146,7 +146,7 @@ def double_tree_time(nbytes: float, *, ranks: int, link: Link) -> float:
 def hierarchical_times(nbytes: float, *, per_node: int, nodes: int, inside: Link, between: Link) -> tuple[float, ...]:
     """Times of the three parts of a two-level all-reduce: reduce-scatter, all-reduce between nodes, all-gather.
 
-    Each rank exchanges its own `1/per_node` of the buffer with its counterparts, over a card of its own. One after the
+    Each rank exchanges its own `1/per_node` of the buffer with its counterparts, over its network card. One after the
     other they take their sum; perfectly pipelined, the longest of them. What is measured lies between.
 
     Args:

@@ -4,7 +4,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.pricing.collectives.closed_forms import (
+from trimaran.pricing.collectives.formulas import (
     bus_factor,
     chain_time,
     double_tree_time,
@@ -16,7 +16,7 @@ from trimaran.pricing.collectives.closed_forms import (
 from trimaran.pricing.collectives.parameter_servers import (
     byteps_time,
     colocated_server_time,
-    home_loads,
+    owner_loads,
     server_time,
     star_time,
 )
@@ -101,7 +101,7 @@ def test_one_huge_tensor_is_what_a_star_is_bad_at() -> None:
 def test_many_small_tensors_cost_a_star_its_calls() -> None:
     """100 tensors of 1 kB on 4 devices: 25 at each home, 2 * 3 copies of each, 10 us + 1 us a copy: 1.65 ms."""
     assert star_time([1e3] * 100, devices=4, bytes_per_s=1e9, call_s=1e-5) == pytest.approx(0.00165)
-    assert [count for _, count in home_loads([1.0] * 100, 4)] == [25, 25, 25, 25]
+    assert [count for _, count in owner_loads([1.0] * 100, 4)] == [25, 25, 25, 25]
 
 
 def test_what_makes_no_sense_is_refused() -> None:

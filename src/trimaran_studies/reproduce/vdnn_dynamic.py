@@ -5,49 +5,44 @@
     3. conv(p)     the X of convolutions
     4. all(p)      every X
     5. conv(greedy), all(greedy): from the fastest on, each convolution that does not fit gets the memory-optimal one
-    6. all(m)      what step 1 has shown to fit
+    6. all(m)      step 1 has shown that it fits
 
-The first that fits is taken. It is the paper's profiling, in which each trial is a run of a step; here each is a
-simulation. Of the algorithms between the two, which the paper walks through layer by layer, there is none here.
+The first that fits is taken. The paper profiles: each trial runs a step. Here each trial is a simulation. The paper
+also tries the algorithms between the two, layer by layer; here there are none.
 
-Source:
-    Rhu et al., MICRO 2016, section III-C.
-
-The algorithm of a convolution as the vDNN paper chooses it: memory-optimal (m) or performance-optimal (p).
+A convolution has two algorithms, memory-optimal (m) and performance-optimal (p):
 
     (m)  implicit matrix product: no workspace
     (p)  the fastest: FFT where it applies, with a workspace that holds spectra; elsewhere the matrix product
 
-FFT applies to convolutions of stride 1 where its products take fewer FLOP than the direct ones; with fewer than 16
-channels in, the transforms cost more than they save (assumed). Tiles are 32 × 32; the spectrum of a real tile is
-32 × 17 complex numbers of 8 bytes, and a product of two of these takes 8 FLOP. If the padded map fits into one tile,
-the workspace holds the spectra of what goes in, of what comes out and of the weights. Larger maps are cut into tiles
-that overlap by the window, and it holds those of what goes in and of the weights; what comes out is transformed back
-tile by tile.
+FFT applies to convolutions of stride 1 where its products take fewer FLOP than the direct ones. With fewer than 16
+input channels the transforms cost more than they save (assumed). Tiles are 32 × 32; the spectrum of a real tile is 32 ×
+17 complex numbers of 8 bytes, and a product of two spectra takes 8 FLOP. If the padded map fits into one tile, the
+workspace holds the spectra of inputs, outputs and weights. Larger maps are split into tiles that overlap by the window:
+the workspace holds the spectra of inputs and weights, and outputs are transformed back tile by tile.
 
 How well that is known:
 
 - one tile: Oyama et al., "µ-cuDNN", 2018, give 213 MiB (recalled) for conv2 of the two-part AlexNet at a batch of 256
   (48 → 128 maps of 27 × 27, 5 × 5); this model gives 212.5;
-- many tiles: assumed. With the spectra of what comes out VGG-16(256) would need 32 GB instead of the published 28; the
+- many tiles: assumed. With the spectra of the outputs VGG-16(256) would need 32 GB instead of the published 28; the
   model was settled on that figure, so VGG-16(256)'s total judges nothing else;
 - speed: 1.25 times as long with (m) is assumed for every convolution where FFT applies, in both directions. Of the same
   order: before and after a better use of workspaces, chainer/chainer#1122 measures 1.23 (VGG-A), 1.28 (GoogLeNet),
   1.12 (AlexNet) and 1.02 (OverFeat) of whole steps, on a Titan X with cuDNN 4. The real choice depends on the layer.
+
+Source:
+    Rhu et al., MICRO 2016, section III-C.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 from types import MappingProxyType
 
-from trimaran.base.errors import InfeasibleError
-from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import StepTrace, TraceOp, View
-from trimaran.memory.vdnn import Layer, LayerKind, Offload, vdnn_plan
-from trimaran.program.memory import MemoryPlan
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.memory.vdnn import Layer, LayerKind, Offload, cannot_train
 
 SLOWER = 1.25
 """Time of (m) over time of (p), where FFT applies."""
@@ -182,7 +177,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the dynamic policy settles on.
+    """Result of the dynamic policy.
 
     Attributes:
         offload: whose X goes to the host
@@ -196,28 +191,6 @@ class Choice:
 
 
 Evaluate = Callable[[Offload, Mapping[int, Algorithm]], Usage]
-
-
-def vdnn_dyn(trace: StepTrace, *, budget_bytes: int) -> MemoryPlan:
-    """The dynamic policy on a traced step.
-
-    A trace counts no workspaces, so that only what is offloaded remains to be chosen: the first of none, conv and all
-    that fits.
-
-    Args:
-        trace: of the step
-        budget_bytes: peak of live bytes that there is room for [bytes]
-
-    Raises:
-        InfeasibleError: not even offloading every X fits
-    """
-    plans = {offload: vdnn_plan(trace, offload) for offload in Offload}
-
-    def evaluate(offload: Offload, _: Mapping[int, Algorithm]) -> Usage:
-        return Usage(peak_bytes=live_bytes(trace, plans[offload]).peak, by_convolution={})
-
-    choice = choose_dynamically(evaluate, (), budget_bytes=budget_bytes)
-    return replace(plans[choice.offload], policy="vdnn_dyn", budget_bytes=budget_bytes)
 
 
 def choose_dynamically(evaluate: Evaluate, convolutions: tuple[int, ...], *, budget_bytes: int) -> Choice:
@@ -239,13 +212,7 @@ def choose_dynamically(evaluate: Evaluate, convolutions: tuple[int, ...], *, bud
     tried = ["all(m)"]
     least = evaluate(Offload.ALL, frugal).peak_bytes
     if least > budget_bytes:
-        raise InfeasibleError(
-            f"vDNN cannot train this network: its first trial, all(m), needs {format_bytes(least)} and has "
-            f"{format_bytes(budget_bytes)}. Take a smaller batch or a larger device.",
-            code="memory-plan.vdnn-cannot-train",
-            peak_bytes=least,
-            budget_bytes=budget_bytes,
-        )
+        raise cannot_train(least, budget_bytes)
     for name, offload in (("none(p)", Offload.NONE), ("conv(p)", Offload.CONV), ("all(p)", Offload.ALL)):
         tried.append(name)
         if evaluate(offload, fastest).peak_bytes <= budget_bytes:

@@ -1,4 +1,4 @@
-"""The floor of a step, and what splitting the batch there would bring."""
+"""The minimum memory of a step."""
 
 import pytest
 from tests.raising import raises
@@ -7,8 +7,7 @@ from tests.unit.memory.traces import TraceMaker, chain
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Phase
-from trimaran.memory import floor, plan_memory
-from trimaran.memory.floor import split_floor
+from trimaran.memory import minimum_memory, plan_memory
 from trimaran.pricing.offload_costs import measured_costs
 
 
@@ -17,7 +16,7 @@ def test_the_floor_is_what_the_largest_operation_needs() -> None:
 
     Everything else that is packed may be away then. At the loss: 100, 300 (output) and 300 (gradient).
     """
-    least = floor(chain((100, 200, 300), (1.0, 2.0)))
+    least = minimum_memory(chain((100, 200, 300), (1.0, 2.0)))
     assert (least.nbytes, least.moment, least.operation) == (800, 6, "aten.op.default")
     assert [(one.storage, one.nbytes, one.role) for one in least.holders] == [
         (3, 300, Role.ACTIVATION),
@@ -38,43 +37,11 @@ def test_what_is_held_outside_of_autograd_is_in_the_floor() -> None:
     maker.drop(y)
     maker.unpack(packed)
     maker.op([x], [], 1.0)
-    assert floor(maker.trace()).nbytes == 1050
+    assert minimum_memory(maker.trace()).nbytes == 1050
 
 
 def test_the_floor_of_an_empty_step_is_0() -> None:
-    assert floor(TraceMaker().trace()).nbytes == 0
-
-
-def test_a_split_divides_what_lives_only_in_the_run() -> None:
-    """One operation makes 1000 bytes that the next reads, beside a weight of 10. In 4 parts: 10 + 250 + 1000 / 4."""
-    maker = TraceMaker()
-    weight = maker.make(10, Role.PARAMETER, before=True)
-    wide, wider = maker.make(1000), maker.make(1000)
-    maker.op([weight], [wide], 1.0)
-    maker.op([wide], [wider], 1.0)
-    maker.drop(wide)
-    maker.op([wider], [], 1.0)
-    maker.drop(wider)
-    maker.op([weight], [], 1.0)
-    trace = maker.trace()
-    assert floor(trace).nbytes == 2010
-    found = split_floor(trace, 4)
-    assert (found.nbytes, found.runs, found.operations) == (510, ((0, 3),), 3)
-
-
-def test_batch_norm_cannot_run_in_parts() -> None:
-    maker = TraceMaker()
-    wide = maker.make(1000)
-    maker.op([], [wide], 1.0, name="aten.native_batch_norm.default")
-    maker.op([wide], [], 1.0)
-    maker.drop(wide)
-    trace = maker.trace()
-    assert (split_floor(trace, 4).nbytes, split_floor(trace, 4).runs) == (1000, ())
-
-
-def test_one_part_is_no_split() -> None:
-    with raises("memory-plan.too-few-parts", match=r"\b2\b", parts=1):
-        split_floor(TraceMaker().trace(), 1)
+    assert minimum_memory(TraceMaker().trace()).nbytes == 0
 
 
 def test_below_the_floor_is_refused_with_what_holds_it_and_the_ways_out() -> None:
@@ -93,11 +60,14 @@ def test_below_the_floor_is_refused_with_what_holds_it_and_the_ways_out() -> Non
     costs = measured_costs(trace, to_host_bytes_per_s=1.0, to_device_bytes_per_s=1.0)
     with pytest.raises(InfeasibleError) as refusal:
         plan_memory(trace, costs, budget_bytes=570)
-    assert refusal.value.figures == {"budget_bytes": 570, "floor_bytes": 1060, "moment": 0}
+    assert refusal.value.figures == {"budget_bytes": 570, "minimum_memory_bytes": 1060, "moment": 0}
     text = refusal.value.message
-    assert "below the floor of this step, 1.0 KiB at aten.op.default: activation 2 (1000 B), parameter 0 (40 B)" in text
+    assert (
+        "below the minimum memory of this step, 1.0 KiB at aten.op.default: activation 2 (1000 B), parameter 0 (40 B)"
+        in text
+    )
     assert "a micro-batch of at most 51% of this one" in text
-    assert "2 operations there in 2 parts of the batch (560 B)" in text
+    assert "parts of the batch" in text
     assert "the optimizer's state on the host (about 1.0 KiB)" in text
-    with raises("memory-plan.below-floor", InfeasibleError, match=r"\b60\b"):
+    with raises("memory-plan.below-minimum", InfeasibleError, match=r"\b60\b"):
         plan_memory(trace, costs, budget_bytes=50)
