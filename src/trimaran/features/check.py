@@ -3,7 +3,7 @@
 The same evidence and the same verdicts as those by which a plan is made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.base.job import Job
@@ -215,79 +215,77 @@ def _loss(job: Job, of: Behaviour) -> Seen:
     return Seen(what="loss", found=text, unusual=of.reduction != "mean")
 
 
+def _row(what: str, usual: str, *facts: tuple[object, str]) -> Seen:
+    """What was seen of one thing: the facts that hold, of which none is usual."""
+    found = [text for holds, text in facts if holds]
+    return Seen(what=what, found="; ".join(found) or usual, unusual=bool(found))
+
+
 def _batches(of: Behaviour) -> Seen:
-    found = []
-    if of.sizes:
-        found.append(f"sizes differ from batch to batch: {_some(of.sizes)}")
-    if not of.sliceable:
-        found.append(
-            "cannot be sliced, as they hold more than tensors"
-            if of.others
-            else "cannot be sliced: tensors' first dims do not all count the samples"
-        )
-    if of.others:
-        found.append(f"hold {_some(of.others)}")
-    return Seen(what="batches", found="; ".join(found) or "tensors of one size", unusual=bool(found))
+    why = "as they hold more than tensors" if of.others else "as tensors' first dims do not all count the samples"
+    return _row(
+        "batches",
+        "tensors of one size",
+        (of.sizes, f"sizes differ from batch to batch: {_some(of.sizes)}"),
+        (not of.sliceable, f"cannot be sliced, {why}"),
+        (of.others, f"hold {_some(of.others)}"),
+    )
 
 
 def _samples(job: Job, of: Behaviour) -> Seen:
-    found = []
-    if of.stream:
-        found.append("a stream: each process reads it")
-    if job.sampler is not None:
-        found.append("in the order of Job.sampler")
-    if of.data_draws:
-        found.append("the data set draws: a sample differs when it is read again")
-    if of.collate_draws:
-        found.append("Job.collate draws: a batch differs when it is collated again")
-    return Seen(what="samples", found="; ".join(found) or "fixed, in random order", unusual=bool(found))
+    return _row(
+        "samples",
+        "fixed, in random order",
+        (of.stream, "a stream: each process reads it"),
+        (job.sampler is not None, "in the order of Job.sampler"),
+        (of.data_draws, "the data set draws: a sample differs when it is read again"),
+        (of.collate_draws, "Job.collate draws: a batch differs when it is collated again"),
+    )
 
 
 def _gradients(of: Behaviour) -> Seen:
-    found = []
-    if of.unused:
-        found.append(f"never: {_some(of.unused)}")
-    if of.varying:
-        found.append(f"in some batches only: {_some(of.varying)}")
     if of.not_looked:
         return Seen(what="gradients", found="not known")
-    return Seen(what="gradients", found="; ".join(found) or "of every parameter", unusual=bool(found))
+    return _row(
+        "gradients",
+        "of every parameter",
+        (of.unused, f"never: {_some(of.unused)}"),
+        (of.varying, f"in some batches only: {_some(of.varying)}"),
+    )
 
 
 def _draws(of: Behaviour) -> Seen:
-    found = []
-    if of.draws:
-        found.append("the forward or the loss draws with torch, in addition to dropout")
-    if of.host_draws:
-        found.append("the forward or the loss draws from Python's or NumPy's generator")
-    return Seen(what="random draws", found="; ".join(found) or "none but dropout", unusual=bool(found))
+    return _row(
+        "random draws",
+        "none but dropout",
+        (of.draws, "the forward or the loss draws with torch, in addition to dropout"),
+        (of.host_draws, "the forward or the loss draws from Python's or NumPy's generator"),
+    )
 
 
 def _branches(of: Behaviour) -> Seen:
-    found = []
-    if "seed" in of.path:
-        found.append("other operations under another seed")
-    if "data" in of.path:
-        found.append("other operations with other data")
-    return Seen(what="branches", found="; ".join(found) or "none seen", unusual=bool(found))
+    return _row(
+        "branches",
+        "none seen",
+        ("seed" in of.path, "other operations under another seed"),
+        ("data" in of.path, "other operations with other data"),
+    )
 
 
 def _buffers(of: Behaviour) -> Seen:
-    found = []
-    if of.batch_norms:
-        found.append(f"batch norm: {_some(of.batch_norms)}")
     changed = (*of.buffers, *of.written)
-    if changed:
-        found.append(f"changed by each forward: {_some(changed)}")
-    return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(changed))
+    seen = _row(
+        "buffers",
+        "none that change",
+        (of.batch_norms, f"batch norm: {_some(of.batch_norms)}"),
+        (changed, f"changed by each forward: {_some(changed)}"),
+    )
+    return replace(seen, unusual=bool(changed))
 
 
 def _parameters(of: Behaviour) -> Seen:
-    found = []
-    if of.tied:
-        found.append(f"tied: {_some(of.tied)}")
-    found += [f"{dtype}: {name}" for dtype, name in of.dtypes]
-    return Seen(what="parameters", found="; ".join(found) or "of one dtype, none tied", unusual=bool(found))
+    dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in of.dtypes]
+    return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {_some(of.tied)}"), *dtypes)
 
 
 def _optimizer(of: Behaviour) -> Seen:

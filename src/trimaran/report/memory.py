@@ -34,6 +34,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.graph.trace.types import StepTrace, TraceStorage
+from trimaran.program.memory import MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -145,6 +147,28 @@ class StorageLine:
     role: str
     decision: str
     reason: str
+
+
+def storage_lines(trace: StepTrace, plan: MemoryPlan) -> tuple[StorageLine, ...]:
+    """What becomes of each storage that a plan may move, largest first."""
+    ordered = sorted(trace.movable, key=lambda storage: (-storage.nbytes, storage.number))
+    return tuple(
+        StorageLine(
+            number=storage.number,
+            module=storage.module,
+            nbytes=storage.nbytes,
+            role=str(storage.role),
+            decision=str(plan.of(storage.number)),
+            reason=_reason(plan, storage),
+        )
+        for storage in ordered
+    )
+
+
+def _reason(plan: MemoryPlan, storage: TraceStorage) -> str:
+    """Why, without the size, which is in another column."""
+    given = plan.reasons.get(storage.number, "" if storage.number in plan.decisions else "it fits")
+    return given.removeprefix(f"{format_bytes(storage.nbytes)}: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

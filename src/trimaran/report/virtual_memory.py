@@ -4,6 +4,7 @@ import textwrap
 from dataclasses import dataclass
 
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.report.memory import StorageLine
 
 _PHASES = {
     "record": "the next is recorded",
@@ -11,23 +12,6 @@ _PHASES = {
     "run": "the next runs as planned",
     "keep": "all fits",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageDecision:
-    """What becomes of one storage.
-
-    Attributes:
-        module: path of the module that makes it; "" where unknown
-        nbytes: its size [bytes]
-        decision: "offload" or "recompute"
-        reason: why, in a few words
-    """
-
-    module: str
-    nbytes: int
-    decision: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +66,7 @@ class MemoryReport:
     stall_s: float | None = 0.0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
-    decisions: tuple[StorageDecision, ...] = ()
+    decisions: tuple[StorageLine, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -150,7 +134,7 @@ def _decisions(report: MemoryReport, most: int = 8) -> list[str]:
     for one in report.decisions[:most]:
         size = format_bytes(one.nbytes)
         module = one.module if len(one.module) <= 16 else "…" + one.module[-15:]
-        line = f"  {one.decision:<9} {size:>9}  {module:<16} {one.reason.removeprefix(f'{size}: ')}"
+        line = f"  {one.decision:<9} {size:>9}  {module:<16} {one.reason}"
         lines.append(line if len(line) <= 80 else line[:79] + "…")
     rest = report.decisions[most:]
     if rest:

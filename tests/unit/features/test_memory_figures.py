@@ -9,7 +9,7 @@ from trimaran.features.memory_fit.figures import (
     place,
     policy_figures,
     simulated,
-    storage_lines,
+
     usage,
     weight_bytes,
 )

@@ -31,7 +31,6 @@ from trimaran.features.memory_fit.figures import (
     ours,
     papers_policies,
     place,
-    storage_lines,
     usage,
     weight_bytes,
 )
@@ -47,7 +46,7 @@ from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.requests import parse_budget
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
-from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures
+from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures, storage_lines
 from trimaran.report.trace import PlannedStep
 from trimaran.simulator.storage_lifetimes import LiveBytes
 

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.memory.search import MemoryOutcome
@@ -15,7 +14,7 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.planning.meta_trace import PricedStep
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan
-from trimaran.report.memory import Holder, LiveCurve, PolicyFigures, StorageLine, Usage
+from trimaran.report.memory import Holder, LiveCurve, PolicyFigures, Usage
 from trimaran.simulator.memory import MemoryRun, simulate_memory
 from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
 
@@ -116,28 +115,6 @@ def policy_figures(
         stall_s=float(run.stall_s),
         note=found.note,
     )
-
-
-def storage_lines(trace: StepTrace, plan: MemoryPlan) -> tuple[StorageLine, ...]:
-    """What becomes of each storage that a plan may move, largest first."""
-    ordered = sorted(trace.movable, key=lambda storage: (-storage.nbytes, storage.number))
-    return tuple(
-        StorageLine(
-            number=storage.number,
-            module=storage.module,
-            nbytes=storage.nbytes,
-            role=str(storage.role),
-            decision=str(plan.of(storage.number)),
-            reason=_reason(plan, storage),
-        )
-        for storage in ordered
-    )
-
-
-def _reason(plan: MemoryPlan, storage: TraceStorage) -> str:
-    """Why, without the size, which is in another column."""
-    given = plan.reasons.get(storage.number, "" if storage.number in plan.decisions else "it fits")
-    return given.removeprefix(f"{format_bytes(storage.nbytes)}: ")
 
 
 def holders(trace: StepTrace, numbers: Sequence[int]) -> tuple[Holder, ...]:

@@ -17,11 +17,12 @@ batch lower it: `with splitting(model, [split]), virtual_memory(budget=...)`, wi
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.features.virtual_memory.loop import Virtualizer
-from trimaran.features.virtual_memory.options import Options, make_options
+from trimaran.features.virtual_memory.options import OnViolation, OptimizerState, Options, parse_size
+from trimaran.planning.requests import parse_budget
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -34,10 +35,10 @@ def virtual_memory(
     host: str | int | None = None,
     smallest: str | int = "256KiB",
     limit_s: float = 30.0,
-    on_violation: str = "replan",
+    on_violation: OnViolation = "replan",
     enforce: bool = False,
     account: bool = False,
-    optimizer_state: str = "auto",
+    optimizer_state: OptimizerState = "auto",
     recompute: bool = True,
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
@@ -79,19 +80,36 @@ def virtual_memory(
         >>> memory.report().fits
         True
     """
-    return VirtualMemory(
-        make_options(
-            budget=budget,
-            host=host,
-            smallest=smallest,
-            limit_s=limit_s,
+    if on_violation not in get_args(OnViolation):
+        raise InputError(
+            f'on_violation: expected "replan" or "note", got {on_violation!r}',
+            code="virtual-memory.bad-on-violation",
             on_violation=on_violation,
-            enforce=enforce,
-            account=account,
-            optimizer_state=optimizer_state,
-            recompute=recompute,
         )
+    if optimizer_state not in get_args(OptimizerState):
+        raise InputError(
+            f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
+            code="virtual-memory.bad-optimizer-state",
+            optimizer_state=optimizer_state,
+        )
+    if not limit_s > 0:
+        raise InputError(
+            f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
+            code="virtual-memory.bad-limit",
+            limit_s=limit_s,
+        )
+    options = Options(
+        budget=parse_budget(budget),
+        host_bytes=None if host is None else parse_size(host, "host"),
+        smallest_bytes=parse_size(smallest, "smallest"),
+        limit_s=limit_s,
+        on_violation=on_violation,
+        enforce=enforce,
+        account=account,
+        optimizer_state=optimizer_state,
+        recompute=recompute,
     )
+    return VirtualMemory(options)
 
 
 class VirtualMemory:

@@ -37,7 +37,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -69,7 +69,8 @@ from trimaran.graph.trace.tape import Watch
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.program.memory import Decision
-from trimaran.report.virtual_memory import MemoryReport, StorageDecision
+from trimaran.report.memory import StorageLine, storage_lines
+from trimaran.report.virtual_memory import MemoryReport
 
 _CALL = nn.Module._wrapped_call_impl.__code__
 
@@ -368,26 +369,16 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         stall_s=None if len(stalls_s) < len(passes) else sum(stalls_s),
         to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
         to_device_bytes=sum(pass_.to_device_bytes for pass_ in passes),
-        decisions=tuple(_decisions(largest)),
+        decisions=_decisions(largest),
         notes=tuple(tally.notes),
     )
 
 
-def _decisions(planned: Planned | None) -> Iterable[StorageDecision]:
+def _decisions(planned: Planned | None) -> tuple[StorageLine, ...]:
     if planned is None or planned.runner.outcome is None:
-        return []
-    plan, storages = planned.runner.outcome.plan, planned.trace.storages
-    moved = (
-        StorageDecision(
-            module=storages[number].module,
-            nbytes=storages[number].nbytes,
-            decision=str(decision),
-            reason=plan.reasons.get(number, ""),
-        )
-        for number, decision in plan.decisions.items()
-        if decision is not Decision.KEEP
-    )
-    return sorted(moved, key=lambda one: -one.nbytes)
+        return ()
+    lines = storage_lines(planned.trace, planned.runner.outcome.plan)
+    return tuple(line for line in lines if line.decision != Decision.KEEP)
 
 
 class Virtualizer:

@@ -1,16 +1,14 @@
-"""What a user may choose, checked once."""
+"""What a user may choose."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes
-from trimaran.planning.requests import Budget, parse_budget
+from trimaran.planning.requests import Budget
 
 OnViolation = Literal["replan", "note"]
 OptimizerState = Literal["device", "host", "auto"]
-
-_PLACES: dict[str, OptimizerState] = {"device": "device", "host": "host", "auto": "auto"}
 
 MOST_PLANS = 8
 MOST_TIGHTENED = 4
@@ -46,55 +44,16 @@ class Options:
     recompute: bool = True
 
 
-def make_options(
-    *,
-    budget: str | int,
-    host: str | int | None,
-    smallest: str | int,
-    limit_s: float,
-    on_violation: str,
-    enforce: bool,
-    account: bool,
-    optimizer_state: str,
-    recompute: bool,
-) -> Options:
-    """Check what a user chose.
+def parse_size(size: str | int, name: str) -> int:
+    """A size as a user writes it [bytes].
+
+    Args:
+        size: such as "1MiB", or a number of bytes
+        name: of the option
 
     Raises:
-        InputError: a value that is none of those that are described
+        InputError: it is none
     """
-    if on_violation not in ("replan", "note"):
-        raise InputError(
-            f'on_violation: expected "replan" or "note", got {on_violation!r}',
-            code="virtual-memory.bad-on-violation",
-            on_violation=on_violation,
-        )
-    if optimizer_state not in _PLACES:
-        raise InputError(
-            f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
-            code="virtual-memory.bad-optimizer-state",
-            optimizer_state=optimizer_state,
-        )
-    if not limit_s > 0:
-        raise InputError(
-            f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
-            code="virtual-memory.bad-limit",
-            limit_s=limit_s,
-        )
-    return Options(
-        budget=parse_budget(budget),
-        host_bytes=None if host is None else _size(host, "host"),
-        smallest_bytes=_size(smallest, "smallest"),
-        limit_s=limit_s,
-        on_violation="replan" if on_violation == "replan" else "note",
-        enforce=enforce,
-        account=account,
-        optimizer_state=_PLACES[optimizer_state],
-        recompute=recompute,
-    )
-
-
-def _size(size: str | int, name: str) -> int:
     nbytes = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
         raise InputError(

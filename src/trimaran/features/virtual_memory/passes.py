@@ -15,9 +15,17 @@ plan; there are two for a key. The next use is the one that came the last time a
 import dataclasses
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from trimaran.features.virtual_memory.recording import WITHOUT_MODULE, Pack, Recorded, Signature, Unpack
+from trimaran.features.virtual_memory.recording import (
+    WITHOUT_MODULE,
+    Pack,
+    Recorded,
+    Signature,
+    Unpack,
+    keep_pack,
+    keep_unpack,
+)
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.types import StepTrace, Tick
 from trimaran.memory.search import MemoryOutcome
@@ -69,28 +77,27 @@ class PassStats:
     infeasible: str = ""
 
 
-class PassRunner(Protocol):
-    """Runs passes as planned.
+class Runner:
+    """Runs passes as autograd does; under a plan, `PlannedRunner`.
 
     Attributes:
         phase: what the next pass is for: "keep", "verify" or "run"
         outcome: the plan; None: nothing moves
     """
 
-    @property
-    def phase(self) -> str: ...  # noqa: D102
-
-    @property
-    def outcome(self) -> MemoryOutcome | None: ...  # noqa: D102
+    phase: str = "keep"
+    outcome: MemoryOutcome | None = None
 
     def begin(self) -> tuple[Pack, Unpack]:
         """A pass begins; how to pack and to unpack in it."""
+        return keep_pack, keep_unpack
 
     def confirm(self) -> None:
         """See that recomputed storages had the right bytes."""
 
     def end(self) -> PassStats:
-        """It has ended."""
+        """The pass has ended."""
+        return PassStats()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +111,7 @@ class Pass:
     """
 
     key: Key
-    planned: PassRunner | None
+    planned: Runner | None
     seen: set[Signature] = field(default_factory=set)
 
     @property

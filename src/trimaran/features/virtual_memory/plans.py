@@ -19,20 +19,18 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
 from trimaran.features.virtual_memory.device import Device
 from trimaran.features.virtual_memory.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
-from trimaran.features.virtual_memory.passes import Key, PassRunner, PassStats
+from trimaran.features.virtual_memory.passes import Key, PassStats, Runner
 from trimaran.features.virtual_memory.recording import (
     Pack,
     Recorded,
     Signature,
     Unpack,
     is_within,
-    keep_pack,
-    keep_unpack,
 )
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.memory.minimum import minimum_memory
-from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory.search import plan_memory
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
 from trimaran.program.memory import KEEP_ALL
@@ -41,25 +39,7 @@ from trimaran.simulator.storage_lifetimes import live_bytes
 _MOST_STRANGERS = 3
 
 
-class UnplannedRunner:
-    """Runs passes as autograd does."""
-
-    phase = "keep"
-    outcome: MemoryOutcome | None = None
-
-    def begin(self) -> tuple[Pack, Unpack]:
-        """All storages are kept."""
-        return keep_pack, keep_unpack
-
-    def confirm(self) -> None:
-        """Nothing was recomputed."""
-
-    def end(self) -> PassStats:
-        """Nothing was copied."""
-        return PassStats()
-
-
-class PlannedRunner:
+class PlannedRunner(Runner):
     """Runs passes under a plan.
 
     Args:
@@ -90,7 +70,7 @@ class PlannedRunner:
         self._verifies = False
         self.phase = "verify"
         self.infeasible = ""
-        self.outcome: MemoryOutcome | None = None
+        self.outcome = None
         self._plan(must=must)
 
     def begin(self) -> tuple[Pack, Unpack]:
@@ -233,7 +213,7 @@ class Planned:
 
     recorded: Recorded
     keep_peak_bytes: int
-    runner: PassRunner
+    runner: Runner
     left: int = 0
 
     @property
@@ -244,7 +224,7 @@ class Planned:
     @property
     def fits(self) -> bool:
         """Whether it needs no plan."""
-        return isinstance(self.runner, UnplannedRunner)
+        return not isinstance(self.runner, PlannedRunner)
 
     @property
     def minimum_memory_bytes(self) -> int:
@@ -313,7 +293,7 @@ class Plans:
             is_within(signature, known) for one in self._planned.values() if one.fits for known in one.recorded.seen
         )
 
-    def find(self, key: Key) -> PassRunner | None:
+    def find(self, key: Key) -> Runner | None:
         """Who runs a pass; None: it is not known, and must be recorded.
 
         A batch that is no larger than one that fits, fits too. One that is no larger than one with a plan is run with
@@ -364,7 +344,7 @@ class Plans:
         budget_bytes = self.resolve([recorded]) - self.margin_bytes
         self.device = recorded.recording.trace.device
         keep_peak_bytes = _keep_peak_bytes(recorded)
-        runner: UnplannedRunner | PlannedRunner = UnplannedRunner()
+        runner = Runner()
         if keep_peak_bytes > budget_bytes:
             device = self.device_of(recorded.recording)
             left_bytes = budget_bytes - recorded.outside_bytes
