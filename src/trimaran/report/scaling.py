@@ -165,7 +165,7 @@ _SHORT = {
     "feeding": "feed",
     "memory": "memory",
 }
-_COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "update", "rest")
+_COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "optim", "other")
 _LAYERS = 4
 _UNITS = {"ms": 1e-3, "s": 1.0, "h": 3600.0}
 # Of a unit, so that it takes five characters.
@@ -300,7 +300,7 @@ def legend_lines(study: ScalingStudy) -> list[str]:
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     return [
         f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
-        "that is exposed; the optimizer; rest: calls, copies into buffers, waits for the slowest. ±: half of the 90 % "
+        "that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest. ±: half of the 90 % "
         "interval.",
         "memory: of the rank that needs the most, in GiB; !: more than a device has.",
         f"Times are {study.source}; {study.software}.",

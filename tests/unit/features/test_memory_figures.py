@@ -9,11 +9,11 @@ from trimaran.features.memory_fit.figures import (
     place,
     policy_figures,
     simulated,
-
     usage,
     weight_bytes,
 )
 from trimaran.program.memory import KEEP_ALL
+from trimaran.report.memory import storage_lines
 from trimaran.simulator.storage_lifetimes import live_bytes
 
 

@@ -17,7 +17,7 @@ the model that was timed again. The limiter of the script is what the best remed
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds
@@ -39,11 +39,13 @@ LEAST_GAIN = 0.01
 """Smaller predicted gains are not worth a line."""
 
 # Of a step that is nearly all saved, something is left.
-_MOST = 0.999
+MOST_GAIN = 0.99
+
+_Step = TypeVar("_Step")
 
 
 class Gain(TypedDict):
-    """A gain as a share of the step [0..1].
+    """A gain as a share of the step [0..1], as arguments of `Remedy`.
 
     Attributes:
         predicted_gain: what is expected
@@ -54,6 +56,23 @@ class Gain(TypedDict):
     gain_interval: tuple[float, float]
 
 
+def gain_between(
+    share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step], *ends: Callable[[_Step], float]
+) -> Gain:
+    """The share of the step that a remedy saves, with its 90 % interval.
+
+    Args:
+        share: that it saves of a step, or of what else sums up steps
+        mean: of all blocks
+        blocks: of consecutive steps
+        ends: the share at the ends of the interval of something that was measured besides
+    """
+    intervals = [figure_interval(of, mean, blocks) for of in (share, *ends)]
+    found = min(intervals[0][0], MOST_GAIN)
+    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
+    return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), MOST_GAIN))}
+
+
 def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
     """The gain from what is saved of a step, with its interval.
 
@@ -62,13 +81,8 @@ def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[P
         saved: of the parts of a step [s]
         ends: the same with the ends of the interval of something that was measured besides
     """
-    intervals = [
-        figure_interval(lambda parts, of=of: of(parts) / parts.step_s, findings.mean, findings.blocks)  # type: ignore[misc]
-        for of in (saved, *ends)
-    ]
-    middle = min(intervals[0][0], _MOST)
-    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
-    return {"predicted_gain": middle, "gain_interval": (min(low, middle), min(max(high, middle), _MOST))}
+    shares = [lambda parts, of=of: of(parts) / parts.step_s for of in (saved, *ends)]
+    return gain_between(shares[0], findings.mean, findings.blocks, *shares[1:])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -340,7 +354,7 @@ def compiled(findings: Findings) -> Iterator[Remedy]:
     forwards = max(1.0, findings.counts["forwards"])
     saved = again["pointwise"] * again["operator_s"] * forwards
     mean = findings.mean
-    most = min(0.99, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
+    most = min(MOST_GAIN, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
     expected = min(saved / mean.step_s, most)
     yield Remedy(
         id="compile",

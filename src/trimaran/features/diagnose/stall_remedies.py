@@ -34,14 +34,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_bytes, format_count, format_seconds
-from trimaran.features.diagnose.script_remedies import COMPUTE, LEAST_GAIN, LIMIT_GAIN
+from trimaran.features.diagnose.script_remedies import (
+    COMPUTE,
+    LEAST_GAIN,
+    LIMIT_GAIN,
+    MOST_GAIN,
+    Gain,
+    gain_between,
+)
 from trimaran.graph.types import Graph
 from trimaran.measure.findings import sample_costs
-from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.rank import COMPRESSIONS, ExchangeTime, RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way, mean_split
@@ -61,9 +67,6 @@ from trimaran.program.strategy import Feeding, Strategy
 
 
 _Step = TypeVar("_Step")
-
-# Of a step that is nearly all saved, something is left.
-_MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +104,6 @@ class Evidence:
         return next((run for run in self.findings.runs if run.reads), self.findings.runs[0])
 
 
-class Gain(TypedDict):
-    """What a remedy saves, as arguments of `Remedy`."""
-
-    predicted_gain: float
-    gain_interval: tuple[float, float]
-
-
 def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
@@ -116,10 +112,10 @@ def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
         saved: time that it saves of a step [s]
     """
     own = evidence.own
-    return gain_between(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
+    return sure_gain(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
 
 
-def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
+def sure_gain(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
     One block of steps says nothing of how far blocks are apart: a gain may then as well be none, or all, and a loss
@@ -130,11 +126,11 @@ def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[
         mean: of all blocks
         blocks: of consecutive steps
     """
-    found, low, high = figure_interval(share, mean, blocks)
-    found = min(found, _MOST)
-    if found and len(blocks) < 2:
-        low, high = (0.0 if found > 0 else found - _MOST), _MOST
-    return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), _MOST))}
+    found = gain_between(share, mean, blocks)
+    middle = found["predicted_gain"]
+    if middle and len(blocks) < 2:
+        found["gain_interval"] = (0.0 if middle > 0 else middle - MOST_GAIN), MOST_GAIN
+    return found
 
 
 _HOW = "the steps"
@@ -590,7 +586,7 @@ def _even(evidence: Evidence) -> Iterator[Remedy]:
         ),
         assumption="it stays the slower one.",
         setting={"rank": slowest},
-        **gain_between(share, own.ranks, own.rank_blocks),
+        **sure_gain(share, own.ranks, own.rank_blocks),
     )
 
 

@@ -402,46 +402,34 @@ def profile_stalls(
 
 def stalls_rank(
     world: "World",
-    source: JobSource,
+    source: JobSource | Job,
     strategy: Strategy,
     program: Program,
     evaluation: Program,
     steps: int | None,
     gradient_bytes: int,
     use: ParameterUse | None = None,
+    *,
+    samples: bool = True,
 ) -> "RankRun":
     """One rank's part; started by `profile_stalls`.
 
     Args:
         world: this rank's
-        source: where the job comes from
+        source: where the job comes from, or the job
         strategy: what is run
         program: of a step
         evaluation: of the evaluation of a batch
         steps: as for `profile_stalls`
         gradient_bytes: as for `run_ways`
         use: which parameters get a gradient; None: as the executor finds
+        samples: whether to look at samples one by one
     """
-    return run_job(world, source.make(), strategy, program, evaluation, steps, gradient_bytes, use=use)
-
-
-def run_job(
-    world: "World",
-    job: Job,
-    strategy: Strategy,
-    program: Program,
-    evaluation: Program,
-    steps: int | None,
-    gradient_bytes: int,
-    *,
-    samples: bool = True,
-    use: ParameterUse | None = None,
-) -> "RankRun":
-    """The same for a job that is there; see `stalls_rank`."""
     from trimaran.graph.capture.capture import capture
     from trimaran.measure.stalls.rank import run_ways
     from trimaran.runtime.executor import Executor
 
+    job = source.make() if isinstance(source, JobSource) else source
     captured = capture(job) if needs_graph(strategy) else None
     executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
     with planned_memory(strategy):

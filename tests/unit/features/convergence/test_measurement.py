@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
-from trimaran.features.convergence.request import parse_converge_request, parse_duration
+from trimaran.features.convergence.request import ConvergeRequest, parse_duration, parse_target_value
 from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
@@ -277,12 +277,16 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "code"),
     [
-        ("warmup", math.nan, "converge.bad-epochs"),
+        ("warmup_epochs", math.nan, "converge.bad-epochs"),
         ("max_epochs", math.inf, "converge.bad-epochs"),
         ("max_epochs", -1.0, "converge.bad-epochs"),
-        ("target", "ninety", "converge.bad-target"),
     ],
 )
 def test_figures_that_mean_nothing_are_refused(option: str, value: object, code: str) -> None:
     with raises(code, match="--"):
-        parse_converge_request(**{option: value})  # type: ignore[arg-type]
+        ConvergeRequest(**{option: value})  # type: ignore[arg-type]
+
+
+def test_a_target_is_a_number() -> None:
+    with raises("converge.bad-target", match="--"):
+        parse_target_value("ninety")
