@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rule, rejection_line
+from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rejections, print_rule
 from trimaran.measure.costs import name_link
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
@@ -18,12 +18,11 @@ from trimaran.planner.parallel_degrees.explain import PARTS, dissect_division
 from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.remedies import Outcome
 from trimaran.planner.result import Search
-from trimaran.planner.space import Cause, Rejection
 from trimaran.planning.documents import goal_of_plan, option_degrees, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.report.plans import training_line
-from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.remedies import remedies_document, remedies_view, share_saved
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # Rivals that a table shows; the JSON document has them all.
@@ -209,7 +208,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
         table.add_row(
             outcome.change.name,
             "–" if outcome.kept is None else format_seconds(outcome.kept.time_s),
-            _share(outcome.gain),
+            "–" if outcome.gain is None else share_saved(outcome.gain),
             "" if outcome.gain_interval is None else _range(outcome.gain_interval),
             "–" if best is None else best.strategy.name if outcome.switches else "=",
             format_seconds(best.time_s) if best is not None and outcome.switches else "",
@@ -233,11 +232,7 @@ def _print_rivals(out: Console, explained: Explained) -> None:
     for role, one, reason in others:
         if one is None:
             out.print(f"[dim]no {escape(role)}: {escape(reason)}[/]", soft_wrap=True)
-    by_cause: dict[Cause, list[Rejection]] = {}
-    for rejection in explanation.rejected:
-        by_cause.setdefault(rejection.cause, []).append(rejection)
-    for cause, rejections in by_cause.items():
-        out.print(f"[dim]{escape(_rejected(cause, rejections))}[/]")
+    print_rejections(out, explanation.rejected, named=True)
     if isinstance(explained.found, DivisionSearch) and explained.found.rejected:
         counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.rejected.items())
         out.print(f"[dim]rejected: {escape(counts)}[/]")
@@ -262,16 +257,6 @@ def _print_outcomes(out: Console, outcomes: Sequence[Outcome]) -> None:
             out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
 
 
-def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
-    """What was rejected for one cause, in one line."""
-    names = ", ".join(rejection.strategy.name for rejection in rejections)
-    if cause == "bound" and len(rejections) > 1:
-        return f"rejected by the bound of their time, without a simulation: {names}"
-    if cause == "batch":
-        return f"rejected, as the batch does not divide: {names}"
-    return rejection_line(rejections)
-
-
 def _compared(mine_s: float, theirs_s: float) -> tuple[str, str, str]:
     return format_seconds(mine_s), format_seconds(theirs_s), _signed(theirs_s - mine_s)
 
@@ -282,13 +267,6 @@ def _signed(seconds: float) -> str:
     return ("+" if seconds > 0 else "−") + format_seconds(abs(seconds))
 
 
-def _share(share: float | None) -> str:
-    """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
-    if share is None:
-        return "–"
-    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.0f} %"
-
-
 def _is_nothing(outcome: Outcome) -> bool:
     """Whether a change makes no difference that the table would show."""
     return outcome.gain is not None and abs(outcome.gain) < NO_DIFFERENCE and not outcome.switches
@@ -296,7 +274,7 @@ def _is_nothing(outcome: Outcome) -> bool:
 
 def _range(ends: tuple[float, float]) -> str:
     low, high = ends
-    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{_share(low)} to {_share(high)}"
+    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{share_saved(low)} to {share_saved(high)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

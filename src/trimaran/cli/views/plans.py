@@ -143,40 +143,37 @@ def print_candidates(out: Console, found: Search) -> None:
     more = len(ranked) - len(rows)
     if more:
         out.print(f"[dim]and {more} more: --json lists all[/]")
-    by_cause: dict[str, list[Rejection]] = {}
-    for rejection in found.rejected:
-        by_cause.setdefault(rejection.cause, []).append(rejection)
-    for rejections in by_cause.values():
-        out.print(f"[dim]{escape(rejection_line(rejections))}[/]")
+    print_rejections(out, found.rejected)
 
 
 def print_trained(out: Console, trained: Trained) -> None:
     """Print the epochs, predicted against measured, and where everything is."""
-    if trained.verified is not None:
-        out.print(escape(str(trained.verified)), soft_wrap=True)
-        print_notes(out, trained.verified.notes)
-    for epoch in trained.epochs:
+    result, comparison = trained.result, trained.report.comparison
+    if result.verified is not None:
+        out.print(escape(str(result.verified)), soft_wrap=True)
+        print_notes(out, result.verified.notes)
+    for epoch in result.epochs:
         accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
-        out.print(f"epoch {epoch.number:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")
-    if trained.comparison is not None:
+        out.print(f"epoch {epoch.epoch:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")
+    if comparison is not None:
         out.print()
-        out.print(rank_table(trained.comparison))
-        out.print(kind_table(trained.comparison))
+        out.print(rank_table(comparison))
+        out.print(kind_table(comparison))
         out.print(noise_line(trained.report.noise))
-    if trained.memory is not None:
-        out.print(f"\n{escape(str(trained.memory))}")
-    if trained.gradient_noise is not None:
+    if result.memory is not None:
+        out.print(f"\n{escape(str(result.memory))}")
+    if result.gradient_noise is not None:
         out.print()
-        for line in gradient_noise_lines(trained.gradient_noise):
+        for line in gradient_noise_lines(result.gradient_noise):
             out.print(escape(line), soft_wrap=True)
-    print_notes(out, trained.notes)
+    print_notes(out, result.notes)
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
         out.print(f"\n{rate:.0f} samples/s")
     if "accuracy" in trained.report.final:
         out.print(f"accuracy [bold]{trained.report.final['accuracy']:.4f}[/]")
-    if trained.comparison is not None:
+    if comparison is not None:
         out.print(f"trace    {escape(str(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
     out.print(f"model    {escape(str(run.model))}", soft_wrap=True)
     out.print(f"run      {escape(str(run.path))}", soft_wrap=True)
@@ -213,7 +210,28 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     }
 
 
-def rejection_line(rejections: Sequence[Rejection]) -> str:
+def print_rejections(out: Console, rejected: Iterable[Rejection], *, named: bool = False) -> None:
+    """Print what was rejected, a line for each cause.
+
+    Args:
+        out: where to
+        rejected: candidates, each with its cause
+        named: name all that are rejected by the bound or the batch
+    """
+    by_cause: dict[str, list[Rejection]] = {}
+    for rejection in rejected:
+        by_cause.setdefault(rejection.cause, []).append(rejection)
+    for cause, rejections in by_cause.items():
+        line = _rejection_line(rejections)
+        names = ", ".join(rejection.strategy.name for rejection in rejections)
+        if named and cause == "bound" and len(rejections) > 1:
+            line = f"rejected by the bound of their time, without a simulation: {names}"
+        elif named and cause == "batch":
+            line = f"rejected, as the batch does not divide: {names}"
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _rejection_line(rejections: Sequence[Rejection]) -> str:
     """Rejections of one cause, in a line."""
     first = rejections[0]
     if len(rejections) == 1:

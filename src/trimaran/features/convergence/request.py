@@ -100,8 +100,7 @@ def parse_target_value(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        message = f'--target must be a number, such as 0.97, got "{text}"'
-        raise InputError(message, code="converge.bad-target", value=text)
+        raise InputError(
             f'--target must be a number, such as 0.97, got "{text}"', code="converge.bad-target", value=text
         )
     return value

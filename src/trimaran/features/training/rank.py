@@ -21,7 +21,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,14 +174,14 @@ class Epoch:
     """Figures of one epoch.
 
     Attributes:
-        number: from 1
+        epoch: its number, from 1
         loss: mean over its samples
         accuracy: the job's metric after it; None without evaluation
         seconds: of training, evaluation not counted [s]
         samples: trained on
     """
 
-    number: int
+    epoch: int
     loss: float
     accuracy: float | None
     seconds: float
@@ -294,18 +294,8 @@ def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         metrics = session.end_epoch(number)
         epoch = Epoch(
-            number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
+            epoch=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
         )
         epochs.append(epoch)
-        world.report({"finished": number + 1, **_row(epoch)})
+        world.report({"finished": asdict(epoch)})
     return epochs
-
-
-def _row(epoch: Epoch) -> dict[str, object]:
-    return {
-        "epoch": epoch.number,
-        "loss": epoch.loss,
-        "accuracy": epoch.accuracy,
-        "seconds": epoch.seconds,
-        "samples": epoch.samples,
-    }
