@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Devices, Json, Reference
+from trimaran.cli.options import Devices, Json, Reference, Runs
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Batches = Annotated[
@@ -57,9 +57,6 @@ Microbatch = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"),
-]
-Runs = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
 ]
 
 

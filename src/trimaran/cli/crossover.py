@@ -1,11 +1,10 @@
 """`trimaran crossover`: from how many devices on a hybrid reaches the target before data parallelism alone."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware
+from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware, Plot
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
@@ -14,7 +13,6 @@ LocalBatch = Annotated[
     int | None,
     typer.Option("--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it into this SVG file.", show_default=False)]
 
 
 def crossover(

@@ -1,14 +1,12 @@
 """`trimaran emulate`: a plan for more devices than there are, with real messages between them."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Json
+from trimaran.cli.options import Batch, Json, Subject, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)]
 Link = Annotated[
     str | None,
@@ -22,9 +20,6 @@ UplinkRate = Annotated[
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write both timelines for a trace viewer.", show_default=False)
-]
 
 
 def emulate(

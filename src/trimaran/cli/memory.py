@@ -1,12 +1,11 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -61,9 +60,6 @@ SplitName = Annotated[
 Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
 Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write the plan's step for a trace viewer.", show_default=False)
-]
 
 
 def memory(

@@ -9,6 +9,14 @@ Reference = Annotated[
     str,
     typer.Argument(metavar="JOB", help="A built-in job (see `trimaran jobs`) or file.py:factory.", show_default=False),
 ]
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
+Runs = Annotated[
+    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this SVG file.", show_default=False)]
 Devices = Annotated[
     int | None,
     typer.Option("--devices", "-n", help="Most devices that may take part.  [default: all of this machine]", min=1),

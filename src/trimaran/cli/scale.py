@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware
+from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware, Plot
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -43,7 +43,6 @@ LengthSpread = Annotated[
         help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
     ),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the study into this SVG file.", show_default=False)]
 
 
 def scale(

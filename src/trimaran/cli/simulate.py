@@ -1,19 +1,19 @@
 """`trimaran simulate`: one step of a plan or of a job's best plan, on the simulator."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from trimaran.cli.options import Batch, Calibration, Devices, Execution, Json, Link, Memory, Objective, Oversubscribe
+from trimaran.cli.options import (
+    Batch,
+    Calibration,
+    Devices,
+    Execution,
+    Json,
+    Link,
+    Memory,
+    Objective,
+    Oversubscribe,
+    Subject,
+    Trace,
+)
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
-
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
-]
-
-
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 
 
 def simulate(
@@ -35,10 +35,10 @@ def simulate(
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_request
-        from trimaran.program.plan import read_plan
+        from trimaran.program.plan import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
-        plan = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
+        plan = plan_path(subject)
         reference = subject if plan is None else read_plan(plan).job
         source = JobSource(reference=reference, global_batch_size=batch)
         request = parse_request(

@@ -8,7 +8,6 @@ a plan, or the best one for the devices ──▶ program ──┬─ simulate 
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
@@ -19,6 +18,7 @@ from trimaran.machine import Allocation
 from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
 from trimaran.planning.requests import parse_link
 from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
+from trimaran.program.plan import plan_path
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
 
@@ -144,7 +144,8 @@ def emulate_subject(
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank failed
     """
-    plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    path = plan_path(subject)
+    plan = None if path is None else read_plan(path)
     devices = devices or (None if plan is None else plan.strategy.devices)
     given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:

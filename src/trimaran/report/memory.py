@@ -25,8 +25,8 @@ under the plan. Dots: what autograd alone would hold above that. The budget has 
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -35,6 +35,7 @@ from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
+from trimaran.program.json_files import to_plain
 from trimaran.program.memory import MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
 
@@ -290,10 +291,7 @@ class MemoryEstimate:
     @property
     def kept_bytes(self) -> int:
         """Of what a plan may move, what this one keeps [bytes]."""
-        return self._decided("keep")
-
-    def _decided(self, decision: Literal["keep", "offload", "recompute"]) -> int:
-        return sum(line.nbytes for line in self.storages if line.decision == decision)
+        return sum(line.nbytes for line in self.storages if line.decision == "keep")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -303,60 +301,33 @@ class MemoryEstimate:
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
     plan, batches = estimate.plan, estimate.largest_batch
-    return {
-        "job": estimate.job,
-        "batch": estimate.batch,
-        "device": estimate.device,
-        "precision": estimate.precision,
-        "source": estimate.source,
-        "card_bytes": estimate.card_bytes,
-        "context_bytes": estimate.context_bytes,
-        "budget_bytes": estimate.budget_bytes,
+    apart = {"minimum_at", "minimum_held_by", "policy", "policies", "storages", "curve", "largest_batch"}
+    figures = {name: value for name, value in to_plain(estimate).items() if name not in apart}
+    return figures | {
         "fits": plan.fits,
         "fits_without_plan": estimate.fits_without_plan,
         "keep_peak_bytes": estimate.keep.peak_bytes,
         "keep_mean_bytes": estimate.keep.mean_bytes,
-        "keep": asdict(estimate.keep),
-        "weight_bytes": estimate.weight_bytes,
-        "optimizer_bytes": estimate.optimizer_bytes,
-        "gradient_bytes": estimate.gradient_bytes,
-        "minimum_memory_bytes": estimate.minimum_memory_bytes,
-        "minimum_memory": {"at": estimate.minimum_at, "held_by": [asdict(one) for one in estimate.minimum_held_by]},
-        "kept_s": estimate.kept_s,
+        "minimum_memory": {"at": estimate.minimum_at, "held_by": to_plain(estimate.minimum_held_by)},
         "plan": {"policy": estimate.policy, "kept_bytes": estimate.kept_bytes} | _policy_document(plan),
-        "lower_bound_s": estimate.lower_bound_s,
-        "offload_lower_bound_s": estimate.offload_lower_bound_s,
         "ratio_to_lower_bound": estimate.ratio_to_lower_bound,
-        "bottleneck": estimate.bottleneck,
         "policies": {line.name: _policy_document(line) for line in estimate.policies},
         "largest_batch": None if batches is None else batches.with_plan,
         "largest_batch_without_plan": None if batches is None else batches.without_plan,
         "largest_batch_ignoring_slowdown": None if batches is None else batches.ignoring_slowdown,
         "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
-        "split": None if estimate.split is None else asdict(estimate.split),
-        "trace_s": estimate.trace_s,
-        "planning_s": estimate.planning_s,
     }
 
 
 def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
     """What becomes of each storage, for programs."""
-    return [asdict(line) for line in estimate.storages]
+    return [to_plain(line) for line in estimate.storages]
 
 
 def _policy_document(line: PolicyFigures) -> dict[str, Any]:
-    return {
-        "fits": line.fits,
-        **asdict(line.usage),
-        "step_time_s": line.step_time_s,
-        "slowdown": line.slowdown,
-        "to_host_bytes": line.to_host_bytes,
-        "to_device_bytes": line.to_device_bytes,
-        "recomputed_bytes": line.recomputed_bytes,
-        "recompute_s": line.recompute_s,
-        "stall_s": line.stall_s,
-        "note": line.note,
-    }
+    plain: dict[str, Any] = to_plain(line)
+    usage: dict[str, Any] = plain.pop("usage")
+    return usage | {name: value for name, value in plain.items() if name != "name"}
 
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"

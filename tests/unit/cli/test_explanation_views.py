@@ -8,7 +8,7 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.base.units import format_seconds
-from trimaran.cli.views.explanation import _rejected, contrast_table, outcome_table, parts_table, rival_table
+from trimaran.cli.views.explanation import contrast_table, outcome_table, parts_table, rival_table
 from trimaran.cli.views.plans import print_notes, print_prices
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, explain, read_family
