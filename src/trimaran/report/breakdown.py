@@ -49,11 +49,11 @@ On a simulated timeline all this changes nothing.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from heapq import heappop, heappush
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COPY, WAIT, Timeline
@@ -286,6 +286,41 @@ class Breakdown:
     idle_s: float
     unattributed_s: float
 
+    @property
+    def busy_s(self) -> float:
+        """Forward, backward, update and loading [s]."""
+        return self.forward_s + self.backward_s + self.update_s + self.load_s
+
+    @property
+    def bubble_s(self) -> float:
+        """The rest: neither busy nor exposed communication [s]."""
+        return self.step_s - self.busy_s - self.exposed_s
+
+    @property
+    def busy(self) -> float:
+        """Share of the step [0..1]."""
+        return self._share(self.busy_s)
+
+    @property
+    def wait(self) -> float:
+        """Share of the step that is exposed communication [0..1]."""
+        return self._share(self.exposed_s)
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step [0..1].
+
+        In a pipeline of K equal stages and M microbatches it is (K - 1) / (M + K - 1) for GPipe and 1F1B, when
+        communication takes no time.
+
+        Source:
+            Huang et al., GPipe, NeurIPS 2019, section 2.3, for the GPipe schedule.
+        """
+        return self._share(self.bubble_s)
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.step_s if self.step_s > 0.0 else 0.0
+
 
 def break_down(program: Program, timeline: Timeline, source: Source, *, at_once: int = 1) -> tuple[Breakdown, ...]:
     """The parts of every step of every rank.
@@ -385,56 +420,8 @@ def _divide(
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What share of a step each device computes, waits for communication, or has nothing to do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    """How one device spends its step; `busy_s + wait_s + bubble_s = step_s`.
-
-    Attributes:
-        rank: the rank
-        step_s: length of the step, from the first start to the last end over all ranks [s]
-        busy_s: forward, backward, update and loading [s]
-        wait_s: communication or copies are under way and nothing else happens [s]
-        bubble_s: nothing of this device happens between the first start and the last end [s]
-    """
-
-    rank: int
-    step_s: float
-    busy_s: float
-    wait_s: float
-    bubble_s: float
-
-    @property
-    def busy(self) -> float:
-        """Share of the step [0..1]."""
-        return self._share(self.busy_s)
-
-    @property
-    def wait(self) -> float:
-        """Share of the step [0..1]."""
-        return self._share(self.wait_s)
-
-    @property
-    def bubble(self) -> float:
-        """Share of the step [0..1].
-
-        In a pipeline of K equal stages and M microbatches it is (K - 1) / (M + K - 1) for GPipe and 1F1B, when
-        communication takes no time.
-
-        Source:
-            Huang et al., GPipe, NeurIPS 2019, section 2.3, for the GPipe schedule.
-        """
-        return self._share(self.bubble_s)
-
-    def _share(self, seconds: float) -> float:
-        return seconds / self.step_s if self.step_s > 0.0 else 0.0
-
-
-def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Utilization, ...]:
-    """Busy, waiting and empty time of each device; the mean over the steps where there are several.
+def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Breakdown, ...]:
+    """The step of each device: busy, waiting, empty; the mean over the steps where there are several.
 
     Every gap counts: in a measurement, what is unattributed is part of the bubble.
 
@@ -466,11 +453,15 @@ def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tup
     for part in break_down(program, timeline, Source.PREDICTED):
         if part.step not in left_out:
             of_rank[part.rank].append(part)
-    return tuple(_mean(rank, parts) for rank, parts in sorted(of_rank.items()))
+    return tuple(mean_step(parts) for _, parts in sorted(of_rank.items()))
 
 
-def _mean(rank: int, parts: list[Breakdown]) -> Utilization:
-    step_s = fmean(part.step_s for part in parts)
-    busy_s = fmean(part.forward_s + part.backward_s + part.update_s + part.load_s for part in parts)
-    wait_s = fmean(part.exposed_s for part in parts)
-    return Utilization(rank=rank, step_s=step_s, busy_s=busy_s, wait_s=wait_s, bubble_s=step_s - busy_s - wait_s)
+def mean_step(parts: Sequence[Breakdown]) -> Breakdown:
+    """The mean over some steps of one rank, with the number of the first.
+
+    Args:
+        parts: at least one
+    """
+    names = [field.name for field in fields(Breakdown) if field.name.endswith("_s")]
+    means: dict[str, Any] = {name: fmean(getattr(part, name) for part in parts) for name in names}
+    return replace(parts[0], **means)

@@ -20,7 +20,7 @@ from statistics import fmean, median
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
-from trimaran.report.breakdown import PARTS, Breakdown, Source, break_down, under_way
+from trimaran.report.breakdown import Breakdown, Source, break_down, mean_step, under_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +48,30 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankComparison:
-    """The step of one rank and its parts; `step` is the sum of all but `overlapped`. See `breakdown` for each.
+    """The step of one rank and its parts, predicted and measured.
 
     Attributes:
         rank: the rank
-        step: length of the step
-        forward: FP
-        backward: BP
-        update: WU, clipping included
-        load: loading of batches
-        exposed: communication while the rank waits
-        overlapped: communication while it does not
-        idle: waiting while no transfer of the rank is under way
-        unattributed: the rest
+        predicted: as simulated
+        measured: mean over the middle half of the steps
     """
 
     rank: int
-    step: Figure
-    forward: Figure
-    backward: Figure
-    update: Figure
-    load: Figure
-    exposed: Figure
-    overlapped: Figure
-    idle: Figure
-    unattributed: Figure
+    predicted: Breakdown
+    measured: Breakdown
+
+    def figure(self, part: str) -> Figure:
+        """The step, or a part of it.
+
+        Args:
+            part: "step", one of `breakdown.PARTS`, or "overlapped", which is no part of the sum
+        """
+        return Figure(predicted_s=getattr(self.predicted, f"{part}_s"), measured_s=getattr(self.measured, f"{part}_s"))
+
+    @property
+    def step(self) -> Figure:
+        """Length of the step."""
+        return self.figure("step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +173,7 @@ def _by_rank(predicted: Sequence[Breakdown], measured: Sequence[Breakdown]) -> t
                 code="report.rank-missing",
                 rank=expected.rank,
             )
-        figures = {
-            name: Figure(
-                predicted_s=getattr(expected, f"{name}_s"),
-                measured_s=fmean(getattr(part, f"{name}_s") for part in found),
-            )
-            for name in ("step", "overlapped", *PARTS)
-        }
-        rows.append(RankComparison(rank=expected.rank, **figures))
+        rows.append(RankComparison(rank=expected.rank, predicted=expected, measured=mean_step(found)))
     return tuple(rows)
 
 

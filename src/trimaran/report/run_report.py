@@ -144,13 +144,13 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         comparison: of prediction and measurement
 
     Returns:
-        `by_rank`, one list an attribute of `RankComparison`; `by_kind`, one object a kind; `by_instruction`, lists.
+        `by_rank`, one list a part of the step; `by_kind`, one object a kind; `by_instruction`, lists.
     """
     ranks = comparison.ranks
     return {
         "by_rank": {
             "rank": [rank.rank for rank in ranks],
-            **{name: _lists(getattr(rank, name) for rank in ranks) for name in ("step", *PARTS, "overlapped")},
+            **{name: _lists(rank.figure(name) for rank in ranks) for name in ("step", *PARTS, "overlapped")},
         },
         "by_kind": [
             {

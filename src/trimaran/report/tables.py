@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.report.breakdown import Utilization
-from trimaran.report.comparison import Comparison, Figure, RankComparison
+from trimaran.report.breakdown import Breakdown
+from trimaran.report.comparison import Comparison, Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables that pages for people are made of: a title, one line under the head, no frame
@@ -134,7 +134,7 @@ def rank_table(comparison: Comparison) -> Table:
     for title, _ in _PARTS:
         table.add_column(title, justify="right")
     for rank in comparison.ranks:
-        figures = [_figure(rank, name) for _, name in _PARTS]
+        figures = [rank.figure(name) for _, name in _PARTS]
         table.add_row(str(rank.rank), "predicted", *(_number(figure.predicted_s, size) for figure in figures))
         table.add_row("", "measured", *(_number(figure.measured_s, size) for figure in figures))
         table.add_row("", "error", *(_error(figure) for figure in figures), end_section=True)
@@ -199,7 +199,7 @@ def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
     return table
 
 
-def utilization_table(devices: Sequence[Utilization]) -> Table:
+def utilization_table(devices: Sequence[Breakdown]) -> Table:
     """Busy, waiting and empty share of each device.
 
     Args:
@@ -211,11 +211,6 @@ def utilization_table(devices: Sequence[Utilization]) -> Table:
         shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
         table.add_row(str(device.rank), format_seconds(device.step_s), *shares)
     return table
-
-
-def _figure(rank: RankComparison, name: str) -> Figure:
-    figure: Figure = getattr(rank, name)
-    return figure
 
 
 def _longest(comparison: Comparison) -> float:

@@ -9,7 +9,7 @@ from tests.builders import problem
 
 from trimaran.base.units import format_seconds
 from trimaran.cli.views.explanation import contrast_table, outcome_table, parts_table, rival_table
-from trimaran.cli.views.plans import print_notes, print_prices
+from trimaran.cli.views.plans import print_notes, print_prices, print_rejections
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, explain, read_family
 from trimaran.planner.problem import assess
@@ -95,8 +95,13 @@ def test_a_reason_of_one_is_not_that_of_all() -> None:
         )
         for count in (1, 2)
     ]
-    assert _rejected("memory", rejections) == "rejected 2, such as dp2: rank 0 needs 1 B"
-    assert _rejected("memory", rejections[:1]) == "rejected dp2: rank 0 needs 1 B"
+    text = io.StringIO()
+    print_rejections(Console(file=text, width=80), rejections, named=True)
+    print_rejections(Console(file=text, width=80), rejections[:1], named=True)
+    assert text.getvalue().splitlines() == [
+        "rejected 2, such as dp2: rank 0 needs 1 B",
+        "rejected dp2: rank 0 needs 1 B",
+    ]
 
 
 def test_brackets_of_a_note_are_no_markup() -> None:

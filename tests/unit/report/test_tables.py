@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.program.types import Kind
-from trimaran.report.breakdown import utilization
+from trimaran.report.breakdown import PARTS, Breakdown, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
 from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
 
@@ -43,8 +43,9 @@ def test_the_rank_table_says_what_was_left_out() -> None:
 def widest() -> Comparison:
     """Every number as wide as it gets, with errors beyond a thousand percent."""
     figure = Figure(predicted_s=9.999, measured_s=0.5)
-    names = ("step", "forward", "backward", "update", "load", "exposed", "overlapped", "idle", "unattributed")
-    ranks = tuple(RankComparison(rank=rank, **dict.fromkeys(names, figure)) for rank in (0, 1023))
+    names = [f"{name}_s" for name in ("step", "overlapped", *PARTS)]
+    long, short = (Breakdown(rank=0, step=0, **dict.fromkeys(names, seconds)) for seconds in (9.999, 0.5))
+    ranks = tuple(RankComparison(rank=rank, predicted=long, measured=short) for rank in (0, 1023))
     kinds = tuple(KindComparison(kind=kind, count=9999, observed=9999, each=figure) for kind in Kind)
     return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)
 

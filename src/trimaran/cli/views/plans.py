@@ -204,7 +204,7 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
         **candidate_document(run.chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
-        "wait_s": [device.wait_s for device in spent],
+        "wait_s": [device.exposed_s for device in spent],
         "bubble_s": [device.bubble_s for device in spent],
         "notes": list(planned.notes),
     }
