@@ -9,7 +9,7 @@ from tests.unit.report.runs import PROGRAM, measured, predicted
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS, Breakdown, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
-from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
+from trimaran.report.tables import kind_table, rank_table, utilization_table
 
 
 def lines(table: RenderableType, width: int = 80) -> list[str]:
@@ -67,48 +67,6 @@ def test_the_kind_table_shows_what_was_not_observed() -> None:
     assert words(lines(kind_table(comparison))[-1]) == ["AR", "3", "0", "2.00", "ms", "–", "–"]
 
 
-CANDIDATES = [
-    CandidateLine(
-        strategy="dp2",
-        step_time_s=0.0123,
-        interval_s=(0.0119, 0.0128),
-        peak_bytes=3 * 2**30,
-        limiter="compute of rank 1",
-        chosen=True,
-        baseline=True,
-    ),
-    CandidateLine(
-        strategy="dp2 pp2 1f1b m16 compiled",
-        step_time_s=1.152,
-        interval_s=(1.142, 1.161),
-        peak_bytes=87 * 2**30,
-        limiter="communication of gradients",
-        note="more devices than there are",
-    ),
-    CandidateLine(strategy="pp2 gpipe m4", note="does not fit"),
-]
-
-
-def test_the_candidate_table_marks_the_chosen_and_the_baseline() -> None:
-    rows = lines(candidate_table(CANDIDATES))
-    row = next(row for row in rows if "dp2 " in row)
-    assert words(row)[:7] == ["*=", "dp2", "12.3", "ms", "11.9–12.8", "3.0", "GiB"]
-
-
-def test_the_candidate_table_shows_what_was_not_simulated() -> None:
-    assert any("pp2 gpipe" in row and row.count("–") == 2 for row in lines(candidate_table(CANDIDATES)))
-
-
-def test_the_candidate_table_leaves_out_columns_that_say_nothing() -> None:
-    header = lines(candidate_table([CandidateLine(strategy="one device", step_time_s=1.0, interval_s=(0.9, 1.1))]))[1]
-    assert words(header) == ["strategy", "step", "interval", "peak"]
-
-
-@pytest.mark.parametrize("text", ["more", "devices", "than", "there", "are", "communication", "gradients", "compiled"])
-def test_the_candidate_table_keeps_every_word_at_80_columns(text: str) -> None:
-    assert text in " ".join(lines(candidate_table(CANDIDATES)))
-
-
 def test_the_utilization_table_shows_shares() -> None:
     """Rank 1 of the prediction: 3.5, 0.5 and 5 of 9 s."""
     rows = lines(utilization_table(utilization(PROGRAM, predicted())))
@@ -118,5 +76,5 @@ def test_the_utilization_table_shows_shares() -> None:
 def test_tables_are_plain_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()
-    Console(file=file, width=80, force_terminal=True).print(candidate_table(CANDIDATES))
+    Console(file=file, width=80, force_terminal=True).print(rank_table(widest()))
     assert "\x1b[3" not in file.getvalue().replace("\x1b[3m", "")

@@ -31,7 +31,16 @@ from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
 from trimaran.report.plans import machine_plan_lines, outlook_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
-from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
+from trimaran.report.tables import (
+    add_figures,
+    add_words,
+    frame_table,
+    kind_table,
+    number_in,
+    rank_table,
+    unit_of,
+    utilization_table,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files
@@ -139,7 +148,7 @@ def print_candidates(out: Console, found: Search) -> None:
     known = {id(one): one for one in (*found.candidates, *found.references)}
     ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
     rows = shown(ranked, always=(found.chosen, *found.references), front=found.pareto)
-    out.print(candidate_table(_lines(found, rows)))
+    out.print(candidate_table(rows, chosen=found.chosen, baselines=found.references, front=found.pareto))
     more = len(ranked) - len(rows)
     if more:
         out.print(f"[dim]and {more} more: --json lists all[/]")
@@ -241,22 +250,51 @@ def _rejection_line(rejections: Sequence[Rejection]) -> str:
     return f"rejected {len(rejections)}, such as {first.strategy.name}: {first.reason}"
 
 
-def _lines(found: Search, rows: Iterable[Candidate]) -> list[CandidateLine]:
-    front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
-    return [
-        CandidateLine(
-            strategy=candidate.strategy.name,
-            step_time_s=candidate.step_time_s,
-            interval_s=candidate.interval_s,
-            peak_bytes=max(candidate.peak_bytes, default=0),
-            epoch_s=candidate.epoch_s,
-            limiter=candidate.limiter,
-            baseline=id(candidate) in references,
-            pareto=id(candidate) in front,
-            chosen=candidate is found.chosen,
+def candidate_table(
+    candidates: Iterable[Candidate],
+    *,
+    chosen: Candidate | None = None,
+    baselines: Iterable[Candidate] = (),
+    front: Iterable[Candidate] = (),
+) -> Table:
+    """The candidates of a plan, in the given order.
+
+    Args:
+        candidates: that are shown
+        chosen: the plan
+        baselines: what people do without a plan
+        front: those that no other one beats in both time and memory
+
+    Returns:
+        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of epochs and
+        limiters are shown where they say something.
+    """
+    rows = list(candidates)
+    marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
+    marked = [(mark, what, {id(one) for one in some}) for mark, what, some in marks]
+    legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(id(row) in known for row in rows))
+    table = frame_table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
+    add_words(table, "", no_wrap=True)
+    table.add_column("strategy", min_width=12)
+    add_figures(table, "step", "interval", "peak")
+    epochs, limiters = any(row.epoch_s is not None for row in rows), any(row.limiter for row in rows)
+    if epochs:
+        add_figures(table, "epoch")
+    if limiters:
+        table.add_column("limiter", min_width=13)
+    for row in rows:
+        unit, size = unit_of(row.step_time_s)
+        table.add_row(
+            "".join(mark for mark, _, known in marked if id(row) in known),
+            row.strategy.name,
+            f"{number_in(row.step_time_s, size)} {unit}",
+            "–".join(number_in(seconds, size) for seconds in row.interval_s),
+            format_bytes(max(row.peak_bytes, default=0)),
+            *(["–" if row.epoch_s is None else format_seconds(row.epoch_s)] if epochs else []),
+            *([row.limiter] if limiters else []),
+            style="bold" if row is chosen else None,
         )
-        for candidate in rows
-    ]
+    return table
 
 
 def _against_baseline(found: Search) -> str:
