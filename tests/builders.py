@@ -19,7 +19,7 @@ from tests.graphs import chain
 from trimaran.base.job import Job
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
-from trimaran.graph.types import Graph, Phase
+from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
@@ -615,7 +615,7 @@ def cluster_request(
     devices: int | None = None,
     batch: int | None = None,
     pins: Pins = NO_PINS,
-    precision: str = "float32",
+    precision: str = "fp32",
     execution: Executions = "any",
     memory_bytes: int | None = None,
     time_limit_s: float | None = None,
@@ -750,6 +750,7 @@ def work(
     nbytes: int = 0,
     dims: tuple[int, ...] = (),
     launches: int = 1,
+    origin: str = OUTSIDE,
 ) -> Work:
     return Work(
         kind=kind,
@@ -762,6 +763,7 @@ def work(
         nbytes=nbytes,
         dims=dims,
         launches=launches,
+        origin=origin,
     )
 
 
@@ -774,7 +776,7 @@ def workload(
     works: Sequence[Work],
     name: str = "by hand",
     batch: int = 32,
-    precision: str = "float32",
+    precision: str = "fp32",
     optimizer: str = "SGD",
     gradients: Sequence[WeightGradient] = (),
     parameter_bytes: int = 0,

@@ -67,7 +67,7 @@ def chain(
         parameters=tuple(parameter(name, nbytes) for name, nbytes in sizes.items()),
         buffers={f"op{number}.mean": BUFFER_BYTES for number in range(length)} if buffers else {},
         storages={},
-        cuts=tuple(f"op{number}" for number in range(length - 1)),
+        split_points=tuple(f"op{number}" for number in range(length - 1)),
     )
 
 

@@ -21,10 +21,10 @@ from trimaran.features.crossover.find import find_crossover  # noqa: E402
 from trimaran.report.crossover import crossover_document  # noqa: E402
 
 MACHINES = {
-    "dgx1-v100-32gb": "float32",
-    "dgx-a100": "bfloat16",
-    "dgx-h100": "bfloat16",
-    "8xrtx-3090": "bfloat16",
+    "dgx1-v100-32gb": "fp32",
+    "dgx-a100": "bf16",
+    "dgx-h100": "bf16",
+    "8xrtx-3090": "bf16",
 }
 """Machines with the precision that is usual there."""
 

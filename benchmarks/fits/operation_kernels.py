@@ -90,7 +90,7 @@ class Points:
             one = kernels([_kernel(row)])
             columns.append(one)
             software = Software(year=float(row["year"]), channels_last=True, source=row["source"])
-            settings.append(setting(one, find_device(row["device"]), software, "float32"))
+            settings.append(setting(one, find_device(row["device"]), software, "fp32"))
         self.timed = Timed(join(columns), join(settings))
         self.measured_s = numpy.array([float(row["microseconds"]) * 1e-6 for row in rows])
         self.launch_s = numpy.array([LAUNCH_S.get(row["source"], 0.0) for row in rows])

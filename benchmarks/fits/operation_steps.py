@@ -55,7 +55,7 @@ class Steps:
             if found is None:
                 continue
             setup, asked, part, seconds = found
-            key = (setup.network, tuple(sorted(setup.options.items())), setup.batch_per_device, setup.precision,
+            key = (setup.network, tuple(sorted(setup.options.items())), setup.local_batch, setup.precision,
                    setup.device, dataclasses.replace(setup.software, source=""))  # fmt: skip
             if key not in units:
                 units[key] = len(units)

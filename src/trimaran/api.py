@@ -67,7 +67,8 @@ def plan(
         batch: samples of one update over all devices; None: the job's
         memory: that each device may use, such as "12GiB"; None: what it has
         objective: what is made best; None: the throughput
-        precision: of compute on a machine of the catalog: "float32", "tf32", "bfloat16" or "float16"; None: float32
+        precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
+            networks by name "bf16" for decoders and "fp32" for others; the answer says which
         software: framework and year on a machine of the catalog, such as "pytorch:2022"; None: PyTorch of today
         oversubscribe: allow more ranks than this machine has devices
         link: rate limit of the links between local ranks of this machine, such as "1Gb/s"

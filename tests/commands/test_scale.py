@@ -9,7 +9,7 @@ from tests.commands.running import trimaran
 
 EXACTLY = [
     "devices",
-    "batch_per_device",
+    "local_batch_size",
     "sync",
     "samples_per_s",
     "interval",
@@ -28,8 +28,8 @@ EXACTLY = [
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("scale")
     done = trimaran(
-        "scale", "alexnet", "--cluster", "dgx1-v100", "--devices", "1,8", "--batch", "32", "--sync", "kvstore,nccl",
-        "--plot", "plot.svg", "--json", cwd=folder,
+        "scale", "alexnet", "--cluster", "dgx1-v100", "--devices", "1,8", "--local-batch", "32",
+        "--sync", "kvstore,nccl", "--plot", "plot.svg", "--json", cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (folder / "plot.svg").read_text(encoding="utf-8").startswith("<svg")
@@ -47,7 +47,7 @@ def test_rows_are_whole(document: dict[str, Any]) -> None:
         low, high = row["interval"]
         assert low < row["samples_per_s"] < high
         assert row["fp_bp_s"] + row["wu_exposed_s"] + row["feeding_s"] == pytest.approx(row["step_s"])
-        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["batch_per_device"])
+        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["local_batch_size"])
         assert row["wu_s"] >= row["wu_exposed_s"] - 1e-12
         assert 0 < row["peak_bytes"] < row["card_bytes"]
         assert row["fits"] is True
@@ -63,19 +63,41 @@ def test_large_layers_are_named_with_a_change_that_helps(document: dict[str, Any
 
 
 def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
-    done = trimaran(
-        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1..4", "--global-batch", "64", cwd=tmp_path
-    )
+    done = trimaran("scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1..4", "--batch", "64", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "batch 64 in all" in done.stdout
     assert "\x1b" not in done.stdout
 
 
+def test_the_old_spelling_of_the_global_batch_is_read_with_a_note(tmp_path: Path) -> None:
+    old, new = (
+        json.loads(
+            trimaran(
+                "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1,2,3", *options, "--json", cwd=tmp_path
+            ).stdout
+        )
+        for options in (("--global-batch", "64"), ("--batch", "64"))
+    )
+    assert old["rows"] == new["rows"]
+    assert [(row["devices"], row["local_batch_size"]) for row in new["rows"]] == [(1, 64), (2, 32)]
+    assert any("old spelling" in note for note in old["notes"])
+    assert any("--local-batch 64" in note for note in new["notes"])
+    assert any("equal shares for 3 devices" in note for note in new["notes"])
+
+
+def test_long_names_of_precisions_are_read_with_a_note(tmp_path: Path) -> None:
+    plain = ("scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--json", "--precision")
+    long, short = (trimaran(*plain, name, cwd=tmp_path) for name in ("float16", "fp16"))
+    assert long.stdout == short.stdout
+    assert json.loads(short.stdout)["precision"] == "fp16"
+    assert (long.stderr, short.stderr) == ("Note: --precision fp16 is written fp16.\n", "")
+
+
 def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
     done = trimaran(
-        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "32", "--measured", "1000 images/s",
-        "--json", cwd=tmp_path,
+        "scale", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--local-batch", "32",
+        "--measured", "1000 images/s", "--json", cwd=tmp_path,
     )  # fmt: skip
     assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(1000.0)
 
@@ -83,8 +105,9 @@ def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:
 def test_figures_of_several_batches_set_the_scale_of_the_others(tmp_path: Path) -> None:
     """apache/mxnet, docs/faq/perf.md, ResNet-50 on a V100 in float32: 343.19 images/s at 64, within 10 %."""
     done = trimaran(
-        "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--batch", "64", "--software", "mxnet:2018.4",
-        "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128", "--json", cwd=tmp_path,
+        "scale", "resnet50", "--cluster", "dgx1-v100", "--devices", "1", "--local-batch", "64",
+        "--software", "mxnet:2018.4", "--measured", "65.01 images/s at 2, 251.22 at 16, 363.69 at 128",
+        "--json", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"][0]["samples_per_s"] == pytest.approx(343.19, rel=0.10)
@@ -116,6 +139,8 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--measured", "251 at 16, 364 at 16"), "batch each"),
         (("--software", "mxnet:old"), 'such as "pytorch"'),
         (("--devices", "16"), "8 devices"),
+        (("--batch", "64", "--local-batch", "8"), "--local-batch"),
+        (("--strong",), "--batch"),
         (("--length-spread", "-0.1"), "below 1"),
         (("--nccl-log", "missing.txt"), "missing.txt"),
     ],

@@ -10,7 +10,7 @@ from trimaran.program.strategy import Part
 def draw_parts(graph: Graph, rows: int, seed: int) -> tuple[Part, ...]:
     """Deal the stretches of a graph out to rows; a stretch joins an earlier part of its row where no circle results."""
     generator = random.Random(seed)
-    stretches = [{op.id for op in ops} for ops in graph.parts(graph.cuts)]
+    stretches = [{op.id for op in ops} for ops in graph.parts(graph.split_points)]
     dealt = [generator.randrange(rows) for _ in stretches]
     dealt[:rows] = range(rows)
     needs = _needs(graph, stretches)

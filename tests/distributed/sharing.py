@@ -142,7 +142,7 @@ def _middle(graph: Graph, strategy: Strategy) -> str:
         sorted(place[name] for name in (*region.columns, *region.inside, *region.rows))
         for region in chosen_regions(graph, strategy)
     ]
-    cuts = [cut for cut in graph.cuts if not any(span[0] <= place[cut] < span[-1] for span in spans)]
+    cuts = [cut for cut in graph.split_points if not any(span[0] <= place[cut] < span[-1] for span in spans)]
     return min(cuts, key=lambda cut: abs(place[cut] - len(graph.ops) / 2))
 
 

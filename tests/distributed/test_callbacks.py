@@ -35,7 +35,7 @@ PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:
     made = capture(job)
-    boundaries = even_boundaries(made.graph.cuts, strategy.pp)
+    boundaries = even_boundaries(made.graph.split_points, strategy.pp)
     strategy = dataclasses.replace(strategy, boundaries=boundaries)
     program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
     return Session(job, strategy, program, made, world, owns_world=False)

@@ -86,7 +86,7 @@ def found(folder: Path) -> dict:  # type: ignore[type-arg]
 
 
 def test_every_batch_has_its_runs_each_of_another_seed(found: dict) -> None:  # type: ignore[type-arg]
-    rows = [(run["global_batch"], run["reached"]) for run in found["runs"]]
+    rows = [(run["global_batch_size"], run["reached"]) for run in found["runs"]]
     assert rows == [(batch, True) for batch in (8, 16, 32) for _ in range(2)]
     assert len({run["seed"] for run in found["runs"]}) == 6
     assert len({run["epochs"] for run in found["runs"]}) > 3
@@ -94,7 +94,7 @@ def test_every_batch_has_its_runs_each_of_another_seed(found: dict) -> None:  # 
 
 def test_points_are_means_of_what_runs_needed(found: dict) -> None:  # type: ignore[type-arg]
     for point in found["curve"]["points"]:
-        epochs = [run["epochs"] for run in found["runs"] if run["global_batch"] == point["global_batch"]]
+        epochs = [run["epochs"] for run in found["runs"] if run["global_batch_size"] == point["global_batch_size"]]
         assert point["epochs"] == pytest.approx(sum(epochs) / 2)
         assert point["samples"] == pytest.approx(256 * point["epochs"])
 
@@ -126,7 +126,7 @@ def test_each_run_says_how_noisy_its_gradients_were(found: dict) -> None:  # typ
 def test_epochs_are_read_off_the_evaluations(folder: Path, found: dict) -> None:  # type: ignore[type-arg]
     kept = {(run.batch, run.seed): run for run in read_runs(folder / found["run_dir"])}
     for run in found["runs"]:
-        evaluations = kept[run["global_batch"], run["seed"]].evaluations
+        evaluations = kept[run["global_batch_size"], run["seed"]].evaluations
         assert run["epochs"] == find_crossing(evaluations, 0.9)
 
 
@@ -147,7 +147,7 @@ def test_more_repeats_and_batches_add_to_what_there_is(folder: Path, found: dict
     more = json.loads(done.stdout)
     assert more["runs_kept"] == 6
     assert more["run_dir"] == found["run_dir"]
-    assert [point["global_batch"] for point in more["curve"]["points"]] == [8, 16, 32, 64]
+    assert [point["global_batch_size"] for point in more["curve"]["points"]] == [8, 16, 32, 64]
 
 
 def test_a_target_never_reached_stops_at_the_limit_and_says_the_best(folder: Path) -> None:

@@ -68,7 +68,7 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
     for strategy in (
         builders.strategy(),
         builders.strategy(dp=2),
-        builders.strategy(pp=2, boundaries=graph.cuts[1:2], schedule="1f1b", microbatches=4),
+        builders.strategy(pp=2, boundaries=graph.split_points[1:2], schedule="1f1b", microbatches=4),
     ):
         for program in (lower(graph, strategy, batch=16, clip=True), lower_evaluation(graph, strategy, batch=16)):
             costs = price(program, graph, strategy, table, detect_machine(strategy.devices).allocate(), batch=16)

@@ -33,7 +33,7 @@ TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 def open_job(world: World, name: str, strategy: Strategy) -> Executor:
     own = JOBS[name]()
     made = capture(own)
-    strategy = replace(strategy, boundaries=even_boundaries(made.graph.cuts, strategy.pp))
+    strategy = replace(strategy, boundaries=even_boundaries(made.graph.split_points, strategy.pp))
     batch = full_batch(own.global_batch_size, strategy)
     program, evaluation = lower(made.graph, strategy, batch=batch), lower_evaluation(made.graph, strategy, batch=batch)
     return Executor(own, strategy, program, evaluation, world, capture=made)

@@ -123,7 +123,7 @@ def test_in_a_pipeline_waiting_for_the_stage_before_is_synchronization(tmp_path:
     """The slow layer is in the first stage and runs once for each of two microbatches, while the second stage waits."""
     one = stalled.compute()
     graph = capture(one).graph
-    strategy = builders.strategy(pp=2, boundaries=graph.cuts[:1], microbatches=2)
+    strategy = builders.strategy(pp=2, boundaries=graph.split_points[:1], microbatches=2)
     program, evaluation = (make(graph, strategy, batch=one.global_batch_size) for make in (lower, lower_evaluation))
     runs = launch(
         stalled.measure_strategy, ("compute", strategy, program, evaluation), ranks=2, log_dir=tmp_path, device="cpu"

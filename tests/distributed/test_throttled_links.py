@@ -19,7 +19,7 @@ from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.types import Cost
 from trimaran.runtime.launch.ranks import launch
-from trimaran.runtime.launch.rate_limited_links import Uplink, wired
+from trimaran.runtime.launch.rate_limited_links import Uplink, rate_limited_network
 
 GIGABIT = parse_link("1Gb/s")
 NBYTES = 4 << 20
@@ -28,7 +28,7 @@ NBYTES = 4 << 20
 def obstacle() -> str:
     """Why links cannot be held here; empty where they can."""
     try:
-        with wired(GIGABIT, ranks=2):
+        with rate_limited_network(GIGABIT, ranks=2):
             return ""
     except EnvironmentProblem as problem:
         return problem.message

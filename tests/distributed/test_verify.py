@@ -21,7 +21,7 @@ from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.job import Precision
+from trimaran.base.precision import Precision
 from trimaran.graph.batches import map_tensors
 from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -260,7 +260,7 @@ def losses_of_both(world: World, run: Run) -> list[list[float]]:
                 losses.append(verifier.step(share, epoch=feed.epoch, index=feed.index - 1))
             else:
                 losses.append(executor.step(share))
-        found.append([*losses, float(host_states()[0].double().sum())])
+        found.append([*losses, float(sum(host_states()[0]))])
         executor.close()
     return found
 

@@ -45,8 +45,13 @@ class Run:
         if self.draw is not None:
             return replace(self.strategy, parts=draw_parts(graph, self.strategy.pp, self.draw))
         if self.cut:
-            return replace(self.strategy, boundaries=tuple(graph.cuts[int(len(graph.cuts) * at)] for at in self.cut))
-        return replace(self.strategy, boundaries=even_boundaries(graph.cuts, self.strategy.pp * self.strategy.chunks))
+            return replace(
+                self.strategy,
+                boundaries=tuple(graph.split_points[int(len(graph.split_points) * at)] for at in self.cut),
+            )
+        return replace(
+            self.strategy, boundaries=even_boundaries(graph.split_points, self.strategy.pp * self.strategy.chunks)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class Kind:
 def _pipeline(graph: Graph, **options: Any) -> Strategy:
     _check_cuts(graph)
     strategy = builders.strategy(pp=2, **{"schedule": "1f1b", "microbatches": 2, **options})
-    return dataclasses.replace(strategy, boundaries=even_boundaries(graph.cuts, 2))
+    return dataclasses.replace(strategy, boundaries=even_boundaries(graph.split_points, 2))
 
 
 def _tensor(graph: Graph) -> Strategy:
@@ -92,7 +92,7 @@ def _placement(graph: Graph) -> Strategy:
 
 
 def _check_cuts(graph: Graph) -> None:
-    if not graph.cuts:
+    if not graph.split_points:
         raise InputError("the network cannot be cut into stages" + "".join(f"; {note}" for note in graph.notes))
 
 

@@ -38,7 +38,7 @@ class Question:
         cluster: a machine of the catalog
         devices: replicas
         local_batch: samples of each
-        precision: "float32", "float16" or "bfloat16"
+        precision: "fp32", "fp16" or "bf16"
     """
 
     network: str
@@ -50,33 +50,31 @@ class Question:
 
 QUESTIONS: Mapping[str, Question] = {
     "resnet50 on 64 A100": Question(
-        network="resnet50", cluster="dgx-a100:8", devices=64, local_batch=64, precision="bfloat16"
+        network="resnet50", cluster="dgx-a100:8", devices=64, local_batch=64, precision="bf16"
     ),
-    "resnet50 on 8 A100": Question(
-        network="resnet50", cluster="dgx-a100", devices=8, local_batch=64, precision="bfloat16"
-    ),
+    "resnet50 on 8 A100": Question(network="resnet50", cluster="dgx-a100", devices=8, local_batch=64, precision="bf16"),
     "resnet50 on 8 V100": Question(
-        network="resnet50", cluster="dgx1-v100", devices=8, local_batch=64, precision="float16"
+        network="resnet50", cluster="dgx1-v100", devices=8, local_batch=64, precision="fp16"
     ),
-    "vgg16 on 8 V100": Question(network="vgg16", cluster="dgx1-v100", devices=8, local_batch=32, precision="float32"),
+    "vgg16 on 8 V100": Question(network="vgg16", cluster="dgx1-v100", devices=8, local_batch=32, precision="fp32"),
     "vgg16 on 16 V100 and Ethernet": Question(
-        network="vgg16", cluster="dgx1-v100:2@ethernet-25g", devices=16, local_batch=32, precision="float16"
+        network="vgg16", cluster="dgx1-v100:2@ethernet-25g", devices=16, local_batch=32, precision="fp16"
     ),
     "inception_v3 on 256 V100": Question(
-        network="inception_v3", cluster="dgx1-v100:32", devices=256, local_batch=64, precision="float32"
+        network="inception_v3", cluster="dgx1-v100:32", devices=256, local_batch=64, precision="fp32"
     ),
     "bert:large on 32 A100": Question(
         network="bert:large:sequence=256,guesses=40",
         cluster="dgx-a100:4",
         devices=32,
         local_batch=8,
-        precision="bfloat16",
+        precision="bf16",
     ),
-    "gnmt on 16 V100": Question(network="gnmt", cluster="dgx2", devices=16, local_batch=32, precision="float16"),
+    "gnmt on 16 V100": Question(network="gnmt", cluster="dgx2", devices=16, local_batch=32, precision="fp16"),
     "resnet50 on 4 RTX 3090": Question(
-        network="resnet50", cluster="4xrtx-3090", devices=4, local_batch=64, precision="float32"
+        network="resnet50", cluster="4xrtx-3090", devices=4, local_batch=64, precision="fp32"
     ),
-    "lenet on 2 V100": Question(network="lenet", cluster="dgx1-v100", devices=2, local_batch=2048, precision="float32"),
+    "lenet on 2 V100": Question(network="lenet", cluster="dgx1-v100", devices=2, local_batch=2048, precision="fp32"),
 }
 
 
@@ -112,7 +110,7 @@ def validate_s(asked: Question, folder: Path) -> float | None:
     setup = Setup(
         network=asked.network,
         options={},
-        batch_per_device=asked.local_batch,
+        local_batch=asked.local_batch,
         precision=asked.precision,
         machine=machine,
         device=machine.node.device.name,
@@ -128,7 +126,7 @@ def validate_s(asked: Question, folder: Path) -> float | None:
 
 def time_to_train_s(asked: Question, folder: Path) -> float | None:
     """By the step under times to train: in 16 bits only, captured and fused, gradients in 16 bits, as submitters do."""
-    if asked.precision == "float32":
+    if asked.precision == "fp32":
         return None
     machine = find_machine(asked.cluster)
     submission = Submission(

@@ -123,7 +123,7 @@ def test_a_data_parallel_step_is_what_the_engine_makes_of_its_program(
 def test_planned_replicas_take_a_data_parallel_step(
     network: str, name: str, local_batch: int, bucket_bytes: int, half: bool
 ) -> None:
-    machine, devices, precision = find_machine(name), MACHINES[name], "float16" if half else "float32"
+    machine, devices, precision = find_machine(name), MACHINES[name], "fp16" if half else "fp32"
     asked = builders.cluster_request(cluster=name, devices=devices, batch=local_batch * devices, precision=precision)
     planned = assess(builders.strategy(dp=devices, bucket_bytes=bucket_bytes), machine_problem(network, asked))
     recipe = replace(DDP, first_bytes=first_bucket_bytes(bucket_bytes), bucket_bytes=bucket_bytes)

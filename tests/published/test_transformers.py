@@ -200,7 +200,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         step = divided_step(
             shape,
             division,
-            Program(precision="float16", attention="unfused", overlaps=False, gradient_bytes=2, year=2021.5),
+            Program(precision="fp16", attention="unfused", overlaps=False, gradient_bytes=2, year=2021.5),
             device=machine.node.device,
             exchange=machine_exchange(machine, ranks=division.devices, year=2021.5),
             constants=step_constants(),

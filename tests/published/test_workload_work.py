@@ -63,7 +63,7 @@ def test_a_transformer_works_six_times_a_parameter_and_token(name: str) -> None:
         Kaplan et al., arXiv:2001.08361, section 2.1. Attention comes on top, 12 x layers x width x window a token: here
         less than a tenth.
     """
-    one = workload(name, batch=1, precision="bfloat16", options={"sequence": "512"})
+    one = workload(name, batch=1, precision="bf16", options={"sequence": "512"})
     multiplied = sum(gradient.elements for gradient in one.gradients if not gradient.sparse)
     products = sum(work.flops for work in one.works if work.kind is WorkKind.PRODUCT)
     rule = 6.0 * multiplied * one.items_per_sample

@@ -94,12 +94,12 @@ def captured(request: pytest.FixtureRequest) -> tuple[Job, Capture]:
 
 
 def halves(found: Capture) -> tuple[str, ...]:
-    return (found.graph.cuts[len(found.graph.cuts) // 2],)
+    return (found.graph.split_points[len(found.graph.split_points) // 2],)
 
 
 def test_it_can_be_cut(captured: tuple[Job, Capture]) -> None:
     graph = captured[1].graph
-    assert len(graph.cuts) > 20
+    assert len(graph.split_points) > 20
     assert all("past_key_values" in note for note in graph.notes)
     assert "labels" in [spec.name for spec in graph.inputs]
 
@@ -125,7 +125,7 @@ def test_segments_give_the_same_step(captured: tuple[Job, Capture], parts: int) 
     twin = copy.deepcopy(found.model).train()
     found.model.train()
     batch = make_batch(job, 5)
-    cuts = found.graph.cuts
+    cuts = found.graph.split_points
     boundaries = tuple(cuts[len(cuts) * part // parts] for part in range(1, parts))
     expected = train_whole(job, twin, batch)
     loss = train_chain(job, build_chain(found, boundaries), found.model, batch)
@@ -162,5 +162,5 @@ def test_rotary_tables_and_masks_of_sizes_are_not_sent() -> None:
     made = {spec.name for spec in rotary.outputs}
     assert made
     assert not any(made & set(op.inputs) for op in graph.ops)
-    middle = graph.cuts[len(graph.cuts) // 2]
+    middle = graph.split_points[len(graph.split_points) // 2]
     assert all(spec.requires_grad for spec in graph.crossing((middle,))[0, 1])

@@ -1,4 +1,4 @@
-"""What a person wants trained.
+"""A training job.
 
 A `Job` holds callables and costs nothing until it runs: the model, the optimizer and the data are made on each rank
 that needs them. It is the only type with live torch objects in it.
@@ -6,9 +6,10 @@ that needs them. It is the only type with live torch objects in it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision, parse_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import Dataset
 
-Precision = Literal["fp32", "bf16", "fp16", "fp64"]
+
+JOB_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp64")
+"""Those that the runtime trains in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class Job:
     `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
     a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
     `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it.
-    What a batch holds beside tensors (strings, None, objects) goes to the model and the loss as it is.
+    Other values of a batch than tensors (strings, None, objects) go to the model and the loss as they are.
 
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one
@@ -109,7 +112,8 @@ class Job:
                 f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}",
                 code="job.bad-curve",
             )
-        if self.precision not in ("fp32", "bf16", "fp16", "fp64"):
-            raise InputError(f'Job.precision must be "fp32", "bf16", "fp16" or "fp64", got {self.precision!r}')
+        object.__setattr__(
+            self, "precision", parse_precision(self.precision, known=JOB_PRECISIONS, what="Job.precision")
+        )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)

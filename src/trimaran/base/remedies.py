@@ -56,7 +56,7 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         actor="plan",
     ),
     "compress-gradients": KnownRemedy(
-        text="send gradients in fewer bytes", needs="consent: gradients lose something", actor="plan"
+        text="send gradients in fewer bytes", needs="opt-in: gradients lose precision", actor="plan"
     ),
     "16-bit-messages": KnownRemedy(
         text="send gradients and activations in 16 bits", needs="training that bears the rounding", actor="script"

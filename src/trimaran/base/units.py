@@ -1,9 +1,15 @@
-"""Figures of catalog files, as people write them: a number with its unit, so that a wrong unit is found.
+"""Quantities as people type them, and as Trimaran keeps and prints them.
 
-Quantities as people write them, and as Trimaran keeps them.
+Inside, everything is in SI base units: seconds, bytes, bytes/s, FLOP, FLOP/s, W. GiB is 2**30 bytes and GB is 10**9;
+bits are `b`, bytes are `B`. One reader serves the command line, machine files and the API:
 
-Inside, everything is in SI base units: seconds, bytes, bytes/s, FLOP, FLOP/s. GiB is 2**30 bytes and GB is 10**9; bits
-are `b`, bytes are `B`.
+    sizes         80GB   80 GiB   1.5e9   512 bytes         a lone "gb" is a size, "Gb" are bits and no size
+    rates         25 GB/s   1Gb/s   1Gbps   1 Gbit/s   1e9  "gbps" are bits, as networks are sold; "gb/s" is not clear
+    durations     100us   1.5 ms   90   10min   2h          without a unit in seconds
+    arithmetic    15.7 TFLOP/s   15.7 TFLOPS   1e12
+    power         300 W   0.3 kW
+
+A size or a rate without a unit is in bytes, from a million on: below that the unit was forgotten.
 """
 
 import math
@@ -12,69 +18,192 @@ from collections.abc import Mapping
 
 from trimaran.base.errors import InputError
 
-__all__ = ["parse_bytes", "parse_counted", "parse_flops", "parse_power", "parse_rate", "parse_seconds"]
-
-
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-_PREFIX = _DECIMAL | _BINARY
-_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]+)\s*")
+_BYTES = {f"{prefix}{unit}": float(size) for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("B", "bytes")}
+_BITS = {f"{prefix}{unit}": size / 8 for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("b", "bit", "bits")}
+_SIZES = _BYTES | {name.lower(): size for name, size in _BYTES.items() if name != "B"} | {"byte": 1.0}
+"""Units of sizes [bytes]; in lower case too, as nobody writes a size in bits."""
+
+_RATES = {f"{name}{per}": size for name, size in (_BYTES | _BITS).items() for per in ("/s", "/sec", "ps")} | {
+    f"{name.lower()}ps": size for name, size in _BITS.items() if name.endswith("b")
+}
+"""Units of rates [bytes/s]."""
+
+_FLOPS = {
+    f"{prefix}{unit}": float(size)
+    for prefix, size in _DECIMAL.items()
+    for unit in ("FLOP/s", "FLOPs/s", "FLOPS", "FLOPs", "flops")
+}
+_SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "seconds": 1.0,
+    "min": 60.0,
+    "minutes": 60.0,
+    "h": 3600.0,
+    "hours": 3600.0,
+    "d": 86400.0,
+    "days": 86400.0,
+}
+"""Units of durations [s]."""
+
+_WATTS = {"W": 1.0, "kW": 1e3}
+_QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([^\s0-9.](?:.*\S)?)?\s*", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]+)\s*x?\s+(\S+)")
+_LEAST_BYTES = 1e6
+"""Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
 
 
 def parse_bytes(text: str) -> int:
     """A size as people write it.
 
     Args:
-        text: a number with a unit of bytes, such as "12GiB" or "500 MB"
+        text: such as "12GiB", "500 MB" or "1e9"
 
     Returns:
         Size [bytes].
 
     Raises:
-        InputError: no unit, an unknown unit, or a unit of bits
+        InputError: an unknown unit, a unit of bits, or none below a million
 
     Example:
-        >>> parse_bytes("2 KiB"), parse_bytes("1.5GB")
-        (2048, 1500000000)
+        >>> parse_bytes("2 KiB"), parse_bytes("1.5GB"), parse_bytes("80gb"), parse_bytes("1e9")
+        (2048, 1500000000, 80000000000, 1000000000)
     """
-    number, unit = _split(text, example='a size such as "16 GiB"')
-    prefix = unit.removesuffix("B")
-    if prefix == unit or prefix not in _PREFIX:
-        raise InputError(f'expected a size such as "16 GiB", got "{text}"', code="size.malformed", text=text)
-    size = number * _PREFIX[prefix]
-    if not math.isfinite(size):
-        raise InputError(
-            f'expected a size such as "16 GiB", got "{text}", which is without end', code="size.infinite", text=text
-        )
-    return round(size)
+    return round(_quantity(text, _SIZES, what="size", example='a size such as "16 GiB"', least=_LEAST_BYTES))
 
 
 def parse_rate(text: str) -> float:
     """A transfer rate as people write it.
 
     Args:
-        text: a number with a unit of bytes or bits a second, such as "25GB/s" or "1Gb/s"
+        text: a number with a unit of bytes or bits a second, such as "25GB/s", "1Gb/s" or "1Gbps"
 
     Returns:
         Rate [bytes/s].
 
     Raises:
-        InputError: no unit, an unknown unit, or a rate that is not positive
+        InputError: an unknown unit, none below a million, or a rate that is not positive
 
     Example:
-        >>> parse_rate("1Gb/s"), parse_rate("25 GB/s")
-        (125000000.0, 25000000000.0)
+        >>> parse_rate("1Gb/s"), parse_rate("1 Gbit/s"), parse_rate("1gbps"), parse_rate("25 GB/s")
+        (125000000.0, 125000000.0, 125000000.0, 25000000000.0)
     """
     example = 'a rate such as "25 GB/s" or "1 Gb/s"'
-    number, unit = _split(text, example=example)
-    body = unit.removesuffix("/s")
-    prefix, size = body[:-1], {"B": 1.0, "b": 0.125}.get(body[-1:], 0.0)
-    if body == unit or not size or prefix not in _PREFIX or number <= 0:
-        raise InputError(f'expected {example}, got "{text}"', code="rate.malformed", text=text)
-    rate = number * _PREFIX[prefix] * size
-    if not math.isfinite(rate):
-        raise InputError(f'expected {example}, got "{text}", which is without end', code="rate.infinite", text=text)
-    return rate
+    return _positive(_quantity(text, _RATES, what="rate", example=example, least=_LEAST_BYTES), text, example)
+
+
+def parse_seconds(text: str) -> float:
+    """A duration as people write it.
+
+    Args:
+        text: such as "1.5 us", "100ms", "10min" or, in seconds, "90"
+
+    Returns:
+        Duration [s].
+
+    Raises:
+        InputError: an unknown unit
+
+    Example:
+        >>> parse_seconds("100ms"), parse_seconds("90"), parse_seconds("2h")
+        (0.1, 90.0, 7200.0)
+    """
+    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=0.0)
+
+
+def parse_flops(text: str) -> float:
+    """Arithmetic per second.
+
+    Args:
+        text: such as "15.7 TFLOP/s"
+
+    Returns:
+        Rate [FLOP/s].
+
+    Raises:
+        InputError: an unknown unit, none below a million, or a rate that is not positive
+
+    Example:
+        >>> parse_flops("15.7 TFLOP/s"), parse_flops("15.7TFLOPS")
+        (15700000000000.0, 15700000000000.0)
+    """
+    example = 'arithmetic per second such as "15.7 TFLOP/s"'
+    return _positive(_quantity(text, _FLOPS, what="arithmetic", example=example, least=_LEAST_BYTES), text, example)
+
+
+def parse_power(text: str) -> float:
+    """Electric power.
+
+    Args:
+        text: such as "300 W"
+
+    Returns:
+        Power [W].
+
+    Raises:
+        InputError: an unknown unit or none, or a power that is not positive
+
+    Example:
+        >>> parse_power("0.3 kW")
+        300.0
+    """
+    example = 'a power such as "300 W"'
+    return _positive(_quantity(text, _WATTS, what="power", example=example, least=math.inf), text, example)
+
+
+def parse_counted(text: str) -> tuple[int, str]:
+    """So many of something.
+
+    Args:
+        text: such as "4 ib-edr" or "4 x ib-edr"; a name alone is one of it
+
+    Returns:
+        Count and name.
+
+    Raises:
+        InputError: no name, or none of it
+
+    Example:
+        >>> parse_counted("4x ib-edr"), parse_counted("ib-edr")
+        ((4, 'ib-edr'), (1, 'ib-edr'))
+    """
+    if re.fullmatch(r"[a-z][^\s]*", text.strip()):
+        return 1, text.strip()
+    found = _COUNTED.fullmatch(text.strip())
+    if found is None or int(found[1]) == 0:
+        raise InputError(f'expected a count and a name such as "4 ib-edr", got "{text}"', text=text)
+    return int(found[1]), found[2]
+
+
+def _quantity(text: str, units: Mapping[str, float], *, what: str, example: str, least: float) -> float:
+    """A number with one of these units, or from `least` on without one."""
+    found = _QUANTITY.fullmatch(text)
+    number = float(found[1]) if found else 0.0
+    unit = re.sub(r"\s+", "", found[2] or "") if found else ""
+    if found is None or (unit not in units and (unit or number < least)):
+        forgotten = ": what is its unit?" if found and not unit else ""
+        raise InputError(
+            f'expected {example}, got "{text}"{forgotten}', code="quantity.malformed", what=what, text=text
+        )
+    value = number * (units[unit] if unit else 1.0)
+    if not math.isfinite(value):
+        raise InputError(
+            f'expected {example}, got "{text}", which is without end', code="quantity.infinite", what=what, text=text
+        )
+    return value
+
+
+def _positive(value: float, text: str, example: str) -> float:
+    if value <= 0:
+        raise InputError(f'expected {example}, got "{text}"', code="quantity.not-positive", text=text)
+    return value
 
 
 def format_bytes(nbytes: float) -> str:
@@ -192,100 +321,6 @@ def format_duration(seconds: float, *, beside: float | None = None) -> str:
     return format_seconds(seconds)
 
 
-def _split(text: str, *, example: str) -> tuple[float, str]:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise InputError(f'expected {example}, got "{text}"', code="quantity.malformed", text=text)
-    return float(match[1]), match[2]
-
-
 def _three_digits(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
     return f"{value:.{min(digits, 2)}f}"
-
-
-_NUMBER = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([^\s0-9.].*)", re.IGNORECASE)
-_FLOPS = {"PFLOP/s": 1e15, "TFLOP/s": 1e12, "GFLOP/s": 1e9}
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_COUNTED = re.compile(r"([0-9]+)\s*x?\s+(\S+)")
-
-
-def parse_flops(text: str) -> float:
-    """Arithmetic per second.
-
-    Args:
-        text: such as "15.7 TFLOP/s"
-
-    Returns:
-        Rate [FLOP/s].
-
-    Raises:
-        InputError: no unit or another one
-
-    Example:
-        >>> parse_flops("15.7 TFLOP/s")
-        15700000000000.0
-    """
-    return _with_unit(text, _FLOPS, example='arithmetic per second such as "15.7 TFLOP/s"')
-
-
-def parse_seconds(text: str) -> float:
-    """A duration.
-
-    Args:
-        text: such as "1.5 us"
-
-    Returns:
-        Duration [s].
-
-    Raises:
-        InputError: no unit or another one
-    """
-    return _with_unit(text, _SECONDS, example='a duration such as "1.5 us"')
-
-
-def parse_power(text: str) -> float:
-    """Electric power.
-
-    Args:
-        text: such as "300 W"
-
-    Returns:
-        Power [W].
-
-    Raises:
-        InputError: no unit or another one
-    """
-    return _with_unit(text, {"W": 1.0}, example='a power such as "300 W"')
-
-
-def parse_counted(text: str) -> tuple[int, str]:
-    """So many of something.
-
-    Args:
-        text: such as "4 ib-edr" or "4 x ib-edr"; a name alone is one of it
-
-    Returns:
-        Count and name.
-
-    Raises:
-        InputError: no name, or none of it
-
-    Example:
-        >>> parse_counted("4x ib-edr"), parse_counted("ib-edr")
-        ((4, 'ib-edr'), (1, 'ib-edr'))
-    """
-    if re.fullmatch(r"[a-z][^\s]*", text.strip()):
-        return 1, text.strip()
-    found = _COUNTED.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
-        raise InputError(f'expected a count and a name such as "4 ib-edr", got "{text}"', text=text)
-    return int(found[1]), found[2]
-
-
-def _with_unit(text: str, units: Mapping[str, float], *, example: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    value = float(found[1]) * units.get(found[2], 0.0) if found else 0.0
-    if value <= 0:
-        raise InputError(f'expected {example}, got "{text}"', text=text)
-    return value

@@ -1,4 +1,4 @@
-"""What of an exception is the user's: the lines of their own code that led to it.
+"""The user's part of an exception: the lines of their code that led to it.
 
 A job calls a person's code from deep inside ours and torch's. What that person needs of a traceback is where in their
 own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.

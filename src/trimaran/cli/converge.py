@@ -83,7 +83,7 @@ def converge(
     """
     with errors_reported(as_json=as_json):
         from trimaran.features.convergence.measure import converge_job
-        from trimaran.features.convergence.request import ConvergeRequest, parse_duration, parse_target_value
+        from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
         from trimaran.jobs.resolve import JobSource
         from trimaran.measure.convergence.batches import parse_batches
         from trimaran.report.convergence_runs import convergence_document, convergence_view
@@ -96,7 +96,7 @@ def converge(
             warmup_epochs=warmup,
             schedule=schedule,  # type: ignore[arg-type]  # the request refuses others
             max_epochs=max_epochs,
-            time_limit_s=None if time_limit is None else parse_duration(time_limit),
+            time_limit_s=None if time_limit is None else parse_time_limit(time_limit),
             evaluations=evaluations,
             devices=devices,
             microbatch=microbatch,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachinePrecision, MachineSoftware, Plot
+from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachineSoftware, Plot, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
@@ -22,7 +22,7 @@ def crossover(
     widths: Widths = "2,4,8",
     curve: CurveName = None,
     local_batch: LocalBatch = None,
-    precision: MachinePrecision = "float32",
+    precision: PrecisionName = None,
     software: MachineSoftware = None,
     plot: Plot = None,
     as_json: Json = False,

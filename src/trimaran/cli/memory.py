@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json, Trace
+from trimaran.cli.options import Json, PrecisionName, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -28,7 +28,16 @@ Reference = Annotated[
 DeviceName = Annotated[
     str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
 ]
-Batch = Annotated[int | None, typer.Option("--batch", help="Samples of a step.  [default: the job's]", min=1)]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--local-batch",
+        "--batch",
+        help="Samples of a step on the device; on one device that is the global batch too.",
+        min=1,
+        show_default="the job's",
+    ),
+]
 Budget = Annotated[
     str | None,
     typer.Option(
@@ -36,12 +45,6 @@ Budget = Annotated[
         help='Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
         "[default: the whole card]",
         show_default=False,
-    ),
-]
-PrecisionName = Annotated[
-    str | None,
-    typer.Option(
-        "--precision", help='"float32", "tf32", "bfloat16" or "float16".  [default: the job\'s]', show_default=False
     ),
 ]
 PolicyName = Annotated[Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")]

@@ -1,9 +1,14 @@
 """Options that several commands share, so that they are spelled and explained once."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from trimaran.base.errors import InputError
+from trimaran.base.precision import short_spelling
+from trimaran.base.units import parse_seconds
 
 Reference = Annotated[
     str,
@@ -89,6 +94,14 @@ Allow = Annotated[
         show_default=False,
     ),
 ]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        help='Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its like.',
+        show_default=False,
+    ),
+]
 Replicas = Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)]
 Rows = Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)]
 Shards = Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)]
@@ -136,9 +149,31 @@ PowersgdSamples = Annotated[
         show_default="as on built-in jobs",
     ),
 ]
+
+
+def seconds_of(text: str | float) -> float:
+    """A duration that was typed [s].
+
+    Args:
+        text: such as "90", "100us" or "10min"; a default is a number of seconds already
+
+    Raises:
+        typer.BadParameter: it is none
+    """
+    try:
+        return parse_seconds(str(text))
+    except InputError as error:
+        raise typer.BadParameter(error.message) from None
+
+
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", help="Search no longer than this [s]; the best so far is taken.", min=0.0),
+    typer.Option(
+        "--time-limit",
+        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken.',
+        parser=seconds_of,
+        metavar="TIME",
+    ),
 ]
 Gap = Annotated[
     float, typer.Option("--gap", help="Stop when the best is within this share of what anything takes.", min=0.0)
@@ -151,9 +186,24 @@ ClusterName = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _short(precision: str | None) -> str | None:
+    """A precision by its short name, with a note on standard error where it was typed in another way."""
+    named = None if precision is None else short_spelling(precision)
+    if named is not None:
+        sys.stderr.write(f"Note: --precision {precision} is written {named}.\n")
+    return named or precision
+
+
 PrecisionName = Annotated[
     str | None,
-    typer.Option("--precision", help='With --cluster: "float32", "tf32", "bfloat16" or "float16".', show_default=False),
+    typer.Option(
+        "--precision",
+        help="On a catalog machine: fp32, tf32, bf16, fp16 or fp8.",
+        show_default="as the job says; decoders bf16, others fp32",
+        callback=_short,
+    ),
 ]
 SoftwareName = Annotated[
     str | None,
@@ -175,7 +225,6 @@ MachineName = Annotated[
         show_default=False,
     ),
 ]
-MachinePrecision = Annotated[str, typer.Option("--precision", help='"float32", "tf32", "bfloat16" or "float16".')]
 MachineSoftware = Annotated[
     str | None,
     typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Gap, Json
+from trimaran.cli.options import Gap, Json, seconds_of
 from trimaran.cli.output import console, errors_reported, print_json
 
 GraphFile = Annotated[
@@ -17,13 +17,22 @@ Devices = Annotated[int, typer.Option("--devices", "-n", help="How many devices 
 Bandwidth = Annotated[
     str, typer.Option("--bandwidth", help='Of the link between each two devices, each way, such as "25GB/s".')
 ]
-Latency = Annotated[float, typer.Option("--latency", help="Of each transfer [s].", min=0.0)]
+Latency = Annotated[
+    float,
+    typer.Option("--latency", help='Of each transfer, such as "5us".', parser=seconds_of, metavar="TIME"),
+]
 Memory = Annotated[
     str | None,
     typer.Option("--memory", help='Of each device, such as "16GiB".  [default: no limit]', show_default=False),
 ]
 TimeLimit = Annotated[
-    float, typer.Option("--time-limit", help="Time for the whole command [s]; the work is limited in proportion.")
+    float,
+    typer.Option(
+        "--time-limit",
+        help="Time for the whole command; the work is limited in proportion.",
+        parser=seconds_of,
+        metavar="TIME",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random.", min=0)]
 

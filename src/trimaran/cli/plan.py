@@ -41,6 +41,7 @@ from trimaran.cli.options import (
     Seed,
     Shards,
     SoftwareName,
+    StrategyName,
     TimeLimit,
     Workers,
     Zero,
@@ -61,6 +62,7 @@ def plan(
     allow: Allow = None,
     forbid: Forbid = None,
     keep: Keep = None,
+    strategy: StrategyName = None,
     dp: Replicas = None,
     pp: Rows = None,
     tp: Shards = None,
@@ -100,6 +102,7 @@ def plan(
             keep=keep or (),
             forbid=forbid or (),
             allow=allow or (),
+            strategy=strategy,
             dp=dp,
             pp=pp,
             tp=tp,
@@ -160,7 +163,8 @@ def plan(
         )
         if output is None and pins.names:
             accepted = ["--accept-inexact"] if accept_inexact else []
-            words = ["trimaran", "plan", job, *" ".join(pins.names).split(), *accepted, "--output", "plan.json"]
+            options = [word for name in pins.names for word in name.split(" ", 1)]
+            words = ["trimaran", "plan", job, *options, *accepted, "--output", "plan.json"]
             command = shlex.join(words)
         console().print(f"Next: {escape(command)}", soft_wrap=True)
 

@@ -1,15 +1,31 @@
 """`trimaran scale`: throughput of a job on many devices of a target cluster, and what limits it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachinePrecision, MachineSoftware, Plot
+from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, Plot, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
-Batches = Annotated[str, typer.Option("--batch", help="Samples of each device; with --strong, of all together.")]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        help="Samples of one update, over all devices, which share them (strong scaling).",
+        show_default=False,
+    ),
+]
+LocalBatches = Annotated[
+    str | None,
+    typer.Option(
+        "--local-batch",
+        help="Samples of each device, however many there are (weak scaling).",
+        show_default="64, without --batch",
+    ),
+]
 Syncs = Annotated[
     str,
     typer.Option(
@@ -17,11 +33,8 @@ Syncs = Annotated[
         help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
     ),
 ]
-Strong = Annotated[bool, typer.Option("--strong", help="All devices share one batch, instead of having one each.")]
-GlobalBatch = Annotated[
-    str | None,
-    typer.Option("--global-batch", help="Samples of all devices together; means --strong.", show_default=False),
-]
+Strong = Annotated[bool, typer.Option("--strong", help="Old spelling: --batch says so.", hidden=True)]
+GlobalBatch = Annotated[str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)]
 Measured = Annotated[
     str | None,
     typer.Option(
@@ -49,11 +62,12 @@ def scale(
     job: AnyReference,
     cluster: MachineName,
     devices: Counts = "1,2,4,8",
-    batch: Batches = "64",
+    batch: Batches = None,
+    local_batch: LocalBatches = None,
     sync: Syncs = "nccl",
     strong: Strong = False,
     global_batch: GlobalBatch = None,
-    precision: MachinePrecision = "float32",
+    precision: PrecisionName = None,
     software: MachineSoftware = None,
     measured: Measured = None,
     nccl_log: NcclLog = None,
@@ -65,19 +79,18 @@ def scale(
     """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import predict_scaling
-        from trimaran.planning.requests import parse_counts
+        from trimaran.planning.requests import parse_counts, parse_scaled_batches
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
-        batches = parse_counts(global_batch or batch, what="batches")
-        is_strong = strong or global_batch is not None
+        batches, mode, spelled = parse_scaled_batches(batch, local_batch, global_batch=global_batch, strong=strong)
         with progress_shown() as progress:
             found = predict_scaling(
                 job,
                 cluster=cluster,
                 devices=parse_counts(devices, what="devices"),
-                local_batch=None if is_strong else batches,
-                batch=batches if is_strong else None,
+                local_batch=batches if mode == "weak" else None,
+                batch=batches if mode == "strong" else None,
                 sync=sync,
                 precision=precision,
                 software=software,
@@ -87,6 +100,7 @@ def scale(
                 length_spread=length_spread,
                 progress=progress,
             )
+        found = replace(found, notes=(*spelled, *found.notes))
         if plot is not None:
             from trimaran.report.scaling import plot as draw
             from trimaran.report.svg import write_drawing

@@ -10,6 +10,7 @@ from trimaran.cli.options import (
     Memory,
     Objective,
     Oversubscribe,
+    StrategyName,
     Subject,
     Trace,
 )
@@ -20,6 +21,7 @@ def simulate(
     subject: Subject,
     devices: Devices = None,
     batch: Batch = None,
+    strategy: StrategyName = None,
     memory: Memory = None,
     trace: Trace = None,
     oversubscribe: Oversubscribe = False,
@@ -33,6 +35,7 @@ def simulate(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_simulation, simulation_document
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_request
         from trimaran.program.plan import plan_path, read_plan
@@ -49,6 +52,7 @@ def simulate(
             objective=objective,
             execution=execution,
             calibration=calibration,
+            pins=parse_pins(strategy=strategy),
         )
         with progress_shown() as progress:
             planned = obtain_plan(source, request, path=plan, progress=progress)

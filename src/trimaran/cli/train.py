@@ -24,6 +24,7 @@ from trimaran.cli.options import (
     Reference,
     Runs,
     Seed,
+    StrategyName,
     Workers,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
@@ -68,6 +69,7 @@ def train(
     forbid: Forbid = None,
     compression: CompressionName = None,
     powersgd_samples: PowersgdSamples = None,
+    strategy: StrategyName = None,
     workers: Workers = None,
     calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
@@ -96,6 +98,7 @@ def train(
             execution=execution,
             calibration=calibration,
             pins=parse_pins(
+                strategy=strategy,
                 allow=allow or (),
                 forbid=forbid or (),
                 compression=compression,

@@ -129,7 +129,7 @@ def _restricted(kind: str, graph: Graph) -> str | None:
             return None
         why = _plainly(next(iter(graph.whole.values()), "") or next(iter(graph.notes), ""))
         return f"no operations whose tensors ranks can share{f': {why}' if why else ''}"
-    if graph.cuts:
+    if graph.split_points:
         return None
     return f"the network cannot be split into stages: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
 

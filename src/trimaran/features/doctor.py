@@ -107,10 +107,10 @@ def _network() -> Iterator[Check]:
 def _rate_limited_links() -> Check:
     """Whether links between local ranks can be rate-limited; tried, as permissions have many causes."""
     from trimaran.machine import Link
-    from trimaran.runtime.launch.rate_limited_links import wired
+    from trimaran.runtime.launch.rate_limited_links import rate_limited_network
 
     try:
-        with wired(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):
+        with rate_limited_network(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):
             return Check(name="rate-limited links", verdict="ok", detail="tried: links can be rate-limited")
     except TrimaranError as error:
         return Check(name="rate-limited links", verdict="note", detail="not possible here", advice=error.message)

@@ -25,6 +25,7 @@ from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device
 from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import (
     check_spread,
     default_software,
@@ -62,7 +63,7 @@ def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[R
     """
     found: list[Remedy] = []
     for row in _largest(rows):
-        work, estimate = known(row.step.batch_per_device)
+        work, estimate = known(row.step.local_batch)
         found += _splitting(row, work, estimate, step_of)
         found += _shrinking(row, work, estimate, step_of)
         found += _joining(row, work, estimate, step_of)
@@ -77,7 +78,7 @@ def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     """The largest group of each batch and method."""
     found: dict[tuple[int, str], ScalingRow] = {}
     for row in rows:
-        key = (row.step.batch_per_device, row.step.sync)
+        key = (row.step.local_batch, row.step.sync)
         if key not in found or found[key].step.devices < row.step.devices:
             found[key] = row
     return [row for row in found.values() if row.step.devices > 1]
@@ -180,18 +181,18 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
 
 def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
     """Twice the batch on each device."""
-    work, estimate = known(2 * row.step.batch_per_device)
+    work, estimate = known(2 * row.step.local_batch)
     return [
         Remedy(
             id="larger-batch",
             limiter=row.limiter,
             name=f"{work.batch} samples a device",
             action=(
-                f"Train with {work.batch} samples a device instead of {row.step.batch_per_device}: the same exchange "
+                f"Train with {work.batch} samples a device instead of {row.step.local_batch}: the same exchange "
                 "and the same launches for twice the samples."
             ),
             assumption="the larger batch fits, and needs no more epochs.",
-            setting={"batch_per_device": work.batch},
+            setting={"local_batch_size": work.batch},
             **_simulated(row, step_of(work, estimate, row), batches=2),
         )
     ]
@@ -225,7 +226,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         "gain_interval": (min(spread), max(spread)),
         "method": method,
         "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
-        "at": {"devices": row.step.devices, "batch_per_device": row.step.batch_per_device, "sync": row.step.sync},
+        "at": {"devices": row.step.devices, "local_batch_size": row.step.local_batch, "sync": row.step.sync},
     }
 
 
@@ -242,7 +243,7 @@ def predict_scaling(
     local_batch: int | Sequence[int] | None = None,
     batch: int | Sequence[int] | None = None,
     sync: str | Sequence[Sync] = "nccl",
-    precision: str = "float32",
+    precision: str | None = None,
     software: str | None = None,
     options: Mapping[str, str] | None = None,
     measured: str | None = None,
@@ -260,7 +261,7 @@ def predict_scaling(
         local_batch: samples of each device, which stay as devices are added (weak scaling)
         batch: samples of all devices together, which are shared among them (strong scaling)
         sync: how gradients are exchanged, one method or several, such as "kvstore,nccl"
-        precision: of compute: "float32", "tf32", "bfloat16" or "float16"
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
         options: of the job, by name
         measured: a figure of one device that predictions start from, such as "363 images/s at 64", or several of them
@@ -280,12 +281,13 @@ def predict_scaling(
     syncs = parse_syncs(methods)
     machine = find_machine(cluster)
     framework = default_software(syncs) if software is None else parse_software(software)
+    chosen = choose_precision(job, precision, machine.node.device)
     estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))
     links = None if nccl_log is None else corrected_by(read_logs(nccl_log), machine=machine, year=framework.year)
     steps = DataParallelJob(
         reference=job,
         machine=machine,
-        precision=precision,
+        precision=chosen.name,
         software=framework,
         options=options or {},
         exchange=ExchangeOptions(correction=links, length_spread=check_spread(length_spread)),
@@ -303,7 +305,8 @@ def predict_scaling(
         job=job,
         cluster=cluster,
         device=machine.node.device.title,
-        precision=precision,
+        precision=chosen.name,
+        precision_source=chosen.source,
         software=f"{framework.framework} of {framework.year:.0f}",
         mode="weak" if batch is None else "strong",
         unit="samples",
@@ -391,7 +394,7 @@ class Estimates:
 
 def _changed(job: DataParallelJob, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
     """The step of a changed workload in the set-up of a row [s]."""
-    setup = job.setup(row.step.batch_per_device, row.step.devices, sync=row.step.sync)
+    setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
     options = replace(setup.options, explain=False)
     return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
@@ -406,7 +409,10 @@ def _rows(
     for devices in counts:
         share, rest = divmod(batch, devices) if strong else (batch, 0)
         if rest or not share:
-            notes.append(f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out")
+            notes.append(
+                f"a batch of {batch} has no equal shares for {format_count(devices, 'device')}: left out; take a "
+                f"multiple of {devices}, or say --local-batch"
+            )
             continue
         if sync == "kvstore" and devices > job.machine.node.devices:
             notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
@@ -416,7 +422,7 @@ def _rows(
 
 
 def _row(job: DataParallelJob, step: ScaledStep, base: float) -> ScalingRow:
-    samples = step.batch_per_device * step.devices
+    samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
     memory = job.memory(step)

@@ -37,7 +37,7 @@ FORMS = "a batch is (input, target), or a dict"
 def split_batch(
     batch: Any, *, own_loss: bool = False, model: nn.Module | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The arguments of the model, and what the loss is given beside the model's output.
+    """The arguments of the model, and what the loss is given besides the model's output.
 
     Args:
         batch: a batch
@@ -132,8 +132,7 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
     Raises:
         InputError: not a floating scalar tensor, or no gradient in it although gradients are on
     """
-    _, _, expected = split_batch(batch, own_loss=job.loss is None)
-    value = _own_loss(output) if job.loss is None else job.loss(output, expected)
+    value = loss_value(job, output, batch)
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
         _check_loss(total)
@@ -296,7 +295,20 @@ def _same_kind(value: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
 
 
-def _own_loss(output: Any) -> Any:
+def loss_value(job: Job, output: Any, batch: Any) -> Any:
+    """What the job's loss returns for a batch, or the model's where it computes it.
+
+    Args:
+        job: the job
+        output: what the model returned
+        batch: the batch that it was given
+
+    Raises:
+        InputError: the model computes the loss, and returns none
+    """
+    _, _, expected = split_batch(batch, own_loss=job.loss is None)
+    if job.loss is not None:
+        return job.loss(output, expected)
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None:
         raise InputError(

@@ -141,7 +141,7 @@ class Behaviour:
         data_draws: a sample that is read twice differs
         collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
-        others: names of what a batch holds beside tensors
+        others: names of what a batch holds besides tensors
         sizes: tensors of a batch that differ from batch to batch in more than their first dim
         remainder: samples of the last, smaller batch of an epoch; 0: there is none
         unused: parameters that never had a gradient

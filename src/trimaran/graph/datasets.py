@@ -259,7 +259,7 @@ def first_samples(dataset: Any, most: int) -> list[Any]:
 
     Args:
         dataset: map-style, or a stream
-        most: so many, or as many as there are
+        most: this many, or all where there are fewer
 
     Raises:
         InputError: it is neither, or reading raised

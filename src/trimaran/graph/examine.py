@@ -20,7 +20,7 @@ and masks differ most. Where several weights would still do (all classes in the 
 ignored, the mask is all ones), values that tell them apart are written into the batch. What that shows chooses among
 the weights that fit the data; it refuses nothing.
 
-Parts are made by `Job.collate` of their own samples, as a rank makes them; by slicing where `Job.collate` draws.
+Parts are made by `Job.collate` from their samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
 import bisect
@@ -28,7 +28,6 @@ import copy
 import itertools
 import math
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -39,10 +38,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -51,16 +47,18 @@ from trimaran.graph.batches import (
     call_model,
     cast_batch,
     is_sliceable,
+    loss_value,
     map_tensors,
     name_tensors,
     rebuild_batch,
     slice_batch,
-    split_batch,
 )
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.capture.verify import host_generators
 from trimaran.graph.datasets import describe
+from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
+from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
     SAMPLES,
@@ -110,7 +108,7 @@ TRIED = 24
 """More batches that are looked at where values are read, until parts have read others than the whole."""
 
 TELLING = 3
-"""So many batches, of which parts read other values than the whole, are enough."""
+"""Batches that are enough, if their parts read other values than the whole."""
 
 SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
@@ -118,8 +116,6 @@ first batch, with what is loaded for it, does not count]."""
 
 EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
-
-MOST_CLASSES = 4096
 
 
 def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour:
@@ -142,7 +138,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _pretending_to_be_alone())
+        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _as_one_process())
         for context in contexts:
             stack.enter_context(context)
         begin_training(model)
@@ -193,7 +189,7 @@ def _from_model(model: nn.Module) -> Behaviour:
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
     for name, one in trained.items():
         if one.dtype != common:
-            dtypes.setdefault(str(one.dtype).removeprefix("torch."), name)
+            dtypes.setdefault(dtype_name(one.dtype), name)
     return Behaviour(
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
@@ -254,7 +250,7 @@ class _Pass:
 
     Attributes:
         value: of the loss
-        weight: that the loss returned beside it
+        weight: that the loss returned with it
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         path: of operations
@@ -303,7 +299,7 @@ class _Examination:
         self.foreign: dict[str, None] = {}
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
-        self._calls: list[_LossCall] = []
+        self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = False
         self._scanned: list[dict[tuple[str, str], float]] = []
@@ -437,7 +433,7 @@ class _Examination:
             try:
                 batch = self._batch(range(size))
                 with self._promoting():
-                    _loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
             except Exception as error:  # noqa: BLE001 - whatever a forward or a loss needs more samples for
                 failing.append((size, describe(error)))
             self._put_back()
@@ -552,7 +548,7 @@ class _Examination:
 
     def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
         """The whole, and its parts: apart, and in turn."""
-        drawn = _Draws()
+        drawn = Draws()
         # A forward may write to its input.
         run = self._pass(_copied(whole), drawn)
         starts = [0, *itertools.accumulate(sizes)]
@@ -584,7 +580,7 @@ class _Examination:
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
 
-    def _pass(self, batch: Any, drawn: "_Draws", bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
+    def _pass(self, batch: Any, drawn: Draws, bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
         held = [one for part in modules_of(job.loss) for one in part.parameters()]
@@ -596,15 +592,15 @@ class _Examination:
         random.seed(job.seed + seed)
         numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
         hosts = host_generators()
-        coupled = _Coupled(drawn, bound)
+        coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
         versions = {name: one._version for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with self._promoting(), _without_batch_effects(), coupled, _noting_inner_backwards(self), context:
+            with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
-                value = _loss_value(job, output, batch)
+                value = loss_value(job, output, batch)
             self.changed |= {name: None for name, one in name_tensors(batch).items()
                              if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
             total, weight = value if isinstance(value, tuple) else (value, None)
@@ -612,7 +608,7 @@ class _Examination:
                 if bound is None:
                     self._note_leaves(total)
                 # Checkpointed activations are computed again, and draw again.
-                with self._promoting(), _without_batch_effects(), coupled:
+                with self._promoting(), WithoutBatchEffects(), coupled:
                     total.backward()
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
@@ -635,7 +631,7 @@ class _Examination:
         )
 
     def _promoting(self) -> Any:
-        return _Promoting() if self._double else nullcontext()
+        return Promoting() if self._double else nullcontext()
 
     def _note_leaves(self, loss: Tensor) -> None:
         """Parameters that the loss depends on and the model has not."""
@@ -670,7 +666,7 @@ class _Examination:
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
             if not enough and time.process_time() - self._started_s < SECONDS:
-                seeds.append(self._pass(_copied(splits[0].whole), _Draws(), seed=seed))
+                seeds.append(self._pass(_copied(splits[0].whole), Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
             path.append("seed")
@@ -909,12 +905,12 @@ class _Examination:
         if dist.group.WORLD is not None:
             # The other ranks are not there to answer; see `look_at_gathering`.
             return False
-        # Two ranks of which one is pretended, and messages that nobody sends.
+        # Two ranks, of which one is simulated, and messages that nobody sends.
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        coupled = _Coupled(_Draws(), None)
+        coupled = Coupled(Draws(), None)
         try:
-            with _asking(_IS_INITIALIZED), self._promoting(), _without_batch_effects(), coupled:
-                _loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
+            with _asking(_IS_INITIALIZED), self._promoting(), WithoutBatchEffects(), coupled:
+                loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
         except Exception:  # noqa: BLE001 - what was gathered holds nothing
             return coupled.communicated
         finally:
@@ -932,8 +928,8 @@ class _Examination:
         """
         size = max(2, LOOKED_AT // ranks)
         numbers = [number % self._samples.count for number in range(ranks * size)]
-        drawn = _Draws()
-        with _pretending_to_be_alone():
+        drawn = Draws()
+        with _as_one_process():
             run = self._pass(self._batch(numbers), drawn)
         self._put_back()
         own = slice(rank * size, (rank + 1) * size)
@@ -958,7 +954,7 @@ class _Examination:
         """Whether parts that were padded with the whole add up, by some reduction."""
         starts = [0, *itertools.accumulate(split.sizes)]
         parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
-        drawn = _Draws()
+        drawn = Draws()
         run = self._pass(split.whole, drawn)
         passes = []
         for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):
@@ -972,7 +968,7 @@ class _Examination:
 _IS_INITIALIZED = dist.is_initialized
 
 
-def _pretending_to_be_alone() -> AbstractContextManager[None]:
+def _as_one_process() -> AbstractContextManager[None]:
     """For code that asks torch.distributed before it gathers."""
     return _asking(lambda: False)
 
@@ -988,7 +984,7 @@ def _asking(answer: Callable[[], bool]) -> Iterator[None]:
 
 
 def _copied(batch: Any) -> Any:
-    """Tensors of its own."""
+    """A batch with copies of the tensors."""
     if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
         return {name: one.clone() for name, one in batch.items()}
     return map_tensors(batch, torch.clone)
@@ -1015,173 +1011,6 @@ def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
     return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))
 
 
-def _loss_value(job: Job, output: Any, batch: Any) -> Any:
-    if job.loss is not None:
-        return job.loss(output, split_batch(batch)[2])
-    value = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if value is None:
-        raise InputError(f"with Job.loss=None the model returns an object with .loss; it returned {type(output)}")
-    return value
-
-
-class _Draws:
-    """What was drawn for a whole batch, in order."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[str, list[Tensor]]] = []
-        self.taken: dict[tuple[int, int], int] = {}
-        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
-
-
-class _Coupled(TorchDispatchMode):
-    """Keeps what is drawn for a whole batch, or gives a part of it to a part of the batch.
-
-    Args:
-        draws: filled by the whole, read by the parts
-        bound: start, stop and samples of the whole, for a part; None: this is the whole
-    """
-
-    def __init__(self, draws: _Draws, bound: tuple[int, int, int] | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
-        self.operations: list[str] = []
-        self.read: list[int | bool] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operations.append(str(func))
-        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
-        result = func(*args, **(kwargs or {}))
-        self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
-        if func is torch.ops.aten._local_scalar_dense.default:
-            self.reads = True
-            if isinstance(result, bool | int):
-                self.read.append(result)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.drew = True
-            made = [one for one in (result if isinstance(result, tuple | list) else [result]) if _is_drawn(one)]
-            if self._bound is None:
-                self._draws.made.append((str(func), [one.detach().clone() for one in made]))
-            else:
-                self._take(str(func), made)
-        return result
-
-    def _take(self, name: str, made: list[Tensor]) -> None:
-        place, self._next = self._next, self._next + 1
-        if place >= len(self._draws.made) or self._draws.made[place][0] != name:
-            self.lost = True
-            return
-        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
-            part = self._part(one, whole, (place, number))
-            if part is None:
-                self.lost = True
-            else:
-                one.copy_(part)
-
-    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
-        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
-        if one.shape == whole.shape:
-            return whole
-        if one.dim() != whole.dim() or self._bound is None:
-            return None
-        start, stop, samples = self._bound
-        part: Tensor | None = None
-        for dim in range(one.dim()):
-            size, most = one.shape[dim], whole.shape[dim]
-            if size == most:
-                continue
-            if size > most:
-                return None
-            if part is not None:
-                # Padded to a shorter length than the whole.
-                part = part.narrow(dim, 0, size)
-                continue
-            each, rest = divmod(most, samples)
-            if not rest and size == each * (stop - start):
-                begin = start * each
-            else:
-                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
-                begin = self._draws.taken.get(key, 0) if start else 0
-                self._draws.taken[key] = begin + size
-                if begin + size > most:
-                    return None
-            part = whole.narrow(dim, begin, size)
-        return part
-
-
-def _is_drawn(value: Any) -> bool:
-    return isinstance(value, Tensor)
-
-
-class _Promoting(TorchFunctionMode):
-    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        try:
-            return func(*args, **kwargs)
-        except RuntimeError as error:
-            tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-            name = getattr(func, "__name__", "")
-            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
-            if not fits or not _ABOUT_DTYPES.search(str(error)):
-                raise
-            args, kwargs = pytree.tree_map_only(
-                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
-            )
-            return func(*args, **kwargs)
-
-
-_ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
-
-_DROPOUTS = frozenset(
-    {
-        "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
-        "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout",
-    }
-)  # fmt: skip
-
-
-class _WithoutBatchEffects(TorchFunctionMode):
-    """Dropout does nothing, and batch norm uses its running statistics."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if name == "batch_norm":
-            return _normalised(args, kwargs)
-        if name == "scaled_dot_product_attention":
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
-
-
-def _normalised(args: Any, kwargs: dict[str, Any]) -> Tensor:
-    """Batch norm by running statistics, whichever of its two signatures was called."""
-    names = ["input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
-    if len(args) > 3 and (args[3] is None or isinstance(args[3], Tensor)) and len(args) >= 8:
-        # torch.batch_norm has the weight and the bias first.
-        names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn"]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    x, mean, variance = given["input"], given.get("running_mean"), given.get("running_var")
-    mean = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device) if mean is None else mean
-    variance = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if variance is None else variance
-    with torch._C.DisableTorchFunction():
-        return nn.functional.batch_norm(
-            x, mean, variance, given.get("weight"), given.get("bias"), False, 0.0, given.get("eps", 1e-5)
-        )
-
-
-@contextmanager
-def _without_batch_effects() -> Iterator[None]:
-    with _WithoutBatchEffects():
-        yield
-
-
 @contextmanager
 def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
     """Note whether gradients are computed inside."""
@@ -1198,33 +1027,9 @@ def _noting_inner_backwards(examination: _Examination) -> Iterator[None]:
         torch.autograd.grad = grad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LossCall:
-    """A loss of torch's that takes a mean over classes."""
-
-    ignored: int
-    table: tuple[float, ...] = field(default=())
-
-
-class _Losses(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[_LossCall] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("cross_entropy", "nll_loss"):
-            given = {**dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False)),
-                     **kwargs}  # fmt: skip
-            weight = given.get("weight")
-            table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
-            self.calls.append(_LossCall(ignored=given.get("ignore_index", -100), table=table))
-        return func(*args, **kwargs)
-
-
-def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[_LossCall]:
+def _losses_called(job: Job, model: nn.Module, batch: Any, *, double: bool) -> list[LossCall]:
     """The losses of torch's that are called with class weights or values that they ignore."""
-    mode = _Losses()
-    with _Promoting() if double else nullcontext(), _without_batch_effects(), mode:
-        _loss_value(job, call_model(job, model, batch), batch)
+    mode = Losses()
+    with Promoting() if double else nullcontext(), WithoutBatchEffects(), mode:
+        loss_value(job, call_model(job, model, batch), batch)
     return list(dict.fromkeys(mode.calls))

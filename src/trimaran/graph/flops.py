@@ -1,7 +1,7 @@
 """FLOP and bytes of an operation's forward and backward.
 
 FLOP are those of matrix products, convolutions, attention and recurrent layers (a multiplication and an addition are
-two). Elementwise work has no FLOP of its own: its time is that of its bytes. Bytes are what the kernels that torch runs
+two). Elementwise work has no FLOP: its time is that of its bytes. Bytes are what the kernels that torch runs
 read and write, each kernel on its own; views cost nothing, and look-ups read only the rows that they need.
 
 How much work an operation is: floating-point operations and bytes.

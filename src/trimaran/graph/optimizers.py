@@ -147,7 +147,7 @@ def named_in(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Trained:
 
     Args:
         model: the user's; it holds them now
-        parameters: some of its own
+        parameters: some of this optimizer's
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return Trained((names[id(parameter)], parameter) for parameter in parameters)
@@ -174,7 +174,7 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     if isinstance(optimizer, list | tuple | dict):
         raise InputError(
             f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
-            "parameter groups to one, or where each has a loss of its own, as in a GAN, make a job and a session of "
+            "parameter groups to one, or where each has its loss, as in a GAN, make a job and a session of "
             "each in one script (examples/gan.py)",
             code="optimizer.not-an-optimizer",
             type=type(optimizer).__name__,
@@ -289,7 +289,7 @@ def check_closure(optimizer: Any, *, needed: bool = False) -> None:
         raise InputError(
             f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
             "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
-            "such as torch.optim.AdamW or SGD, or train in a plain loop of your own",
+            "such as torch.optim.AdamW or SGD, or train in your plain loop",
             code="optimizer.needs-closure",
             optimizer=type(optimizer).__name__,
         )
@@ -334,7 +334,7 @@ def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> 
             return f"it {holds} {name} when it is given {len(parameters)} of the parameters, unlike when given all"
         for one, other in zip(here or (), there or (), strict=False):
             for key in one.keys() | other.keys():
-                if not _same(one.get(key), other.get(key)):
+                if not same(one.get(key), other.get(key)):
                     return (
                         f"{key} of {name} is {one.get(key)!r} when it is given {len(parameters)} parameters "
                         f"of one rank, and {other.get(key)!r} when it is given all"
@@ -355,7 +355,7 @@ def identity_fault(optimizer: Any, parameters: Trained, traits: OptimizerTraits)
     own = _options(optimizer)
     for name, parameter in parameters.named_parameters():
         here, there = own.get(id(parameter)), traits.options.get(name)
-        if (here is None) != (there is None) or (here is not None and there and not _same(here, there[0])):
+        if (here is None) != (there is None) or (here is not None and there and not same(here, there[0])):
             return f"it treats {name} otherwise than another parameter of that name and shape"
     return ""
 
@@ -430,11 +430,11 @@ def try_steps(
             parameter.grad = gradient.clone()
         _ = optimizer.step() if closure is None else optimizer.step(closure)
         values.append(tuple(parameter.detach().clone() for _, parameter in named))
-    drew = any(not _same(*pair) for pair in zip(before, _random_states(starts), strict=True))
+    drew = any(not same(*pair) for pair in zip(before, _random_states(starts), strict=True))
     return Trial(values=tuple(values), options=options, drew=drew)
 
 
-def stands_still(starts: Named, trial: Trial) -> bool:
+def unchanged(starts: Named, trial: Trial) -> bool:
     """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
 
     Args:
@@ -487,7 +487,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     common |= {"draws": together.drew, "tried": tried}
-    if stands_still(starts, together):
+    if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
     if reason:
@@ -591,7 +591,7 @@ def _difference(
         except Exception as error:  # noqa: BLE001 it is the user's
             return f"it fails on {names} alone ({_line(error)})"
         for place, number in enumerate(share):
-            if not _same(apart.options[place], together.options[number]):
+            if not same(apart.options[place], together.options[number]):
                 return f"the options of {names} are others when it is given alone"
             if not equal_values(
                 (values[place] for values in apart.values), (values[number] for values in together.values)
@@ -608,8 +608,8 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
             if not tensor.ndim or len(tensor) < 2:
                 return tensor
             # Not in the middle: blocks of a few hundred elements would begin there too.
-            cut = max(1, len(tensor) * 2 // 5 - 1)
-            return tensor[cut:] if second else tensor[:cut]
+            first = max(1, len(tensor) * 2 // 5 - 1)
+            return tensor[first:] if second else tensor[:first]
 
         try:
             apart = try_steps(
@@ -618,7 +618,7 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
         except Exception as error:  # noqa: BLE001 it is the user's
             return f"it fails on a part of a parameter ({_line(error)})"
         for number, (name, _) in enumerate(starts):
-            if not _same(apart.options[number], together.options[number]):
+            if not same(apart.options[number], together.options[number]):
                 return f"the options of {name} are others when it is given a part of it"
             if not equal_values(
                 (values[number] for values in apart.values), (part(values[number]) for values in together.values)
@@ -651,16 +651,17 @@ def _required(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind not in variadic]
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether two options or states are equal, bit for bit; functions are, where they are of one type."""
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
         if not both or one.shape != other.shape:
             return False
         return one.is_meta or other.is_meta or bool(torch.equal(one, other.to(one.device)))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(_same(*pair) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     # What says nothing of its value, such as a function, is taken for equal where it is of one type.

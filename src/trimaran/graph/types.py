@@ -14,7 +14,7 @@ Parts of a network whose work can be shared out over ranks: pure data, found by 
 A region starts at linear operations whose weights are split by output features, and ends at some that are split by
 input features; in between every rank has its share of the features or heads. So there is one sum in the forward for
 each end, and one in the backward for each tensor that comes in from outside. An embedding that is split by the entries
-of its vocabulary is a region of its own, which ends in a sum; so is a classifier, which ends in a gather. Where a
+of its vocabulary is a region, which ends in a sum; so is a classifier, which ends in a gather. Where a
 network has no such pair, each linear layer and each convolution is a region that ends in a gather:
 
     whole ─▶ column ─▶ gather over the ranks ─▶ whole
@@ -228,6 +228,13 @@ class Parameter:
     aliases: tuple[str, ...] = ()
 
 
+ROOT = "(model)"
+"""Origin of what the model calls outside of its modules."""
+
+OUTSIDE = "(outside)"
+"""Origin of what runs outside of the model: the loss."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
     """One operation, with its forward, its backward and the parameters that it uses.
@@ -247,6 +254,8 @@ class Op:
         saved: names of the storages that autograd keeps from its forward to its backward (`Graph.storages`)
         content: digest of what it computes (target, shapes without the batch, dtypes, attributes): operations with the
             same content and batch cost the same
+        origins: what a trace says of the kernels that it launches (`TraceOp.origin`): a torch function, or the calls of
+            a module and of those inside
     """
 
     id: str
@@ -262,6 +271,7 @@ class Op:
     backward_bytes_moved: Affine = Affine()
     saved: tuple[str, ...] = ()
     content: str = ""
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -277,14 +287,14 @@ class Graph:
         parameters: every parameter of the model, each tied group once
         buffers: name and size [bytes] of every buffer of the model
         storages: size of each storage that autograd keeps [bytes]; shared ones are there once
-        cuts: ids of the operations after which the model may be cut into segments, in order
+        split_points: ids of the operations after which the model may be split into segments, in order
         precision: of the job
         notes: what could not be captured, and what that costs the user
         regions: what tensor-parallel ranks can share, in order; each parameter is in the regions of all its readers, or
             in none
         stream: what lies between regions and can be split along sequences
         whole: for operations with large weights that are in no pair of layers, the reason
-        behaviour: what the job was seen to do, beside what it computes; None: nobody has looked
+        behaviour: what the job was seen to do, besides what it computes; None: nobody has looked
     """
 
     name: str
@@ -294,7 +304,7 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     buffers: Mapping[str, int]
     storages: Mapping[str, Affine]
-    cuts: tuple[str, ...] = ()
+    split_points: tuple[str, ...] = ()
     precision: str = "fp32"
     notes: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
@@ -371,6 +381,9 @@ def _digest(graph: Graph) -> str:
     plain = asdict(graph) | {"notes": (), "name": ""}
     # These follow from the rest.
     del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
+    for op in plain["ops"]:
+        del op["origins"]
+    plain["cuts"] = plain.pop("split_points")  # as it was called when digests began, which files hold
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""The model of a job, and a small batch of its own data, with which the model can be looked at.
+"""The model of a job, and a small batch of its data, with which the model can be looked at.
 
 Looking at a model without leaving a trace.
 
@@ -15,10 +15,10 @@ leaves to the person who wrote the model:
 - a module that overrides `train()`, to keep frozen batch norms in evaluation mode, is asked
 - a part that the factory has put in evaluation mode, inside a model that is in training mode, stays there
 
-The user's hooks: kept off while a model is looked at, and which of them a cut would lose.
+The user's hooks: kept off while a model is looked at, and which of them a split would lose.
 
 In a segment the leaf modules are the user's own, so their hooks fire. A container such as a block is not called there,
-as its parts may lie in several segments: a hook on it would never fire, and a cut is refused while there is one.
+as its parts may lie in several segments: a hook on it would never fire, and a split is refused while there is one.
 """
 
 import copy
@@ -40,7 +40,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import InputError
-from trimaran.base.job import Job, Precision
+from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
 from trimaran.graph.batches import cast_batch, move_batch, name_tensors
 from trimaran.graph.datasets import batching_fault, check_map_style, first_samples, is_stream, reading_fault
@@ -231,7 +232,7 @@ class Samples:
     Args:
         job: the job
         device: where batches are wanted
-        most: of a stream, so many samples are read
+        most: samples of a stream that are read
         keep: a sample is read once, so that it is the same in every batch although reading draws
 
     Attributes:
@@ -427,5 +428,5 @@ def modules_with_lost_hooks(model: nn.Module, called: set[str]) -> list[str]:
 
 def _of_torch(hook: Any) -> bool:
     hook = getattr(hook, "func", hook)
-    home = getattr(hook, "__module__", None) or type(hook).__module__
-    return home.startswith("torch.")
+    defined = getattr(hook, "__module__", None) or type(hook).__module__
+    return defined.startswith("torch.")

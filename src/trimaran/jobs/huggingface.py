@@ -183,7 +183,7 @@ def _config(values: dict[str, Any], path: Path, transformers: Any) -> Any:
         ) from None
     try:
         config = config_class.from_dict(values)
-    # Each kind of model checks its own figures, with errors of its own.
+    # Each kind of model checks its figures and raises other errors.
     except Exception as error:
         raise InputError(
             f"{path}: {' '.join(str(error).split())}", code="configuration.rejected", path=str(path)

@@ -55,7 +55,7 @@ from trimaran.networks.unet import UNet
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.networks.vit import VIT_SIZES, VisionTransformer
 
-_HIDDEN = 0.15  # share of a window's tokens that BERT is asked for
+_MASKED = 0.15  # share of a window's tokens that BERT is asked for
 _BILLION_WORDS = 793_471  # of BigLSTM's vocabulary
 _WIKITEXT2 = 33_278  # words of WikiText-2
 
@@ -105,7 +105,7 @@ def _bert(reference: NetworkReference) -> SyntheticTask:
             optimizer=adamw,
             loss=functional.cross_entropy,
         )
-    guesses = reference.number("guesses", math.ceil(_HIDDEN * length))
+    guesses = reference.number("guesses", math.ceil(_MASKED * length))
     places, words = Field(shape=(guesses,), below=length), Field(shape=(guesses,), below=figures.vocabulary)
     return SyntheticTask(
         model=functools.partial(BertForPretraining, figures),
@@ -117,7 +117,7 @@ def _bert(reference: NetworkReference) -> SyntheticTask:
 
 
 def pretraining_loss(scores: tuple[torch.Tensor, torch.Tensor], target: list[torch.Tensor]) -> torch.Tensor:
-    """BERT's: the hidden words, and whether the second sentence follows the first.
+    """BERT's: the masked words, and whether the second sentence follows the first.
 
     Args:
         scores: of the words [batch, guesses, vocabulary] and of the order [batch, 2]

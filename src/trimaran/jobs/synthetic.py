@@ -139,7 +139,7 @@ def _generator(index: int, samples: int) -> torch.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTask:
-    """What a job needs beside its name.
+    """The parts of a job without its name.
 
     Attributes:
         model: makes the model

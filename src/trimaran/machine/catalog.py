@@ -19,10 +19,13 @@ from importlib import resources
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_toml
+from trimaran.base.precision import Precision, short_spelling
 from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
 
-DTYPES = ("float32", "tf32", "bfloat16", "float16")
+DEVICE_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
+"""Those that a device may have a rate of."""
+
 _KEYS = (
     *("name", "title", "aliases", "caveat", "architecture", "year", "form", "processors", "memory", "reported"),
     *("context", "bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares"),
@@ -50,8 +53,8 @@ def read_device(entry: Table) -> Device:
     if form not in FORMS:
         raise entry.wrong("form", f'expected one of {", ".join(FORMS)}, got "{form}"')
     links, link = entry.counted("links") or (0, "")
-    sources = entry.table("sources")
-    sources.allow("memory", "bandwidth", "copies", *DTYPES)
+    sources = _by_precision(entry.table("sources"))
+    sources.allow("memory", "bandwidth", "copies", *DEVICE_PRECISIONS)
     architecture = entry.text("architecture", "other")
     return Device(
         name=entry.text("name"),
@@ -74,7 +77,7 @@ def read_device(entry: Table) -> Device:
         links=links,
         link=link,
         peer_access=entry.flag("peer_access", default=True),
-        tensor_dtypes=entry.texts("tensor", ()),
+        tensor_precisions=_tensor(entry),
         source=entry.text("source"),
     )
 
@@ -102,28 +105,40 @@ def _memory(entry: Table, sources: Table) -> Memory:
 
 def _bandwidth(entry: Table, sources: Table, architecture: str) -> Bandwidth:
     assumed = _shares(architecture)
-    shares = entry.table("shares")
+    shares = _by_precision(entry.table("shares"))
     source = sources.text("bandwidth", f"{entry.text('source')}; share: {assumed.text('source')}")
     fraction = shares.share("bandwidth", assumed.share("bandwidth"))
     return Bandwidth(bytes_per_s=entry.rate("bandwidth"), fraction=fraction, source=source)
 
 
 def _compute(entry: Table, sources: Table, architecture: str) -> dict[str, Peak]:
-    compute, shares, assumed = entry.table("compute"), entry.table("shares"), _shares(architecture)
-    tensor = entry.texts("tensor", ())
-    compute.allow(*DTYPES)
-    shares.allow("bandwidth", *DTYPES)
-    peaks = {}
-    for dtype in DTYPES:
-        kind = "tensor" if dtype in tensor else "float32"
-        fraction = shares.share(dtype, assumed.share(kind))
-        source = sources.text(dtype, f"{entry.text('source')}; share: {assumed.text('source')}")
-        if dtype in compute or dtype == "float32":
-            peaks[dtype] = Peak(flops_per_s=compute.flops(dtype), fraction=fraction, source=source)
-    unknown = [dtype for dtype in tensor if dtype not in peaks]
+    compute, shares = _by_precision(entry.table("compute")), _by_precision(entry.table("shares"))
+    assumed, tensor = _shares(architecture), _tensor(entry)
+    compute.allow(*DEVICE_PRECISIONS)
+    shares.allow("bandwidth", *DEVICE_PRECISIONS)
+    peaks: dict[str, Peak] = {}
+    for precision in DEVICE_PRECISIONS:
+        kind = "tensor" if precision in tensor else "fp32"
+        fraction = shares.share(precision, assumed.share(kind))
+        source = sources.text(precision, f"{entry.text('source')}; share: {assumed.text('source')}")
+        if precision in compute or precision == "fp32":
+            peaks[precision] = Peak(flops_per_s=compute.flops(precision), fraction=fraction, source=source)
+    unknown = [precision for precision in tensor if precision not in peaks]
     if unknown:
-        raise entry.wrong("tensor", f'expected dtypes of compute, got "{unknown[0]}"; compute has {", ".join(peaks)}')
+        told = f'expected precisions of compute, got "{unknown[0]}"; compute has {", ".join(peaks)}'
+        raise entry.wrong("tensor", told)
     return peaks
+
+
+def _by_precision(table: Table) -> Table:
+    """A table with the short names of precisions in place of long ones; other keys stay."""
+    values = {short_spelling(key) or key: value for key, value in table.values.items()}
+    return Table(values, file=table.file, path=table.path)
+
+
+def _tensor(entry: Table) -> tuple[str, ...]:
+    """Precisions whose products run on tensor cores."""
+    return tuple(short_spelling(text) or text for text in entry.texts("tensor", ()))
 
 
 def _copies(entry: Table, sources: Table, slot: str) -> Copies:

@@ -1,8 +1,8 @@
 """This host as a machine of one node.
 
-Without a GPU, a device is one process with one thread: as many as there are cores that this process may use, each with
-its share of the memory. With GPUs, a device is a GPU. What is not known without a run (rates, FLOP/s) is left out;
-`measure` finds it.
+Without a GPU, a device is one process with one thread: one for each core that this process may use, each with
+its share of the memory. With GPUs, a device is a GPU. Figures that need a run (rates, FLOP/s) are left out;
+`measure` finds them.
 """
 
 import contextlib
@@ -146,7 +146,7 @@ def _usable_memory(root: Path) -> int:
     limits = [int(text) for text in (_read(root / "sys/fs/cgroup/memory.max").strip(),) if text.isdigit()]
     for line in _read(root / "proc/meminfo").splitlines():
         name, _, value = line.partition(":")
-        if name == "MemTotal":  # not what is free just now: the same machine shall give the same plan
+        if name == "MemTotal":  # not what is free now: the same machine gives the same plan
             limits.append(int(value.split()[0]) * 1024)
     return min(limits, default=0) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -166,9 +166,10 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes() -> int:
-    """What this process can have without pushing others out [bytes].
+    """Memory that this process can have without pushing others out [bytes].
 
-    That is what the machine has to spare, and what the limits of the control groups around the process leave.
+    It is the least of the free memory of the machine and what the limits of the control groups around the process
+    leave.
 
     Source:
         Linux, Documentation/filesystems/proc.rst, MemAvailable; Documentation/admin-guide/cgroup-v2.rst, memory.max.
@@ -181,7 +182,7 @@ def free_memory_bytes() -> int:
 
 
 def spare_host_bytes() -> int:
-    """What this process may take of the host's memory: its part of four fifths of what is free [bytes]."""
+    """Host memory that this process may take: its share of four fifths of what is free [bytes]."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
 

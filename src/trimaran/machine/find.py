@@ -1,13 +1,13 @@
-"""Machines by name, as the command line has them.
+"""Machines by name, as on the command line.
 
 | name | machine |
 |---|---|
 | `dgx1-v100` | a node of the catalog |
 | `dgx1-v100:4` | four of them, joined by their own cards |
 | `dgx1-v100:4@ethernet-25g` | the same over another network; `@4x ib-hdr` for four cards a node |
-| `8xv100`, `4x rtx-3090` | so many devices: on the board of a module, in a box of cards |
+| `8xv100`, `4x rtx-3090` | a number of devices: on the board of a module, in a box of cards |
 | `h200`, `titan-x` | a device: the usual machine of a module, one card in a box |
-| `rack.toml`, `rack.toml:4` | a file of one's own |
+| `rack.toml`, `rack.toml:4` | your file |
 | `here` | this machine, by `nvidia-smi` |
 """
 
@@ -26,11 +26,11 @@ from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.types import Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The node that this machine is, as `nvidia-smi` tells it
+# This machine as a node, by `nvidia-smi`
 
 
 _LIMIT_S = 30
-"""A driver that does not answer in this time will not."""
+"""A driver that has not answered by then does not answer."""
 
 
 def detect_node() -> Node:
@@ -70,7 +70,7 @@ def _printed(*arguments: str) -> str:
     return done.stdout
 
 
-_SO_MANY = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
+_SEVERAL = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
 
 
 def find_machine(text: str) -> Machine:
@@ -111,11 +111,11 @@ def _nodes_of(name: str) -> tuple[str, int | None]:
 def _node(name: str, text: str) -> Node:
     if name == "here":
         return detect_node()
-    so_many = _SO_MANY.fullmatch(name)
+    several = _SEVERAL.fullmatch(name)
     if is_machine(name):
         return find_node(name)
-    if so_many is not None:
-        return _so_many(int(so_many[1]), so_many[2])
+    if several is not None:
+        return _several(int(several[1]), several[2])
     try:
         device = find_device(name)
     except InputError:
@@ -125,7 +125,7 @@ def _node(name: str, text: str) -> Node:
     return usual_node(device) or plain_node(device, 1)
 
 
-def _so_many(count: int, name: str) -> Node:
+def _several(count: int, name: str) -> Node:
     device = find_device(name)
     node = plain_node(device, count)
     if node.devices < count:

@@ -213,7 +213,7 @@ def _bare(device: Device) -> bool:
 
 @functools.cache
 def _identities(*, processors: bool) -> Mapping[str, tuple[frozenset[str], ...]]:
-    """By device, sets of words that mean it. Processors apart: a label that names both means the device beside it."""
+    """By device, sets of words that mean it. Processors apart: a label that names both means the other device."""
     found = {}
     for entry in entries_of("devices"):
         if (entry.text("form", "pcie") == "cpu") is not processors:
@@ -258,7 +258,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
     Args:
         label: of a machine
-        devices_of_node: as many cards are likely, where the rate must be that of several
+        devices_of_node: the likely number of cards, where the rate is that of several
 
     Returns:
         Cards of a node and their type; None where the label names no network that is known.
@@ -281,7 +281,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
 
 def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, Link]:
-    """Cards that make a rate together, as many as devices where that works out; else the nearest single card."""
+    """Cards that make a rate together, one for each device where that divides; else the nearest single card."""
     for cards in (devices_of_node, *range(2, _MOST_PER_NODE + 1)):
         if cards and gigabits / cards in rates:
             return cards, find_link(rates[round(gigabits / cards)])
@@ -337,7 +337,7 @@ def match_machine(
     label, device_label = read_label(text), read_label(device_text)
     memory = memory_gb or device_label.memory_gb or label.memory_gb or None
     found = match_words(device_label, memory) or match_words(label, memory)
-    devices = max(devices, 1)  # sources count none where a processor computes
+    devices = max(devices, 1)  # sources say 0 where a processor computes
     told = label.per_node or device_label.per_node
     nodes = nodes or _nodes_in_use(label.nodes, told, devices)
     per_node = told or math.ceil(devices / (nodes or 1))

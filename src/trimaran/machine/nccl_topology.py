@@ -3,9 +3,9 @@
     <system>  <cpu numaid=…>  <pci busid=… class=… link_speed=… link_width=…>  <gpu dev=…>  <nvlink target=… count=…/>
                                                                                <nic> <net name=… speed=…/> </nic>
 
-Every CPU becomes a socket, every PCI bridge a switch, every device and card hangs where it stands. Links lead to the
-bus of another device, or to the bus of a switch for them. What is not said is taken for granted and written into the
-caveat, such as the speed of a slot. Which device it is, the caller says, unless its PCI number is known.
+Every CPU becomes a socket, every PCI bridge a switch; devices and cards keep their places. Links lead to the
+bus of another device, or to the bus of a switch for them. Values that the file does not say are assumed and written
+into the caveat, such as the speed of a slot. The caller names the device, unless its PCI number is known.
 """
 
 import xml.parsers.expat
@@ -76,7 +76,7 @@ def read_xml(text: str, *, file: str, root_tag: str) -> Element:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Kinds of links that a topology of NCCL tells of: slots by speed and lanes, cards by rate, sockets by processor
+# Kinds of links in a topology of NCCL: slots by speed and lanes, cards by rate, sockets by processor
 
 
 GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
@@ -193,7 +193,7 @@ def node_from_xml(
     Args:
         text: as NCCL writes it
         file: name of the text, for messages
-        device: that the node has; None: told from its PCI number
+        device: that the node has; None: found by its PCI number
         name: of the node
         cores: of the host
         host_memory_bytes: of the host [bytes]
@@ -298,7 +298,7 @@ class _Graph:
         gpu = next(child for child in pci.children if child.tag == "gpu")
         bus = self._text(pci, "busid")
         if bus in self.devices:
-            raise self._wrong(pci, "busid", "a bus of its own")
+            raise self._wrong(pci, "busid", "a bus that no other device has")
         number = len(self.devices)
         self.devices[bus] = (number, gpu)
         link = find_link("nvlink-c2c") if any(child.tag == "c2c" for child in gpu.children) else self._slot(pci)
@@ -327,7 +327,7 @@ class _Graph:
     def _own_link(self, element: Element) -> Link:
         if not self.device.link:
             raise InputError(
-                f"{self.file}: line {element.line}: <{element.tag}>, but {self.device.title} has no links of its own: "
+                f"{self.file}: line {element.line}: <{element.tag}>, but {self.device.title} has no links: "
                 "name another device",
                 line=element.line,
             )

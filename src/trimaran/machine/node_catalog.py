@@ -1,4 +1,4 @@
-"""Nodes of the catalog by name, and a node for a device of which nobody says where it sits.
+"""Nodes of the catalog by name, and a node for a device whose machine is not named.
 
 A module (SXM, OAM) sits on the board that its maker sells it on; a card sits in a plain box with as many slots as are
 asked for. Cards of PCIe 3.0 get the boxes of their time, where switches join pairs of them.
@@ -74,7 +74,7 @@ def read_line(text: str) -> LinkLine:
         if len(right) % len(left):
             raise InputError(
                 f'{len(right)} vertices cannot be dealt to {len(left)} in turn, in "{text}"',
-                code="link-line.uneven-turns",
+                code="link-line.not-divisible",
                 line=text,
             )
         share = len(right) // len(left)
@@ -275,7 +275,7 @@ def _check_joined(entry: Table, edges: tuple[Edge, ...], devices: int) -> None:
     together = _reached("gpu0", [step for edge in edges for step in ((edge.a, edge.b), (edge.b, edge.a))])
     apart = [vertex for vertex in every if vertex not in together]
     if apart:
-        raise entry.wrong("links", f"no way leads from gpu0 to {', '.join(apart)}: a link is missing")
+        raise entry.wrong("links", f"no route leads from gpu0 to {', '.join(apart)}: a link is missing")
     # From the host outwards; devices pass nothing on.
     host = [
         (a, b) for edge in edges for a, b in ((edge.a, edge.b), (edge.b, edge.a)) if not a.startswith(("gpu", "nvsw"))
@@ -283,7 +283,7 @@ def _check_joined(entry: Table, edges: tuple[Edge, ...], devices: int) -> None:
     with_host = _reached("", [("", vertex) for vertex in joined if vertex.startswith("cpu")] + host)
     without = [vertex for vertex in every if vertex not in with_host]
     if without:
-        raise entry.wrong("links", f"no way leads from {without[0]} to the host (cpu0, …): a link is missing")
+        raise entry.wrong("links", f"no route leads from {without[0]} to the host (cpu0, …): a link is missing")
 
 
 def _reached(start: str, steps: Iterable[tuple[str, str]]) -> set[str]:
@@ -368,11 +368,11 @@ def usual_node(device: Device) -> Node | None:
 
 
 def plain_node(device: Device, devices: int, *, bridged: bool = False) -> Node:
-    """A node for a device of which nobody says where it sits.
+    """A node for a device whose machine is not named.
 
     Args:
         device: a module or a card
-        devices: at least so many, where the node can hold them
+        devices: the least number, where the node can hold them
         bridged: cards are joined in pairs
 
     Returns:
@@ -391,7 +391,7 @@ def boxed(device: Device, devices: int, *, bridged: bool = False) -> Node:
 
     Args:
         device: a card, or a module taken for one
-        devices: at least so many, at most 16
+        devices: the least number, at most 16
         bridged: cards are joined in pairs
     """
     boxes = ("superchip-1",) if device.form == "superchip" else _BOXES[min(device.pcie_generation, 5)]

@@ -1,7 +1,8 @@
 """Which device of a machine each rank has.
 
-What talks most sits closest. Ranks form groups that nest: shards within rows, rows within replicas. A shard's group
-sums activations in every layer, neighbouring rows send activations, replicas exchange gradients once a step. So:
+Ranks that exchange most bytes are placed closest. Ranks form groups that nest: shards within rows, rows within
+replicas. A shard's group sums activations in every layer, neighbouring rows send activations, replicas exchange
+gradients once a step. So:
 
     minimise    bytes of each pair of ranks that talk / rate between their devices, summed
     over        orders of the devices
@@ -28,7 +29,7 @@ Talk = Mapping[tuple[int, int], float]
 """Bytes between two ranks of a node's worth of them, by `(lower, higher)`."""
 
 EXACT_DEVICES = 8
-"""Up to so many devices of a node the search is exact."""
+"""Largest number of devices of a node up to which the search is exact."""
 
 
 def best_order(slowness: Sequence[Sequence[float]], ranks: int, talk: Talk) -> tuple[int, ...]:

@@ -270,7 +270,7 @@ def _part(edge: Edge, share: float) -> float:
 
 
 def _capacity(node: Node, devices: Tour) -> dict[tuple[int, int], int]:
-    """Links of their own between two devices, in each direction."""
+    """Links between two devices, in each direction."""
     found: dict[tuple[int, int], int] = {}
     names = {f"gpu{number}": number for number in devices}
     for edge in node.edges:

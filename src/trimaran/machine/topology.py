@@ -17,7 +17,7 @@ from trimaran.base.errors import InputError
 from trimaran.machine.types import Edge, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ways through the link graph of a node, from one vertex to another
+# Routes through the link graph of a node, from one vertex to another
 
 
 DIRECT = frozenset(("nvlink", "xgmi"))
@@ -26,10 +26,10 @@ DIRECT = frozenset(("nvlink", "xgmi"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A way from one vertex to another.
+    """A route from one vertex to another.
 
     Attributes:
-        vertices: on the way, both ends included
+        vertices: on the route, both ends included
         edges: between them
         bytes_per_s: of the narrowest, in one direction [bytes/s]
         latency_s: of a small message, the largest of any edge [s]
@@ -42,7 +42,7 @@ class Route:
 
 
 def host_route(node: Node, device: int) -> Route:
-    """The way from a device to its nearest socket.
+    """The route from a device to its nearest socket.
 
     Raises:
         InputError: there is none
@@ -56,12 +56,12 @@ def host_route(node: Node, device: int) -> Route:
         except InputError:
             continue
     if not found:
-        raise InputError(f"{node.name}: no way leads from gpu{device} to the host: a link is missing", device=device)
+        raise InputError(f"{node.name}: no route leads from gpu{device} to the host: a link is missing", device=device)
     return min(found, key=lambda route: len(route.edges))
 
 
 def shortest(node: Node, a: str, b: str, usable: Callable[[Edge], bool]) -> Route:
-    """The shortest way; of equal ones the first in the order of the node's edges."""
+    """The shortest route; of equal ones the first in the order of the node's edges."""
     neighbours = neighbours_of(node, usable)
     came: dict[str, str] = {a: ""}
     frontier = [a]
@@ -74,7 +74,7 @@ def shortest(node: Node, a: str, b: str, usable: Callable[[Edge], bool]) -> Rout
                     following.append(other)
         frontier = following
     if b not in came:
-        raise InputError(f"{node.name}: no way leads from {a} to {b}: a link is missing", a=a, b=b)
+        raise InputError(f"{node.name}: no route leads from {a} to {b}: a link is missing", a=a, b=b)
     vertices = [b]
     while came[vertices[-1]]:
         vertices.append(came[vertices[-1]])
@@ -125,7 +125,7 @@ def neighbours_of(node: Node, usable: Callable[[Edge], bool]) -> dict[str, dict[
 
 
 def along(neighbours: Mapping[str, Mapping[str, Edge]], vertices: tuple[str, ...]) -> Route:
-    """The way over these vertices."""
+    """The route over these vertices."""
     edges = tuple(neighbours[a][b] for a, b in pairwise(vertices))
     return Route(
         vertices=vertices,
@@ -136,12 +136,12 @@ def along(neighbours: Mapping[str, Mapping[str, Edge]], vertices: tuple[str, ...
 
 
 def _copied(edge: Edge) -> float:
-    """What a copy gets of an edge. By way of memory it can fill a link between sockets; peer traffic cannot."""
+    """Rate of a copy on an edge. A copy through memory can fill a link between sockets; peer traffic cannot."""
     return edge.link.raw_bytes_per_s * edge.count if edge.link.kind == "socket" else edge.bytes_per_s
 
 
 PairKind = Literal["links", "switch", "pcie", "root", "socket"]
-"""What lies between two devices, as `nvidia-smi topo -m` tells it: "links" of their own (NV#), NVLink "switch" (NV#),
+"""The connection of two devices, as `nvidia-smi topo -m` shows it: "links" (NV#), NVLink "switch" (NV#),
 one or more switches of "pcie" (PIX, PXB), the "root" of a host's socket (PHB, NODE), two "socket"s (SYS)."""
 
 STAGED = 0.74
@@ -161,7 +161,7 @@ class Pair:
         a: one of them
         b: the other
         kind: what lies between them
-        links: of their own between them, or to their common switches
+        links: between them, or to their common switches
         peer: a copy goes straight from one to the other; else it is staged in memory of the host
         route: that a copy takes
         bytes_per_s: of one copy alone, in one direction [bytes/s]
@@ -187,7 +187,7 @@ def pair(node: Node, a: int, b: int) -> Pair:
         b: number of the other
 
     Raises:
-        InputError: the node has no such device, or no way leads from one to the other
+        InputError: the node has no such device, or no route leads from one to the other
 
     Example:
         >>> from trimaran.machine.node_catalog import find_node
@@ -222,7 +222,7 @@ def pairs(node: Node) -> tuple[Pair, ...]:
 
 
 def unlinked_pairs(node: Node) -> tuple[tuple[int, int], ...]:
-    """Pairs of devices that have neither links of their own nor a switch for them.
+    """Pairs of devices without links between them or a switch for links.
 
     Example:
         >>> from trimaran.machine.node_catalog import find_node
@@ -233,7 +233,7 @@ def unlinked_pairs(node: Node) -> tuple[tuple[int, int], ...]:
 
 
 def peer_bandwidth(node: Node, a: int, b: int) -> float:
-    """What one copy from a device to another sustains, with nothing beside it [bytes/s].
+    """Rate of one copy from a device to another while nothing else is copied [bytes/s].
 
     Example:
         >>> from trimaran.machine.node_catalog import find_node
@@ -244,7 +244,7 @@ def peer_bandwidth(node: Node, a: int, b: int) -> float:
 
 
 def relays(node: Node, a: int, b: int) -> tuple[Route, ...]:
-    """Ways over other devices' own links where two devices have none between them: the shortest, widest first.
+    """Routes over other devices' links where two devices have none between them: the shortest, widest first.
 
     Example:
         >>> from trimaran.machine.node_catalog import find_node
@@ -261,9 +261,9 @@ def relays(node: Node, a: int, b: int) -> tuple[Route, ...]:
 
 
 def host_bandwidth(node: Node, devices: Iterable[int]) -> Mapping[int, float]:
-    """What copies from the host leave to each device when all of them copy at once.
+    """Rate of a copy from the host to each device when all of them copy at once.
 
-    Each copy goes by the shortest way from the nearest socket. Links that several use are shared evenly, and what one
+    Each copy takes the shortest route from the nearest socket. Links that several use are shared evenly, and what one
     cannot use is left to the others.
 
     Args:
@@ -307,7 +307,7 @@ def share_evenly(uses: Mapping[int, tuple[Edge, ...]]) -> dict[int, float]:
 
 
 def shared_uplinks(node: Node) -> tuple[tuple[Edge, tuple[int, ...]], ...]:
-    """Edges on the way to the host that several devices share, each with those devices."""
+    """Edges on the routes to the host that several devices share, each with those devices."""
     users: dict[Edge, list[int]] = {}
     for number in range(node.devices):
         for edge in host_route(node, number).edges:

@@ -103,7 +103,7 @@ class Launch:
     source: str
 
 
-_UNKNOWN = "nobody measured it"
+_UNKNOWN = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,27 +116,26 @@ class Device:
         name: as one asks for it, such as "titan-x"; on this host, as the system calls it
         title: as its vendor calls it
         aliases: other names
-        caveat: what to bear in mind
+        caveat: a warning for users
         memory: sizes
-        bandwidth: of its own memory; a rate of 0 where nobody says
-        compute: by dtype: "float32", "tf32" (float32 on tensor cores), "bfloat16", "float16"; what is missing it lacks,
-            or nobody says
-        copies: to and from its host; rates of 0 where nobody says
-        launch: of kernels; 0 where nobody says
-        architecture: generation, such as "volta"; "other" where nobody says
-        year: in which it came; 0 where nobody says
+        bandwidth: of its memory; a rate of 0 where it is not known
+        compute: by precision: "fp32", "tf32", "bf16", "fp16"; what is missing it lacks, or it is not known
+        copies: to and from its host; rates of 0 where it is not known
+        launch: of kernels; 0 where it is not known
+        architecture: generation, such as "volta"; "other" where it is not known
+        year: in which it came; 0 where it is not known
         form: "sxm" and "oam" (modules on a board of their maker), "pcie" (cards), "superchip", "mobile", "cpu"; ""
-            where nobody says
-        multiprocessors: streaming multiprocessors, or compute units; 0 where nobody says
-        cache_bytes: of the cache that all of them share [bytes]; 0 where nobody says
-        power_w: that its board may draw [W]; 0 where nobody says
-        pcie_generation: of its slot; 0 where nobody says
-        pcie_lanes: of its slot; 0 where nobody says
+            where it is not known
+        multiprocessors: streaming multiprocessors, or compute units; 0 where it is not known
+        cache_bytes: of the cache that all of them share [bytes]; 0 where it is not known
+        power_w: that its board may draw [W]; 0 where it is not known
+        pcie_generation: of its slot; 0 where it is not known
+        pcie_lanes: of its slot; 0 where it is not known
         links: to other devices, that it has: NVLink or Infinity Fabric
         link: type of those, a name of `links.toml`; "" where it has none
         peer_access: whether two of them on one host may copy to each other over PCIe; GeForce since 2018 may not
-        tensor_dtypes: dtypes that run on tensor cores, accumulated in float32
-        source: where the figures come from that have no source of their own
+        tensor_precisions: precisions whose products run on tensor cores, accumulated in fp32
+        source: source of the figures without a separate one
     """
 
     name: str
@@ -159,7 +158,7 @@ class Device:
     links: int = 0
     link: str = ""
     peer_access: bool = False
-    tensor_dtypes: tuple[str, ...] = ()
+    tensor_precisions: tuple[str, ...] = ()
     source: str
 
     @property
@@ -208,28 +207,28 @@ class Device:
             )
         return budget
 
-    def sustained_flops_per_s(self, dtype: str) -> float:
-        """What products and convolutions sustain in a dtype [FLOP/s].
+    def sustained_flops_per_s(self, precision: str) -> float:
+        """What products and convolutions sustain in a precision [FLOP/s].
 
         Raises:
             InputError: the device does not compute in it
         """
-        if dtype not in self.compute:
+        if precision not in self.compute:
             raise InputError(
-                f"{self.title} does not compute in {dtype}; it has {', '.join(self.compute)}",
+                f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
-                dtype=dtype,
+                precision=precision,
             )
-        peak = self.compute[dtype]
+        peak = self.compute[precision]
         return peak.flops_per_s * peak.fraction
 
     @property
     def sustained_bytes_per_s(self) -> float:
-        """What elementwise work sustains of its own memory [bytes/s].
+        """Rate of its memory that elementwise work sustains [bytes/s].
 
         Raises:
-            InputError: nobody says
+            InputError: it is not known
         """
         if not self.bandwidth.bytes_per_s:
             raise InputError(
@@ -241,7 +240,7 @@ class Device:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What devices cost for a time, as the user says it: nobody's price list is built in
+# Prices of devices, which the user gives; no price list is built in
 
 
 Per = Literal["device-hour", "node-hour"]
@@ -332,10 +331,10 @@ class Link:
         latency_s: of a small message [s]
         source: where the figures come from
         name: of the catalog, such as "nvlink2", "pcie3x16", "ib-edr", "ethernet-10g"; "" where only its rate is known
-        kind: "nvlink", "xgmi", "pcie", "socket" (between CPUs), "infiniband", "ethernet", …; "" where nobody says
-        raw_bytes_per_s: after encoding [bytes/s]; 0 where nobody says
+        kind: "nvlink", "xgmi", "pcie", "socket" (between CPUs), "infiniband", "ethernet", …; "" where it is not known
+        raw_bytes_per_s: after encoding [bytes/s]; 0 where it is not known
         ring_bytes_per_s: share of a large ring all-reduce that goes over one of them (bus bandwidth) [bytes/s]; 0 where
-            nobody measured it
+            it is not measured
     """
 
     bytes_per_s: float
@@ -375,12 +374,12 @@ class Node:
         unlike: the devices of this host that differ from `device`, by number
         edges: the link graph; empty where transfers are measured
         measured: what transfers between its devices take is measured (`CostTable.curves`); else the graph says it
-        rate_limit: what the link of each device is held to, each way; None: nothing
+        rate_limit: of the link of each device, in each direction; None: there is none
         peer_access: whether devices without NVLink between them copy to each other directly, not through the host
         cpu_cores: of the host, for loading data
         host_memory_bytes: of the host [bytes]
-        network_cards: for other nodes: how many, and of what type; None: it has none worth mentioning
-        caveat: what to bear in mind
+        network_cards: for other nodes: how many, and of what type; None: not known
+        caveat: a warning for users
         source: where the figures come from
         price: of its devices, where the user says it
     """
@@ -436,7 +435,7 @@ class Machine:
         return number // self.node.devices
 
     def rate_limited(self, link: Link | None) -> "Machine":
-        """With the links of its devices held to a rate, or to nothing."""
+        """With a rate limit on the links of its devices, or without one."""
         return replace(self, node=replace(self.node, rate_limit=link))
 
     def allocate(self, devices: int | None = None, *, memory_bytes: int | None = None) -> "Allocation":
@@ -534,7 +533,7 @@ class Allocation:
         return replace(self, numbers=tuple(order), memory_bytes=usable)
 
     def grown(self, devices: int) -> "Allocation":
-        """With as many devices at least, of which those that are added are like the last one, on its node.
+        """With at least this number of devices; those that are added are like the last one, on its node.
 
         Args:
             devices: how many

@@ -1,4 +1,4 @@
-"""What was measured is kept on disk and not measured again.
+"""Measured costs are kept on disk and not measured again.
 
 One JSON file a fingerprint, under `$TRIMARAN_CACHE/costs` or `~/.cache/trimaran/pricing`. Two runs at once may both
 write: each merges what it found into what is there, under a lock, and puts the new file in place of the old one in

@@ -1,4 +1,4 @@
-"""The costs of a job on this machine: what is known from before, and what is measured now.
+"""The costs of a job on this machine: known ones from the cache, the others measured now.
 
     cache ──▶ what is missing? ──nothing──▶ table
                     │
@@ -59,12 +59,12 @@ def measure_costs(
         ranks: processes that are busy at the same time
         batches: sizes of microbatches that plans may have [samples]
         executions: "eager", "compiled"
-        link: what the links between the ranks are held to; None: nothing
-        known: tables of a calibration; where one is for these ranks or links, it counts before the cache
-        reduces: plans may reduce gradients to homes
+        link: rate limit of the links between the ranks; None: there is none
+        known: tables of a calibration; where one is for these ranks or links, it goes before the cache
+        reduces: plans may reduce gradients to their owners
         gathers: plans may shard parameters
-        compressions: plans may send gradients so
-        samples: plans may choose how ranks are fed
+        compressions: ways in which plans may send gradients
+        samples: plans may choose the input pipeline
         progress: told what is measured, and how many of how many rounds are done
 
     Returns:
@@ -104,7 +104,7 @@ def measure_costs(
 
 
 def _known(ranks: int, link: Link | None, given: Sequence[CostTable]) -> CostTable:
-    """What is known of compute on this machine, and of these links; what is given counts before the cache."""
+    """Known costs of compute on this machine, and of these links; given tables go before the cache."""
 
     def look_up(fingerprint: Fingerprint) -> CostTable:
         return merge([load_cached(fingerprint), *(table for table in given if table.fingerprint == fingerprint)])
@@ -117,7 +117,7 @@ def _known(ranks: int, link: Link | None, given: Sequence[CostTable]) -> CostTab
 
 
 def fingerprint_here(ranks: int, link: Link | None = None) -> Fingerprint:
-    """Where and how so many ranks, joined by such links, would be measured on this machine."""
+    """Where and how costs are measured on this machine, with this number of ranks and these links."""
     processor = detect_processor()
     on_gpu = choose_device("auto", local_size=ranks) != "cpu"
     return Fingerprint(
@@ -143,7 +143,7 @@ def name_link(link: Link) -> str:
 
 
 def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
-    """Digest of what decides a job's update, loading and loss: its graph, its reference and the content of its file.
+    """Digest of what a job's update, loading and loss depend on: its graph, its reference and the content of its file.
 
     What the file imports is not looked at.
 
@@ -197,7 +197,7 @@ def _measure(
 
 
 def _check_ran(found: Sequence[Findings]) -> None:
-    """Raise what the whole model raised, with the sizes for which it did among the figures."""
+    """Raise the error of the whole model, with the batch sizes at which it failed among the figures."""
     failed = {run: raised for one in reversed(found) for run, raised in one.failed.items() if raised}
     if not failed:
         return

@@ -1,11 +1,11 @@
-"""What the ranks found, and one cost table of it all.
+"""Results of the ranks, and the cost table made of them.
 
 From samples to a cost.
 
 Samples are taken in rounds, spread over the measuring time and over the ranks, because what differs between two runs (a
-busy neighbour, a warm cache) is constant for milliseconds and would hide in samples taken one after the other. The cost
-is the median of all samples. Its interval says where the median of another run may lie: it is the range of the medians
-of the rounds, without the outermost 5 % on either side where there are that many.
+busy neighbour, a warm cache) is constant for milliseconds and does not show in samples taken one after the other. The
+cost is the median of all samples. Its interval says where the median of another run may lie: it is the range of the
+medians of the rounds, without the outermost 5 % on either side where there are that many.
 
 What waits for the scheduler (a transfer, whose threads need a core) takes one of several typical times, and a step
 holds many of them: there the mean takes the place of the median, without the longest 5 % (of 20 samples or more), which
@@ -190,7 +190,7 @@ def _fit_non_negative(rows: numpy.typing.NDArray[numpy.float64]) -> numpy.typing
 
 
 TAKEN_S, TAKEN_S_PER_BYTE = 3e-4, 3e-10
-"""Handing a microbatch over between processes, where nobody measured it: some system calls, and bytes that another core
+"""Handing a microbatch over between processes, where it is not measured: some system calls, and bytes that another core
 has written [s], [s/byte]."""
 
 Points = list[tuple[float, float]]
@@ -202,7 +202,7 @@ class Sampled:
     """What one rank found out.
 
     Attributes:
-        reads: standing still, for a sample, in its first read; a group each microbatch [s]
+        reads: blocked time of a sample's first read; a group each microbatch [s]
         again: the same in a second read [s]
         makes: work of a core to read a microbatch and collate it, by its samples
         recalls: the same with its samples in a cache

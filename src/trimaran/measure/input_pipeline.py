@@ -1,4 +1,4 @@
-"""What the samples of a job take on a rank: reading, preparing, handing over.
+"""Times of a job's samples on a rank: reading, preparing, handing over.
 
     read     microbatches of samples that no run before has read, of one sample and of several in turn, for about a
              second; some of them once more
@@ -6,10 +6,10 @@
     worker   one worker reads microbatches and hands them over (`worker_costs`); only where loading takes a part of the
              step that matters
 
-All of it as the feed of the runtime does it, and on all ranks at the same time, as they read at the same time in a
+All of it as the runtime's input pipeline does it, and on all ranks at the same time, as they read at the same time in a
 training. Runs inside the ranks; imports torch.
 
-What a worker takes that reads microbatches and hands them over, and what the training's thread takes for that.
+The time of a worker that reads microbatches and hands them over, and the training thread's time for taking them.
 
     worker    ▒▒█▒▒█▒▒█▒▒█ hand over   ▒▒█▒▒█…      work of all its threads, as the system counts it
     thread    compute  take   compute  take         between two of them its caches are filled with other things
@@ -76,13 +76,13 @@ def measure_worker(job: Job, dataset: Any, numbers: Sequence[int], found: Sample
     feeding = Feeding(workers=1)
     sample_s = _sample_s(found)
     several = max(2, min(MOST_READ_TOGETHER, int(BOX_S / (_BATCHES * max(sample_s, 1e-6)))))
-    # So many are made before they are asked for.
+    # The worker makes this number in advance.
     ahead = feeding.workers * feeding.ahead
-    # The first of a size come in new memory, as many as there are blocks: ready, under way, and what is held here.
+    # The first of a size are in new memory, one for each block: ready, in progress, and held here.
     new = ahead + 2
     sizes = [1] * (1 + new + _BATCHES + ahead) + [several] * (new + _BATCHES + ahead)
-    turns = itertools.cycle(numbers)
-    groups = (Request((0, at, 0), 4, list(itertools.islice(turns, size))) for at, size in enumerate(sizes))
+    repeated = itertools.cycle(numbers)
+    groups = (Request((0, at, 0), 4, list(itertools.islice(repeated, size))) for at, size in enumerate(sizes))
     before = multiprocessing.active_children()
     started = time.perf_counter()
     loader = Loader(Reading(dataset, job.collate), groups, feeding, seed=job.seed, timeout_s=_TIMEOUT_S)
@@ -107,7 +107,7 @@ def measure_worker(job: Job, dataset: Any, numbers: Sequence[int], found: Sample
 
 
 def _sample_s(found: Sampled) -> float:
-    """What a sample takes in line, standing still and of a core, about [s]."""
+    """Time of a sample in line, blocked and of a core, about [s]."""
     still = sorted(seconds for group in found.reads for seconds in group)
     work = sorted(seconds / size for size, seconds in found.makes)
     return still[len(still) // 2] + work[len(work) // 2]
@@ -128,7 +128,7 @@ def _settled_work_s(pid: int | None, unit_s: float, filler: torch.Tensor) -> flo
 
 
 def _compute(filler: torch.Tensor, seconds: float) -> None:
-    """Fill the caches of a core for so long."""
+    """Fill the caches of a core for some time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         filler.add_(1.0)
@@ -164,7 +164,7 @@ LEAST_READS, MOST_READS = 6, 40
 
 READ_TWICE = 4
 SHORTEST_S, MOST_TOGETHER = 2e-2, 16
-"""So many samples are read at a time that they take about this long, at least two: their time is set against that of
+"""Samples are read together so that they take about this long, at least two: their time is compared with that of
 one [s]."""
 
 _PROBES = 2
@@ -177,7 +177,7 @@ def measure_samples(job: Job, dataset: Any, *, rank: int, ranks: int, device: st
     Args:
         job: has the collate function
         dataset: its training data
-        rank: which of the ranks; each reads samples of its own
+        rank: which of the ranks; each reads other samples
         ranks: that measure at the same time
         device: where batches go
         workers: measure a worker too

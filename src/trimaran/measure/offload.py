@@ -1,19 +1,19 @@
 """How fast the copy lanes of this device move bytes to the host and back.
 
-A large copy gives the rate, a small one what a copy takes beside its bytes. Copies run through the engine that memory
+A large copy gives the rate, a small one the time of a copy without its bytes. Copies run through the engine that memory
 plans use, one at a time, while the operations' thread waits; both directions at once may share a link, and are not
 looked at.
 
-What the hooks of a memory plan take of a rank's time: steps that take turns.
+The time that the hooks of a memory plan take of a rank: steps of three kinds in turn.
 
     plain     a step as it is
-    keeping   the same under hooks that keep everything     − plain:   packs and unpacks
+    keeping   the same under hooks that move nothing        − plain:   packs and unpacks
     moving    each large storage goes to the host and back  − keeping: bytes that were moved
 
-What changes over seconds falls on all three alike, and the median of the differences counts. Clocks are those of
+Changes over seconds affect all three alike, and the median of the differences counts. Clocks are those of
 threads: waiting for a copy is the plan's to count. Runs inside a rank; imports torch.
 
-How many bytes of a real step are left when what comes after a ReLU is coded, storage by storage.
+How many bytes of a real step remain when the outputs of ReLU are coded, storage by storage.
 
 Zeros depend on data and on how far a network is trained, so a ratio is measured in a step of the job at hand. A step is
 recorded for its trace; a second one on the same batch shows each packed storage to a codec. Nothing is kept.
@@ -129,10 +129,10 @@ SMALLEST_BYTES = 256 * 1024
 """Smaller storages stay, as under plans."""
 
 BOX_S = 2.0
-"""Time for all turns together [s]; a few are taken in any case."""
+"""Time for all rounds together [s]; a few are run in any case."""
 
-_WARM_UP_TURNS = 2
-_LEAST_TURNS, _MOST_TURNS = 3, 20
+_WARM_UP_ROUNDS = 2
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 
 _Spent = tuple[float, float]
 """What one step takes of the thread that computes, and of the other threads of its process [s]."""
@@ -155,40 +155,40 @@ def measure_hooks(step: Callable[[], None], recording: Recording) -> HookCosts:
             keep = [torch.empty(0, device=one.device).set_(one) for one in staying(recording)]
             keeping = MemoryExecutor(recording, KEEP_ALL, engine, arena)
             moving = MemoryExecutor.without_plan(engine, arena, keep=keep, smallest_bytes=SMALLEST_BYTES)
-            turns, moved_bytes = _take_turns(step, keeping, moving)
+            rounds, moved_bytes = _run_rounds(step, keeping, moving)
     finally:
         engine.close()
     return HookCosts(
-        tick_s=_share([kept[0] - plain[0] for plain, kept, _ in turns], len(recording.trace.packs)),
-        moving_s_per_byte=_share([moved[0] - kept[0] for _, kept, moved in turns], moved_bytes),
-        copying_s_per_byte=_share([moved[1] - kept[1] for _, kept, moved in turns], moved_bytes),
+        tick_s=_share([kept[0] - plain[0] for plain, kept, _ in rounds], len(recording.trace.packs)),
+        moving_s_per_byte=_share([moved[0] - kept[0] for _, kept, moved in rounds], moved_bytes),
+        copying_s_per_byte=_share([moved[1] - kept[1] for _, kept, moved in rounds], moved_bytes),
         cores=detect_processor().cores,
     )
 
 
 def _share(differences_s: Sequence[float], parts: int) -> float:
-    """What falls on one of so many parts; nothing where there is none."""
+    """The share of one part; 0 where there is none."""
     return max(0.0, median(differences_s)) / parts if parts else 0.0
 
 
-def _take_turns(
+def _run_rounds(
     step: Callable[[], None], keeping: MemoryExecutor, moving: MemoryExecutor
 ) -> tuple[list[tuple[_Spent, _Spent, _Spent]], int]:
-    """What each step of each turn took, and the bytes that one step moves."""
-    turns: list[tuple[_Spent, _Spent, _Spent]] = []
+    """Times of the three steps of each round, and the bytes that one step moves."""
+    rounds: list[tuple[_Spent, _Spent, _Spent]] = []
     moved_bytes = 0
     started_s = time.perf_counter()
-    for number in range(_WARM_UP_TURNS + _MOST_TURNS):
+    for number in range(_WARM_UP_ROUNDS + _MOST_ROUNDS):
         plain = _spent(step, nullcontext())
         kept = _spent(step, _flying(keeping))
         moved = _spent(step, _flying(moving))
         keeping.finish_step()
         moved_bytes = moving.finish_step().to_host_bytes
-        if number >= _WARM_UP_TURNS:
-            turns.append((plain, kept, moved))
-        if len(turns) >= _LEAST_TURNS and time.perf_counter() - started_s > BOX_S:
+        if number >= _WARM_UP_ROUNDS:
+            rounds.append((plain, kept, moved))
+        if len(rounds) >= _LEAST_ROUNDS and time.perf_counter() - started_s > BOX_S:
             break
-    return turns, moved_bytes
+    return rounds, moved_bytes
 
 
 def _flying(executor: MemoryExecutor) -> AbstractContextManager[object]:
@@ -235,7 +235,7 @@ def measure_coding(
         if tick is None or tuple(tensor.shape) != tick.view.shape:
             raise ExecutionError(
                 "the step packs other tensors than when it was recorded: give one that runs the same operations each "
-                "time, on a batch of its own",
+                "time, on another batch",
                 code="compression.step-changed",
             )
         if tick.storage in wanted and tick.storage not in found:

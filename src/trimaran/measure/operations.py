@@ -1,7 +1,7 @@
-"""What each operation of a captured graph takes, in the order and on the data of a real step.
+"""Times of the operations of a captured graph, in the order and on the data of a real step.
 
-One pass walks the flow twice. Forward: each operation runs on what the operations before it made, cut off from their
-autograd graph, so that it has a graph of its own. Then backward, last operation first, each graph by itself:
+One pass walks the flow twice. Forward: each operation runs on what the operations before it made, detached from their
+autograd graph, so that it has a separate one. Then backward, last operation first, each graph by itself:
 
     forward    op0 ████  op1 ██  op2 ██████  loss █        data flows on, autograd graphs end at each operation
     backward   loss ██  op2 ████████████  op1 ████  op0 ████████
@@ -118,7 +118,7 @@ class OperationPasses:
         if not is_operation:
             return None, made
         outputs = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor) and leaf.requires_grad]
-        return _Visit(str(node.meta["op"]), started, ended, outputs), pytree.tree_map(_cut_off, made)
+        return _Visit(str(node.meta["op"]), started, ended, outputs), pytree.tree_map(_detached, made)
 
     def _call(self, target: Any, arguments: Any, keywords: Any) -> tuple[Stamp, Any, Stamp]:
         with autocast(self._job.precision, self._device):
@@ -139,7 +139,7 @@ class OperationPasses:
 
     def _visit_loss(self, outputs: list[Tensor], batch: Any, samples: int) -> _Visit:
         structure = self._capture.structure
-        output = structure.rebuild([_cut_off(tensor) for tensor in outputs]) if structure is not None else outputs[0]
+        output = structure.rebuild([_detached(tensor) for tensor in outputs]) if structure is not None else outputs[0]
         with autocast(self._job.precision, self._device):
             started = self._streams.stamp()
             root, _ = loss_term(self._job, output, batch, samples=samples, of=samples)
@@ -220,5 +220,5 @@ def _attribute(module: Any, target: str) -> Any:
     return module
 
 
-def _cut_off(value: Any) -> Any:
+def _detached(value: Any) -> Any:
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""What one rank measures, while the other ranks measure the same.
+"""Measurements of one rank, while the other ranks measure the same.
 
     links     transfers by size, interference
     rounds    in each: operations one by one, the whole model with the loading of its data, updates; at every batch size
@@ -40,7 +40,7 @@ from trimaran.runtime.step.updates import Updater
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.
 _LOADING_MATTERS = 0.02
-# Of a stream so many samples are measured, the first ones, again and again.
+# The first samples of a stream, this number of them, are measured several times.
 _MOST_OF_STREAM = 256
 _MODULE = WholeRun(form="module", execution="eager", batch=1)
 

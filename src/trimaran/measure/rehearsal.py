@@ -1,10 +1,10 @@
-"""What a strategy takes that a library runs in a way of its own: a few steps of it, run in place.
+"""Costs of strategies that a library runs: a few steps of the strategy are run on all ranks.
 
-Sharded operations (DTensor), sharded state (FSDP2) and backwards in two halves have an overhead that neither single
-operations nor the plain model show. So a few steps of the very program are run on all ranks, and the time of its
-forwards and backwards is noted; communication inside them counts, as it does in the program. From that follows what the
-whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are as long as the
-measured ones. What the update of such tensors takes longer is put down to the backward before it.
+Sharded operations (DTensor), sharded state (FSDP2) and backwards split into dgrad and wgrad have an overhead that
+neither single operations nor the plain model show. So a few steps of the very program are run on all ranks, and the
+time of its forwards and backwards is noted; communication inside them counts, as it does in the program. From that
+follows what the whole model takes in this form (`fit_form`): the cost by which the simulated forwards and backwards are
+as long as the measured ones. The longer update of such tensors is counted with the backward before it.
 """
 
 import time
@@ -41,7 +41,7 @@ _BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What the compute of a step took, summed over all ranks.
+    """Compute of a step, summed over all ranks.
 
     Attributes:
         forward_s: forwards [s]
@@ -83,7 +83,7 @@ def rehearse(
         strategy: what is run
         program: of a training step
         evaluation: of the evaluation of a batch
-        link: what the links between the ranks are held to; None: nothing
+        link: rate limit of the links between the ranks; None: there is none
 
     Raises:
         ExecutionError: a rank failed

@@ -1,8 +1,8 @@
-"""Measuring many things in turns, on all ranks at once.
+"""Measurements in rounds, on all ranks at once.
 
     warm-up   a  b  c         does not count; says how long each takes, and so how many rounds there is time for
     round 0   a  b  c         each starts when all ranks have come, so that all are busy with the same
-    round 1   a  b  c         what changes over seconds falls on all alike, and shows as a difference between rounds
+    round 1   a  b  c         changes over seconds affect all alike, and show as a difference between rounds
 
 What a plan for one device needs is measured on rank 0 alone, while the others wait: cores share caches, and often more.
 Runs inside the ranks; imports torch.
@@ -36,7 +36,7 @@ class Item:
 
     Attributes:
         label: for people
-        run: runs it so many times, and gives the durations [s]
+        run: runs it a number of times, and returns the durations [s]
         alone: rank 0 runs it, and the others wait
         whole: what it runs, where it may fail: it raises before it waits for other ranks
     """

@@ -1,4 +1,4 @@
-"""What has to be measured for a job, and how much of it is known already."""
+"""The measurements that a job needs, and those that are missing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Wanted:
         wholes: runs of the whole model, with the loading of its data
         update: the update and the clipping
         curves: transfers by size
-        interference: kinds of transfer beside which compute is measured
+        interference: kinds of transfer during which compute is measured
         encodings: compressions of gradients
         samples: what samples of the data set take, apart by what it waits for
     """
@@ -82,16 +82,16 @@ def find_missing(
         ranks: that are busy at the same time
         batches: sizes of microbatches that plans may have [samples]
         executions: "eager", "compiled"
-        reduces: gradients may be reduced to homes
+        reduces: gradients may be reduced to their owners
         gathers: parameters may be sharded: gathered, their gradients scattered
-        compressions: gradients may be sent so
-        samples: it may be chosen how ranks are fed
+        compressions: ways in which gradients may be sent
+        samples: the input pipeline may be chosen
     """
     sizes = choose_batches(batches)
     contents = {op.content for op in graph.ops}
     step = table.steps.get(job)
     unloaded = {size for size in sizes if step is None or size not in step.load}
-    # Loading is measured beside runs on all ranks, so these are run again where it is not known.
+    # Loading is measured with runs on all ranks, so these are run again where it is not known.
     wholes = [
         WholeRun(form=form, execution=execution, batch=size)
         for execution in executions
@@ -157,10 +157,10 @@ def choose_batches(batches: Iterable[int], *, most: int = MOST_BATCHES) -> tuple
 
 
 def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]:
-    """The forms in which plans for so many ranks run the model.
+    """The forms in which plans for a number of ranks run the model.
 
     Args:
-        graph: the job's; without cuts there are no segments
+        graph: the job's; where it cannot be split there are no segments
         ranks: that may take part
         execution: "eager" or "compiled"; of the latter, one form stands for all, as compiling takes so long
     """
@@ -168,18 +168,18 @@ def forms(graph: Graph, *, ranks: int, execution: Execution) -> tuple[Form, ...]
         return ("module",)
     if execution != "eager":
         return ("replicated",)
-    return ("module", "replicated", "graph") if graph.cuts else ("module", "replicated")
+    return ("module", "replicated", "graph") if graph.split_points else ("module", "replicated")
 
 
 def wanted_curves(
     ranks: int, *, on_cpu: bool = True, reduces: bool = False, gathers: bool = False
 ) -> tuple[CurveKey, ...]:
-    """The transfers that programs on so many local ranks use.
+    """The transfers that programs on a number of local ranks use.
 
     Args:
         ranks: on this machine
         on_cpu: a rank's own thread computes, so that what it does for transfers counts
-        reduces: gradients may be reduced to homes
+        reduces: gradients may be reduced to their owners
         gathers: parameters may be sharded: gathered, their gradients scattered
 
     Example:

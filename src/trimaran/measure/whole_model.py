@@ -1,19 +1,19 @@
-"""What the whole model takes in one piece, as the runtime runs it.
+"""Times of the whole model in one piece, as the runtime runs it.
 
 The runtime's own stages run here, with nothing to communicate: the user's module as it is; the same as a replica, whose
-hooks reduce nothing; and the captured graph as one segment. Between their forwards and backwards lies what no single
+hooks reduce nothing; and the captured graph as one segment. Between their forwards and backwards is what no single
 operation shows: Python, autograd's bookkeeping, DDP's hooks. Each forward is on a batch that was just loaded, and after
 an update of all parameters, as in a step, so that both find the caches as they do there. Runs inside the
 ranks; imports torch.
 
 Batches of the job's own data, loaded as the runtime loads them.
 
-A data set that is slow would make everything else wait that is measured on its batches. So of such a one only a few
-batches are read; after them, what wants a batch gets the last one once more.
+A slow data set would delay all measurements on its batches. So only a few batches of such a data set are read; after
+them, the last one is used again.
 
 Runs inside the ranks; imports torch.
 
-What the update and the clipping of a job's parameters take, and what state its optimizer keeps.
+Times of the update and the clipping of a job's parameters, and the state of its optimizer.
 
 The job's own optimizer steps over its own parameters, each time after a forward and a backward, as in a step: first
 all of them, then parts (every second, the small half, the large quarter), from which fixed, per-tensor and per-byte
@@ -203,7 +203,7 @@ class WholeModel:
         self._next_batch = loader.load if times_loads else loader.again
 
     def run(self, repeats: int) -> dict[str, list[float]]:
-        """Load, forward, backward and update so many times, then evaluation as often.
+        """Load, forward, backward and update several times, then evaluate as often.
 
         Args:
             repeats: how often
@@ -320,7 +320,7 @@ class Updates:
             self._lists[list_key(chosen)] = (chosen, updater)
 
     def run(self, repeats: int) -> dict[Timed, list[float]]:
-        """Update each list after a forward and a backward of its own.
+        """Update each list, each time after a forward and a backward.
 
         Args:
             repeats: how often

@@ -37,8 +37,9 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from trimaran.base.errors import SolverError
+from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory.minimum import kept_bytes, needed_bytes
+from trimaran.memory.minimum import needed_bytes
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.pricing.offload_costs import MemoryCosts
 
@@ -53,13 +54,11 @@ def needs_of(problem: MemoryProblem, budget_bytes: int) -> NDArray[np.int64]:
         budget_bytes: peak to keep [bytes]
     """
     trace = problem.trace
-    live = kept_bytes(trace)
-    units = np.zeros(trace.length + 1, dtype=np.int64)
-    for unit in problem.units:
-        units[problem.places[unit.gone]] += unit.nbytes
-        units[problem.places[unit.use]] -= unit.nbytes
+    live = live_kept(trace)
+    places = problem.places
+    units = sum_of_lives(trace, ((int(places[one.gone]), int(places[one.use]), one.nbytes) for one in problem.units))
     # Needed bytes are without all movable storages; those that are units are put back.
-    least = np.minimum(live, needed_bytes(trace) + np.cumsum(units[:-1]))
+    least = np.minimum(live, needed_bytes(trace) + units)
     most: NDArray[np.int64] = np.maximum.reduceat(least, problem.places) - budget_bytes
     return most
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_bytes
-from trimaran.graph.trace.live_bytes import scratch_bytes
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
+from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
+from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
+from trimaran.simulator.storage_lifetimes import window_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +73,9 @@ def away_span(trace: StepTrace, storage: TraceStorage) -> tuple[int, int]:
         storage: a movable one
     """
     last = storage.packs[-1]
-    served = [_window(trace, moment) for moment in storage.unpacks if moment < last]
+    served = [window_end(trace, moment) for moment in storage.unpacks if moment < last]
     back = next((moment for moment in storage.unpacks if moment >= last), last)
     return max([storage.outside_end, last, *served]), back
-
-
-def _window(trace: StepTrace, moment: int) -> int:
-    event = trace.events[moment]
-    return event.end if isinstance(event, Tick) else moment + 1
-
-
-def kept_bytes(trace: StepTrace) -> NDArray[np.int64]:
-    """Live bytes at each moment with no offload or recompute [bytes]."""
-    change = np.zeros(trace.length + 1, dtype=np.int64)
-    for storage in trace.storages:
-        if storage.keep_end > storage.birth:
-            change[max(storage.birth, 0)] += storage.nbytes
-            change[min(storage.keep_end, trace.length)] -= storage.nbytes
-    return np.cumsum(change[:-1]) + scratch_bytes(trace)
 
 
 def needed_bytes(trace: StepTrace, smallest_bytes: int = 0) -> NDArray[np.int64]:
@@ -99,13 +85,9 @@ def needed_bytes(trace: StepTrace, smallest_bytes: int = 0) -> NDArray[np.int64]
         trace: the step
         smallest_bytes: smaller storages are kept
     """
-    change = np.zeros(trace.length + 1, dtype=np.int64)
-    for storage in trace.movable:
-        first, end = away_span(trace, storage)
-        if first < end and storage.nbytes >= smallest_bytes:
-            change[first] -= storage.nbytes
-            change[end] += storage.nbytes
-    return kept_bytes(trace) + np.cumsum(change[:-1])
+    spans = [(away_span(trace, storage), storage.nbytes) for storage in trace.movable]
+    away = sum_of_lives(trace, ((*span, nbytes) for span, nbytes in spans if nbytes >= smallest_bytes))
+    return live_kept(trace) - away
 
 
 def minimum_memory(trace: StepTrace) -> MinimumMemory:

@@ -1,4 +1,4 @@
-"""What a memory plan decides about, in the form in which schedules, bounds and searches need it.
+"""The problem of a memory plan, in the form in which schedules, bounds and searches need it.
 
 **Units** are the storages worth moving: movable, not small, with a time in which they may be away. They are numbered in
 the order in which they are packed for the last time. The **axis** is the step's moments, drawn together: between two
@@ -23,6 +23,7 @@ There is no recipe through an operation that cannot be repeated, that would chan
 be longer than `MOST_OPS`. What a batch norm writes to its running statistics is left out.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.graph.trace.live_bytes import live_kept, writers
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value
-from trimaran.memory.minimum import away_span, kept_bytes
+from trimaran.memory.minimum import away_span
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Recipe
 from trimaran.simulator.storage_lifetimes import recipe_peak
@@ -81,7 +83,7 @@ class _Finder:
         self.trace = trace
         self.most_ops = most_ops
         self.banned = banned
-        self.writers: Mapping[Value, int] = {value: op.moment for op in trace.ops for value in op.writes}
+        self.writers = writers(trace)
         self._made: dict[int, tuple[set[int], set[int]] | None] = {}
 
     def recipe(self, storage: TraceStorage, depth: int, costs: MemoryCosts) -> Recipe | None:
@@ -183,14 +185,14 @@ DEPTH = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How a unit can be recomputed.
+    """A recipe of a unit, with its needs.
 
     Attributes:
         recipe: operations to run
         extra: most bytes in the making, beyond its own size [bytes]
         sources: units that it reads
         held: (place, size) of kept storages that are no units and that it reads: where they would end otherwise
-        ready: first place at which all that it reads was packed; what it makes cannot be let go before
+        ready: first place at which all that it reads was packed; what it makes cannot be released before
     """
 
     recipe: Recipe
@@ -303,14 +305,15 @@ def memory_problem(
     at = {moment: place for place, moment in enumerate(places.tolist())}
     recipes = find_recipes(trace, costs, banned=banned, depth=DEPTH)
     index = {storage.number: unit for unit, storage in enumerate(chosen)}
-    ticks = [isinstance(trace.events[moment], Tick) for moment in places.tolist()]
+    ticks = [place for place, moment in enumerate(places.tolist()) if isinstance(trace.events[moment], Tick)]
+    before, after = [-1, *ticks], [*ticks, len(places)]
     drawn = _Drawn(
         trace=trace,
         costs=costs,
         at=at,
         index=index,
         places=places,
-        ticks=[place for place, tick in enumerate(ticks) if tick],
+        ticks=ticks,
         recipes=recipes,
     )
     return MemoryProblem(
@@ -318,16 +321,16 @@ def memory_problem(
         costs=costs,
         units=tuple(drawn.unit(storage, spans[storage.number]) for storage in chosen),
         places=places,
-        live=np.maximum.reduceat(kept_bytes(trace), places) if len(places) else np.zeros(0, dtype=np.int64),
+        live=np.maximum.reduceat(live_kept(trace), places) if len(places) else np.zeros(0, dtype=np.int64),
         elapsed_s=np.concatenate(([0.0], np.cumsum(costs.durations_s)))[np.append(places, trace.length)],
-        tick_before=_before(ticks),
-        tick_after=_after(ticks),
+        tick_before=[before[bisect_right(before, place) - 1] for place in range(len(places))],
+        tick_after=[after[bisect_right(after, place)] for place in range(len(places))],
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What is needed to make units of storages."""
+    """A trace and its places, from which units are made."""
 
     trace: StepTrace
     costs: MemoryCosts
@@ -399,19 +402,3 @@ def _places(
         found |= {storage.packs[-1], gone, use, use + 1, _over(trace, storage)}
     found |= {storage.keep_end for storage in trace.movable}
     return np.array(sorted(moment for moment in found if moment < trace.length), dtype=np.int64)
-
-
-def _before(ticks: Collection[bool]) -> list[int]:
-    found, last = [], -1
-    for place, tick in enumerate(ticks):
-        last = place if tick else last
-        found.append(last)
-    return found
-
-
-def _after(ticks: list[bool]) -> list[int]:
-    found, following = [0] * len(ticks), len(ticks)
-    for place in range(len(ticks) - 1, -1, -1):
-        found[place] = following
-        following = place if ticks[place] else following
-    return found

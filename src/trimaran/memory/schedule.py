@@ -3,7 +3,7 @@
 Recomputing leaves little choice: a storage is released at its last pack and recomputed at its first use, or at that of
 the first storage whose recipe reads it. Storages to offload are copied as soon as they are packed, and then
 
-  1. forward: wherever the live bytes would exceed the budget, those produced first are let go, as late as possible,
+  1. forward: wherever the live bytes would exceed the budget, those produced first are released, as late as possible,
      so that the operations seldom wait for a copy;
   2. backward, the same seen from the end: wherever they would exceed it, those used last come back later than that,
      so that each comes back as early as memory allows, in the order of use;
@@ -13,7 +13,7 @@ the first storage whose recipe reads it. Storages to offload are copied as soon 
 
 From a schedule to the steps of a plan, and to its time without building it.
 
-Within a tick: copies to the host start, storages are let go, copies back start, then it is recomputed. `step_time`
+Within a tick: copies to the host start, storages are released, copies back start, then it is recomputed. `step_time`
 walks the same steps on the drawn-together axis, and gives what the simulator gives for the plan.
 """
 
@@ -31,7 +31,7 @@ from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where units are recomputed, and what that asks of those that their recipes read
+# Places of recomputation, and constraints on the units that recipes read
 
 
 # A choice is a number: recomputing in the second way is RECOMPUTE + 1.
@@ -42,7 +42,7 @@ _ROUNDS = 2
 
 @dataclass(slots=True, kw_only=True)
 class Remakes:
-    """What recomputing asks of units.
+    """Constraints on units because of recomputation.
 
     Attributes:
         deadline: by unit, the place by which it must be back
@@ -58,7 +58,7 @@ class Remakes:
 
 
 def remakes_of(problem: MemoryProblem, choice: Sequence[int]) -> Remakes:
-    """Where units are recomputed, by when others must be back, and which lives are prolonged.
+    """Places at which units are recomputed, deadlines of others, and lives that are prolonged.
 
     A source that is read after its own last use would have to stay. Where what reads it is smaller, that is made
     before the source goes.
@@ -190,7 +190,7 @@ _Moved = Sequence[tuple[int, int, int]]
 
 
 def _forward(problem: MemoryProblem, moved: _Moved, need: Sequence[int]) -> dict[int, int]:
-    """Where units must be away from, those produced first going first."""
+    """Places from which units must be away, those produced first going first."""
     arriving: dict[int, list[tuple[int, int]]] = {}
     for unit, gone, back in moved:
         arriving.setdefault(gone, []).append((unit, back))
@@ -214,7 +214,7 @@ def _forward(problem: MemoryProblem, moved: _Moved, need: Sequence[int]) -> dict
 
 
 def _backward(problem: MemoryProblem, moved: _Moved, need: Sequence[int]) -> dict[int, int]:
-    """Where units may be back, those used last coming back last."""
+    """Places at which units may be back, those used last coming back last."""
     arriving: dict[int, list[tuple[int, int, int]]] = {}
     for unit, gone, back in moved:
         arriving.setdefault(back - 1, []).append((-back, unit, gone))

@@ -116,7 +116,7 @@ def _best_step(scores: Scores, current: Choice, score: Score, fixed: Collection[
 def _all_offloaded(
     scores: Scores, current: Choice, score: Score, fixed: Collection[int]
 ) -> tuple[Choice, Score] | None:
-    """Where no flip alone helps: what takes part in the worst place is offloaded, all at once."""
+    """Where no flip alone helps: offload all units that are there at the worst place at once."""
     changed = list(current)
     for unit, decision in _candidates(scores, current, fixed):
         if decision == OFFLOAD:
@@ -147,7 +147,7 @@ def _candidates(scores: Scores, current: Choice, fixed: Collection[int]) -> list
 
 
 def _instead(problem: MemoryProblem, unit: int, place: int, way: int, worst: int) -> list[tuple[float, int, int]]:
-    """What may be done with a unit that is recomputed, so that less is there at the worst place."""
+    """Other choices for a recomputed unit that need less memory at the worst place."""
     one = problem.units[unit]
     found = []
     if place <= worst < one.over:
@@ -258,7 +258,7 @@ class Improvement:
         return False
 
     def _options(self, unit: int, *, near: bool = False) -> list[int]:
-        """What else may become of a unit; where asked, and in large problems, with no ways far from the present."""
+        """Other choices for a unit; where asked, and in large problems, without recipes far from the present one."""
         here, ways = self.choice[unit], len(self.units[unit].ways)
         among = range(ways)
         if near or len(self.units) > _SMALL:
@@ -295,7 +295,7 @@ class Improvement:
                         yield repair(self.scores, self._with(*((unit, option) for unit in part)), frozenset(part))[0]
 
     def _undone(self) -> Iterator[Choice]:
-        """What is moved is kept or moved in another way, dearest first, and others make place for it."""
+        """Moved units, the most expensive first, are kept or moved otherwise, and others make room."""
         moved = [unit for unit in range(len(self.units)) if self.choice[unit] != KEEP]
         for unit in sorted(moved, key=lambda one: (-self._price(one), one)):
             for option in self._options(unit):

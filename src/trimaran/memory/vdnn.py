@@ -3,7 +3,7 @@
     forward   conv1     | conv2      | pool        backward  pool      | conv2       | conv1
     d2h       X of conv1| X of conv2 | X of pool   h2d       X of conv2| X of conv1  |
                         ^            ^                                 ^             ^
-              the layer's end waits for the copy, then its memory is let go; in the backward it waits for the fetch
+              the layer's end waits for the copy, then its memory is released; in the backward it waits for the fetch
 
 While a layer computes, its X goes to the host; a map that several layers read goes with the last of them. The end of
 the layer waits for the copy (`DEL`). In the backward each layer starts to fetch the maps of one earlier layer
@@ -53,7 +53,7 @@ from trimaran.simulator.storage_lifetimes import live_bytes
 
 
 class LayerKind(StrEnum):
-    """What a layer is to the policies."""
+    """Kind of a layer, as the policies see it."""
 
     CONVOLUTION = "convolution"
     POOLING = "pooling"
@@ -190,7 +190,7 @@ def _packs_by_run(trace: StepTrace, runs: Sequence[Sequence[TraceOp]]) -> list[l
 
 
 def _owners(ticks: Sequence[Tick], before: TraceOp | None, after: TraceOp | None) -> list[tuple[Tick, TraceOp]]:
-    """Which of the two operations around them packed each of these ticks."""
+    """The operation, of the two around a tick, that packed it."""
     owners = []
     results: set[tuple[int, int]] = set()
     for tick in ticks:
@@ -241,7 +241,7 @@ def find_prefetch_layer(
 def prefetch_order(
     backward: Sequence[int], *, offloaded: Set[int], convolutions: Sequence[bool]
 ) -> tuple[tuple[int, int], ...]:
-    """What each layer of the backward fetches.
+    """The layers whose maps each layer of the backward fetches.
 
     Args:
         backward: layers in the order of the backward
@@ -278,7 +278,7 @@ class Offload(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leave:
-    """A storage that leaves with a layer: when its copy starts, and when its memory is let go."""
+    """A storage that leaves with a layer: when its copy starts, and when its memory is released."""
 
     storage: int
     layer: int
@@ -384,7 +384,7 @@ def last_readers(layers: Sequence[Layer]) -> dict[int, int]:
 
 
 def leaving(layers: Sequence[Layer], offload: Offload) -> dict[int, int]:
-    """Which feature maps leave under a policy, and with which layer.
+    """Feature maps that leave under a policy, with their layers.
 
     Returns:
         By storage, the number of the layer in whose forward it leaves.
@@ -418,7 +418,7 @@ def _leaves(trace: StepTrace, layers: Sequence[Layer], ticks: Sequence[int], off
 
 
 def _by_products(trace: StepTrace, layers: Sequence[Layer], movable: set[int]) -> dict[int, int]:
-    """What layers save for their own backward and no other layer reads, by storage."""
+    """Storages that a layer saves for its backward and no other layer reads."""
     found = {}
     for layer in layers:
         for index in layer.packs if not layer.classifies else ():

@@ -1,4 +1,4 @@
-"""Live bytes of a device while a step runs, by looking at it: independent of traces and plans.
+"""Measures the live bytes of a device while a step runs, independently of traces and plans.
 
 On a GPU the allocator knows. On a CPU every storage that an operation makes or takes is followed until it dies. What
 was there before is the base; it is seen when an operation takes it, and has been there all the time.
@@ -61,7 +61,7 @@ class Accountant(TorchDispatchMode):
 
     @property
     def base_bytes(self) -> int:
-        """What was there before and was seen [bytes]."""
+        """Bytes that were there before and were seen [bytes]."""
         return self._base
 
     @property

@@ -1,10 +1,10 @@
-"""Host memory for what was offloaded: one mapping of an exact size, cut into slots.
+"""Host memory for offloaded storages: one mapping of an exact size, split into slots.
 
-A mapping of its own has the size that was asked for, is page-locked once for a GPU, and goes back to the system when it
-is closed. What is page-locked is left out when the process forks, as loaders of data do: a copy on write would take the
-pages away from under the GPU. Slots are taken best-fit and start at multiples of 64 bytes, large ones of a page. What
-does not fit is put into memory of its own, which is not page-locked and therefore slow to copy: it is counted, so that
-it can be seen.
+The mapping has the size that was asked for, is page-locked once for a GPU, and goes back to the system when it is
+closed. Page-locked memory is left out when the process forks, as data loaders do: a copy on write would take the pages
+away from the GPU. Slots are taken best-fit and start at multiples of 64 bytes, large ones of a page. A slot that does
+not fit gets a separate mapping, which is not page-locked and therefore slow to copy: it is counted, so that users see
+it.
 """
 
 import bisect
@@ -38,7 +38,7 @@ _elsewhere: list[mmap.mmap] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArenaUse:
-    """How full an arena is.
+    """Use of an arena.
 
     Attributes:
         cap_bytes: size of the mapping [bytes]
@@ -149,7 +149,7 @@ class HostArena:
         return Slot(self, memory, _address(memory), nbytes, None)
 
     def use(self) -> ArenaUse:
-        """How full it is."""
+        """Its present use."""
         with self._guard:
             return ArenaUse(
                 cap_bytes=self._cap,
@@ -172,7 +172,7 @@ class HostArena:
         self._end()
 
     def _best(self, size: int, alignment: int) -> int | None:
-        """Where in the smallest hole that has room the piece starts; the hole is cut."""
+        """Where the piece starts in the smallest hole that has room; the hole is split."""
         best: tuple[int, int, int] | None = None
         for index, (start, length) in enumerate(self._holes):
             waste = -start % alignment
@@ -219,7 +219,7 @@ def _map(nbytes: int) -> mmap.mmap:
     except OSError as error:
         message = (
             f"The system refuses {nbytes:,} bytes of host memory for what is offloaded ({error}). Ask for less host "
-            "memory, or raise the limit (ulimit -v, the container's memory)."
+            "memory, or raise the memory limit (ulimit -v, or that of the container)."
         )
         raise EnvironmentProblem(message, code="arena.no-memory", nbytes=nbytes) from error
 
@@ -252,7 +252,7 @@ def _end(memory: mmap.mmap | None, unlock: Callable[[], None] | None, owner: int
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Page-locks host memory for a GPU, whose copies are fast and run beside the operations only then
+# Page-locks host memory for a GPU: only then copies are fast and overlap with operations
 
 
 def page_lock(device: str | torch.device = "cuda") -> PageLock:

@@ -1,11 +1,10 @@
-"""How the bytes of a slot are coded: chunk by chunk, each for itself, by a codec.
+"""Codes offloaded bytes, so that fewer cross the link to the host. Nothing is coded unless a user asks for it.
 
-A chunk that would not get smaller stays as it is. So what is coded never needs more room than a slot has. A slot on the
-host keeps its full size: coding takes bytes off the link, not off the host's memory.
+A codec codes each chunk of a slot separately. A chunk that would not get smaller stays as it is, so a code never needs
+more room than its slot has. A slot on the host keeps its full size: coding saves bytes on the link, not on the host.
 
-Codes what is offloaded, so that fewer bytes cross the link to the host. Nothing is coded unless someone asks for it.
-
-A bit for each word, and the words that are not all zero bits: for what comes after a ReLU, and exact.
+The sparse codec keeps a bit for each word, and the words that are not all zero bits: for activations after a ReLU,
+exact.
 
     word      0    1.5  0    0    -0.0 2.5  0    NaN        8 words of 4 bytes become 1 byte of bits and 4
     bit       0    1    0    0    1    1    0    1          words, 17 bytes in place of 32
@@ -39,7 +38,7 @@ class Codec(Protocol):
 
     Attributes:
         name: as one asks for it
-        traffic: what it was given, and what came out
+        traffic: bytes into and out of it
     """
 
     name: str
@@ -75,7 +74,7 @@ class Codec(Protocol):
 
 @dataclass(slots=True)
 class Traffic:
-    """What a codec was given, and what came out.
+    """Bytes into and out of a codec.
 
     Attributes:
         raw_bytes: given [bytes]
@@ -87,12 +86,12 @@ class Traffic:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes; 1 where nothing was coded."""
+        """Compression ratio; 1 where nothing was coded."""
         return self.raw_bytes / self.coded_bytes if self.coded_bytes else 1.0
 
 
 class _Chunk(NamedTuple):
-    """Where the code of a chunk lies in the slot; the code of what could not be coded is the chunk itself."""
+    """Place of the code of a chunk in the slot; a chunk that could not be coded is its code."""
 
     start: int
     stop: int
@@ -101,7 +100,7 @@ class _Chunk(NamedTuple):
 
 
 class Coding:
-    """How the bytes of one slot are coded.
+    """The coded chunks of one slot.
 
     Args:
         codec: codes chunks
@@ -194,7 +193,7 @@ class SparseCodec:
         return True
 
     def encode(self, source: Bytes, target: Bytes) -> int:
-        """Bits, then words, then what is left beside whole words."""
+        """Bits, then words, then the bytes after the last whole word."""
         size = self._word.itemsize
         whole = len(source) // size * size
         words = source[:whole].view(self._word)

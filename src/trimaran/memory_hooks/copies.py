@@ -1,23 +1,22 @@
-"""What moves bytes between the device and the host, beside the computation.
+"""Copies between the device and the host, while operations run.
 
 Two lanes, one for each direction; the copies of a lane run in the order in which they were asked for. Everything above
-this protocol is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
-a CPU the lanes are threads, and the thread that waits stands still.
+`CopyEngine` is written once. On a GPU the lanes are streams and a wait is an event in the stream of the operations; on
+a CPU the lanes are threads, and the thread that waits blocks.
 
-    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then lets go)
+    compute   conv ████ relu ███  OFF         conv ████ ... DEL ▒▒ (waits for the copy's end, then releases)
                                    │                         ▲
     d2h                            └─▶ copy ═════════════════╝
 
 A copy reads its source as the operations issued so far leave it. It holds both ends until it has ended.
 
-Copies on a CPU: two threads, in place of the two copy engines of a GPU.
+On a CPU two threads take the place of the two copy engines of a GPU. Device and host are the same memory here, so
+nothing is gained; but every byte is copied, in another thread, while operations run. So an error in the order of
+operations and copies shows on a CPU, and a GPU adds speed only.
 
-Device and host are the same memory here, so that nothing is gained; but every byte is really copied, in another thread,
-while operations run. What is wrong in the order of things shows on a CPU then, and nothing but speed is left to a GPU.
+On a GPU there is a stream for each direction, and events.
 
-Copies on a GPU: a stream for each direction, and events.
-
-    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is let go
+    compute   conv ████ relu ███ ●─┐ ready          DEL ▒ waits for `saved`, in the stream; then the memory is released
     d2h                            └▶ copy ═════● saved
     compute   empty ●─┐ free         unpack ▒ waits for `loaded`, in the stream
     h2d               └▶ copy ═════● loaded
@@ -26,25 +25,24 @@ Points that matter:
 
 1. `ready` is recorded on the compute stream, which is read before a copy stream is made current. Inside the block of a
    copy stream the current stream is that one, and an event on it would wait for nothing.
-2. Only events are waited for. A tensor is never recorded on a stream: memory that is let go after the compute stream
+2. Only events are waited for. A tensor is never recorded on a stream: memory that is released after the compute stream
    waits for its copy may be used again by that stream at once.
-3. Memory for what comes back is taken from the compute stream's pool, not from one of the copy streams, so that no pool
-   grows beside it. It may still be in use by operations before it: the copy waits for `free`.
-4. The two streams live as long as the engine. New streams would each bring a pool of their own.
+3. Memory for what comes back is taken from the compute stream's pool, so that the copy streams need no pools. It may
+   still be in use by operations before it: the copy waits for `free`.
+4. The two streams live as long as the engine. New streams would each bring a pool.
 5. The stream that waits is the current one of the thread that asks, which in a backward is the one of the forward.
 
-Puts bytes aside in an arena while a step is recorded: recording and execution then share one piece of host memory.
-
-A copy is waited for at once: what is recorded may be written or freed as soon as its bytes are aside.
+`ArenaStore` saves bytes in an arena while a step is recorded: recording and execution then share one piece of host
+memory. It waits for each copy at once: what is recorded may be written or freed as soon as its bytes are saved.
 """
 
 import ctypes
-import queue
-import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 import torch
@@ -65,14 +63,14 @@ class Copy(Protocol):
         """Operations issued by this thread from now on come after the copy.
 
         Returns:
-            Time that this thread stood still [s]; on a GPU it does not.
+            Time for which this thread blocked [s]; on a GPU it does not.
 
         Raises:
             ExecutionError: the copy failed
         """
 
     def order(self) -> None:
-        """Operations issued from now on come after the copy, without standing still and without raising."""
+        """Operations issued from now on come after the copy, without blocking and without raising."""
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -81,42 +79,81 @@ class Copy(Protocol):
         """Do something once it has ended: at once if it has, perhaps in another thread, or at a later copy."""
 
 
-class CopyEngine(Protocol):
+class CopyEngine(ABC):
     """The two lanes of a device.
 
-    Attributes:
+    Args:
         device: whose memory it copies from and to
+
+    Attributes:
+        device: the same
     """
 
-    device: torch.device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._open = True
+
+    def check_open(self, lane: str) -> None:
+        """Refuse a copy after the end.
+
+        Args:
+            lane: that was asked for it
+
+        Raises:
+            ExecutionError: the engine is closed
+        """
+        if not self._open:
+            raise ExecutionError(
+                f"The copy engine is closed, and was asked to copy ({lane}).", code="copy-engine.closed", lane=lane
+            )
 
     def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """Device memory for the operations issued from now on, such as a copy back may fill."""
+        """Device memory for the operations issued from now on (point 3), such as a copy back may fill.
+
+        On a CPU a dispatch mode sees it, as it sees that of operations.
+        """
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
 
     def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> Copy:
-        """Start to copy to the host.
+        """Start to copy to the host, behind what the current stream has been given.
 
         Args:
             storage: on the device
             slot: on the host; as many bytes as it has are copied
             offset: first byte of the storage that is copied [bytes]
         """
+        return self.copy(TO_HOST, storage, slot, offset)
 
     def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> Copy:
-        """Start to copy to the device.
+        """Start to copy to the device, behind what the current stream has been given.
 
         Args:
             slot: on the host
             storage: on the device
             offset: first byte of the storage that is filled [bytes]
         """
+        return self.copy(TO_DEVICE, storage, slot, offset)
+
+    @abstractmethod
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> Copy:
+        """Start to copy on a lane.
+
+        Args:
+            lane: `TO_HOST` or `TO_DEVICE`
+            storage: on the device
+            slot: on the host
+            offset: first byte of the storage [bytes]
+        """
 
     def sweep(self) -> None:
-        """Do what was to be done after copies that have ended, where nobody else does."""
+        """Do what was to be done after copies that have ended, where no thread does it."""
+        return
 
     def capturing(self) -> bool:
         """Whether operations are being captured into a CUDA graph, in which nothing here can be."""
+        return False
 
+    @abstractmethod
     def close(self) -> None:
         """End the lanes after what was asked for has been copied. Closing twice is allowed."""
 
@@ -145,142 +182,57 @@ Delay = Callable[[str], None]
 
 
 class HostCopy:
-    """A copy of one of the threads."""
+    """A copy of one of the threads.
 
-    __slots__ = ("_actions", "_ended", "_error", "_guard", "_lane")
+    Args:
+        ended: when it has: with the error that stopped it, or None
+        lane: name of the thread
+    """
 
-    def __init__(self, lane: "_Lane") -> None:
+    __slots__ = ("_ended", "_lane")
+
+    def __init__(self, ended: "Future[BaseException | None]", lane: str) -> None:
+        self._ended = ended
         self._lane = lane
-        self._ended = threading.Event()
-        self._guard = threading.RLock()
-        self._actions: list[Callable[[], None]] = []
-        self._error: BaseException | None = None
 
     def wait(self) -> float:
-        """Stand still until it has ended."""
-        stalled_s = 0.0
-        if not self._ended.is_set():
+        """Block until it has ended."""
+        blocked_s = 0.0
+        if not self._ended.done():
             start_ns = time.perf_counter_ns()
-            self._ended.wait()
-            stalled_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        if self._error is not None:
-            message = f"A copy between device and host failed ({self._lane.name}): {self._error}"
-            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane.name) from self._error
-        return stalled_s
+            self._ended.result()
+            blocked_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        error = self._ended.result()
+        if error is not None:
+            message = f"A copy between device and host failed ({self._lane}): {error}"
+            raise ExecutionError(message, code="copy-engine.copy-failed", lane=self._lane) from error
+        return blocked_s
 
     def order(self) -> None:
         """Nothing: the thread holds what it copies."""
 
     def done(self) -> bool:
         """Whether it has ended."""
-        return self._ended.is_set()
+        return self._ended.done()
 
     def then(self, action: Callable[[], None]) -> None:
         """In the copy thread, or at once."""
-        with self._guard:
-            if not self._ended.is_set():
-                self._actions.append(action)
-                return
-        action()
-
-    def finish(self, error: BaseException | None) -> None:
-        """It has ended."""
-        with self._guard:
-            self._error = error
-            self._ended.set()
-            actions, self._actions = self._actions, []
-        for action in actions:
-            action()
+        self._ended.add_done_callback(lambda _: action())
 
 
 class _Job(NamedTuple):
-    copy: HostCopy
     storage: torch.UntypedStorage
     offset: int
     slot: Slot
-    to_host: bool
+    lane: str
 
 
-class _Lane:
-    """One thread and what it has to do."""
-
-    def __init__(self, name: str, delay: Delay | None, codec: Codec | None) -> None:
-        self.name = name
-        self._delay = delay
-        self._codec = codec
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"trimaran-{name}", daemon=True)
-        self._open = True
-        self._thread.start()
-
-    def put(self, storage: torch.UntypedStorage, offset: int, slot: Slot) -> HostCopy:
-        if not self._open:
-            raise ExecutionError(
-                f"The copy engine is closed, and was asked to copy ({self.name}).",
-                code="copy-engine.closed",
-                lane=self.name,
-            )
-        copy = HostCopy(self)
-        self._jobs.put(_Job(copy, storage, offset, slot, self.name == TO_HOST))
-        return copy
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._jobs.put(None)
-            self._thread.join()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            copy = job.copy
-            error = self._perform(job)
-            # The storage must be able to go as soon as someone has seen the end of the copy.
-            del job
-            copy.finish(error)
-            del copy
-
-    def _perform(self, job: _Job) -> BaseException | None:
-        try:
-            if self._delay is not None:
-                self._delay(self.name)
-            device = job.storage.data_ptr() + job.offset
-            if job.offset + job.slot.nbytes > job.storage.nbytes():
-                raise ValueError(
-                    f"{job.slot.nbytes:,} bytes from byte {job.offset:,} are not in a storage of "
-                    f"{job.storage.nbytes():,} bytes: it was resized"
-                )
-            self._transfer(job, device)
-            if self._delay is not None:
-                self._delay(self.name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
-            return error.with_traceback(None)
-        return None
-
-    def _transfer(self, job: _Job, device: int) -> None:
-        """Move the bytes."""
-        slot = job.slot
-        if job.to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, job.offset):
-            slot.coding = Coding(self._codec)
-        if slot.coding is None:
-            target, source = (slot.address, device) if job.to_host else (device, slot.address)
-            ctypes.memmove(target, source, slot.nbytes)
-            return
-        ours, theirs = bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes)
-        if job.to_host:
-            slot.coding.save(ours, theirs)
-        else:
-            slot.coding.load(theirs, ours)
-
-
-class HostEngine:
+class HostEngine(CopyEngine):
     """The CPU as a device.
 
     Args:
         delay: called around each copy; tests stretch copies with it, to find what does not wait for them
         codec: codes what is offloaded, in the copy threads; None: bytes go as they are
-
-    Attributes:
-        device: the CPU
 
     Example:
         >>> import torch
@@ -295,32 +247,50 @@ class HostEngine:
     """
 
     def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
-        self.device = torch.device("cpu")
-        self._lanes = {name: _Lane(name, delay, codec) for name in (TO_HOST, TO_DEVICE)}
+        super().__init__(torch.device("cpu"))
+        self._delay, self._codec = delay, codec
+        self._lanes = {name: ThreadPoolExecutor(1, f"trimaran-{name}") for name in (TO_HOST, TO_DEVICE)}
 
-    def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """Memory that a dispatch mode sees, as it sees that of operations."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
-
-    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> HostCopy:
-        """Start to copy to the host."""
-        return self._lanes[TO_HOST].put(storage, offset, slot)
-
-    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> HostCopy:
-        """Start to copy to the device."""
-        return self._lanes[TO_DEVICE].put(storage, offset, slot)
-
-    def sweep(self) -> None:
-        """Nothing: the threads do it."""
-
-    def capturing(self) -> bool:
-        """Never."""
-        return False
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> HostCopy:
+        """Start to copy in a thread."""
+        self.check_open(lane)
+        return HostCopy(self._lanes[lane].submit(self._perform, [_Job(storage, offset, slot, lane)]), lane)
 
     def close(self) -> None:
         """End the threads."""
+        self._open = False
         for lane in self._lanes.values():
-            lane.close()
+            lane.shutdown()
+
+    def _perform(self, jobs: list[_Job]) -> BaseException | None:
+        """Copy the only job of a list, which is empty afterwards: the storage can go as soon as the copy ends."""
+        try:
+            self._transfer(*jobs.pop())
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits for the copy must hear of it
+            return error.with_traceback(None)
+        return None
+
+    def _transfer(self, storage: torch.UntypedStorage, offset: int, slot: Slot, lane: str) -> None:
+        """Move the bytes."""
+        if self._delay is not None:
+            self._delay(lane)
+        if offset + slot.nbytes > storage.nbytes():
+            raise ValueError(
+                f"{slot.nbytes:,} bytes from byte {offset:,} are not in a storage of {storage.nbytes():,} bytes: it "
+                "was resized"
+            )
+        device, to_host = storage.data_ptr() + offset, lane == TO_HOST
+        if to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, offset):
+            slot.coding = Coding(self._codec)
+        if slot.coding is None:
+            target, source = (slot.address, device) if to_host else (device, slot.address)
+            ctypes.memmove(target, source, slot.nbytes)
+        elif to_host:
+            slot.coding.save(bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes))
+        else:
+            slot.coding.load(bytes_at(slot.address, slot.nbytes), bytes_at(device, slot.nbytes))
+        if self._delay is not None:
+            self._delay(lane)
 
 
 class CudaCopy:
@@ -354,14 +324,11 @@ class CudaCopy:
             self._engine.later(self._ended, action)
 
 
-class CudaEngine:
+class CudaEngine(CopyEngine):
     """The copy engines of a GPU.
 
     Args:
         device: "cuda" or "cuda:<n>"
-
-    Attributes:
-        device: with its number
 
     Raises:
         EnvironmentProblem: torch sees no such device
@@ -372,25 +339,12 @@ class CudaEngine:
             raise EnvironmentProblem("torch sees no CUDA device here. Use HostEngine on a CPU.")
         wanted = torch.device(device)
         index = torch.cuda.current_device() if wanted.index is None else wanted.index
-        self.device = torch.device("cuda", index)
+        super().__init__(torch.device("cuda", index))
         self._streams = {name: torch.cuda.Stream(self.device) for name in (TO_HOST, TO_DEVICE)}
         self._later: deque[tuple[torch.cuda.Event, Callable[[], None]]] = deque()
-        self._open = True
-
-    def allocate(self, nbytes: int) -> torch.UntypedStorage:
-        """From the pool of the current stream (point 3)."""
-        return torch.empty(nbytes, dtype=torch.uint8, device=self.device).untyped_storage()
-
-    def save(self, storage: torch.UntypedStorage, slot: Slot, offset: int = 0) -> CudaCopy:
-        """Start to copy to the host, behind what the current stream has been given."""
-        return self._copy(TO_HOST, storage, slot, offset)
-
-    def load(self, slot: Slot, storage: torch.UntypedStorage, offset: int = 0) -> CudaCopy:
-        """Start to copy to the device, behind what the current stream has been given."""
-        return self._copy(TO_DEVICE, storage, slot, offset)
 
     def sweep(self) -> None:
-        """What was to be done after copies that have ended. They end in order on each stream, not on both."""
+        """Run the actions of copies that have ended. They end in order on each stream, not on both."""
         for _ in range(len(self._later)):
             ended, action = self._later.popleft()
             if ended.query():
@@ -415,9 +369,9 @@ class CudaEngine:
             stream.synchronize()
         self.sweep()
 
-    def _copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
-        if not self._open:
-            raise ExecutionError(f"The copy engine is closed, and was asked to copy ({lane}).", lane=lane)
+    def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> CudaCopy:
+        """Start to copy on a stream."""
+        self.check_open(lane)
         # Point 1: before the copy stream is made current.
         compute = torch.cuda.current_stream(self.device)
         ready = torch.cuda.Event()
@@ -435,7 +389,7 @@ class CudaEngine:
 
 
 class ArenaStore:
-    """What a recorder puts bytes aside in.
+    """Where a recorder saves bytes.
 
     Args:
         engine: copies

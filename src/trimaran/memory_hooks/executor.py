@@ -5,22 +5,20 @@
 
 The n-th pack and the n-th unpack are the program counter: what a step packs is the same each time, so a tick is known
 by its number, and its tensor's shape, stride, offset and dtype say whether it really is the one that was planned for.
-If not, the forward pass goes on without its plan, right but slow, and whoever owns the executor is told.
+If not, the forward pass goes on without its plan, right but slow, and the owner of the executor is told.
 
-What is outside of the plan is as autograd has it: what a checkpoint packs while it recomputes inside a backward,
+Outside of the plan, autograd keeps tensors as usual: what a checkpoint packs while it recomputes inside a backward,
 wrapper subclasses, sparse tensors, views with a conjugation or sign to be applied.
 
-The block in which autograd's saved tensors go through the runtime, and what it cannot be combined with.
-
-`torch.func` transforms refuse hooks of saved tensors, and what is captured into a CUDA graph is replayed with the
-addresses that it had, so that nothing may move. Both are said where they happen, with the way out.
+Two things cannot be combined with the hooks: `torch.func` transforms refuse hooks of saved tensors, and a CUDA graph is
+replayed with the addresses of its capture, so that nothing may move. Errors say so, and what to do instead.
 """
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -34,7 +32,7 @@ from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.planned import Planned
 from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
-from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence, Tally
+from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence
 from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
 from trimaran.memory_hooks.units import ForwardPass, Handle, Kept
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
@@ -48,40 +46,6 @@ _CAPTURE = (
     "recomputed in it. Capture outside of the block, or train without CUDA graphs (torch.compile: mode without "
     "'reduce-overhead')."
 )
-
-
-class Hooks:
-    """Enters and leaves the pair of hooks. It can be entered again after it was left.
-
-    Args:
-        pack: called with each tensor that autograd saves
-        unpack: called with what `pack` returned
-        engine: knows whether operations are being captured
-    """
-
-    def __init__(
-        self, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor], engine: CopyEngine
-    ) -> None:
-        self._pack, self._unpack = pack, unpack
-        self._engine = engine
-        self._entered: list[Any] = []
-
-    def __enter__(self) -> Self:
-        if self._engine.capturing():
-            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        hooks.__enter__()
-        self._entered.append(hooks)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._entered.pop().__exit__(kind, error, trace)
-        if isinstance(error, RuntimeError) and "saved tensor hooks" in str(error):
-            error.add_note(_TRANSFORM)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -100,7 +64,7 @@ class MemoryExecutor:
         plan: made from the recording's trace
         engine: copies; stays the caller's, as the arena does
         arena: memory on the host
-        keep: tensors that must stay when there is no plan, beside those that the recording names: parameters, buffers
+        keep: tensors that must stay when there is no plan, in addition to those of the recording: parameters, buffers
         smallest_bytes: storages below it stay when there is no plan [bytes]
         on_mismatch: told once for each forward pass that has left its plan
         observe: called at each tick of the plan with its moment, after its steps
@@ -129,10 +93,9 @@ class MemoryExecutor:
             check_device(recording.trace.device, engine)
         self._externals = None if recording is None else Externals(recording, plan)
         self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
-        self._tally = Tally()
         if repeat_recipe is None:
             repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
-        self._residence = Residence(engine, arena, repeat_recipe, self._tally, self._externals)
+        self._residence = Residence(engine, arena, repeat_recipe, self._externals)
         self._planned = Planned(self._residence, observe, self._externals)
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
@@ -143,41 +106,55 @@ class MemoryExecutor:
         self._predicted = predicted_peak_bytes
         self._verify = False
         self._in_backward: ForwardPass | None = None
-        self._current = self._begin(0)
-        self._tally.forward_passes = 0
+        self._current = self._begin()
+        self._residence.done = MemoryStatistics()
 
     @classmethod
     def without_plan(cls, engine: CopyEngine, arena: HostArena, **options: Any) -> "MemoryExecutor":
         """An executor that offloads each large storage as it is packed."""
         return cls(None, KEEP_ALL, engine, arena, **options)
 
-    def hooks(self) -> Hooks:
-        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside."""
-        return Hooks(self.pack, self.unpack, self._residence.engine)
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """A block in which autograd's packs and unpacks come here; put the forward and the backward inside.
 
-    def begin_forward(self, microbatch: int = 0, *, verify: bool | None = None) -> ForwardPass:
-        """Begin a new forward. One begins by itself when packs follow on unpacks, or when all were packed.
+        Raises:
+            InputError: in a CUDA graph's capture, or in a transform of `torch.func`
+        """
+        if self._residence.engine.capturing():
+            raise InputError(_CAPTURE, code="virtual-memory.cuda-graph")
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise InputError(_TRANSFORM, code="virtual-memory.torch-func")
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack):
+                yield
+        except RuntimeError as error:
+            if "saved tensor hooks" in str(error):
+                error.add_note(_TRANSFORM)
+            raise
+
+    def begin_forward(self, *, verify: bool | None = None) -> ForwardPass:
+        """Begin a new forward pass. One begins by itself when packs follow unpacks, or when all were packed.
 
         Args:
-            microbatch: number of the forward within the step
             verify: whether recipes are compared with the real bytes; None: as before
         """
         if verify is not None:
             self._verify = verify
-        self._current = self._begin(microbatch)
+        self._current = self._begin()
         return self._current
 
     def finish_step(self, accounted_peak_bytes: int | None = None) -> MemoryStatistics:
-        """What happened since the last call.
+        """Counts since the last call.
 
         Args:
             accounted_peak_bytes: peak of the device as it was seen [bytes]
         """
-        arena = self._residence.arena
-        result = self._tally.result(arena.use(), self._predicted, accounted_peak_bytes)
-        arena.start_peak()
-        self._tally.clear()
-        return result
+        done, self._residence.done = self._residence.done, MemoryStatistics()
+        done.arena = self._residence.arena.use()
+        done.predicted_peak_bytes, done.accounted_peak_bytes = self._predicted, accounted_peak_bytes
+        self._residence.arena.start_peak()
+        return done
 
     def confirm(self) -> None:
         """See that recipes made the bytes that were there, before gradients are used: on a GPU this is known late.
@@ -196,7 +173,7 @@ class MemoryExecutor:
         if forward is None:
             return self._kept_handle(tensor, None, -1)
         if not forward.handles and forward.given_up(tensor) and not inside:
-            forward = self._current = self._begin(forward.microbatch)
+            forward = self._current = self._begin()
         index = forward.packs
         if forward.schedule is None or index >= len(forward.schedule.packs) or forward.reactive:
             return self._pack_beyond(tensor, forward, inside)
@@ -224,7 +201,7 @@ class MemoryExecutor:
                 position = forward.position
                 if position < len(schedule.order) and schedule.order[position] == index:
                     forward.position = position + 1
-                    self._tally.moment = schedule.moments[position]
+                    self._residence.moment = schedule.moments[position]
                     if schedule.steps[position] or self._observe is not None:
                         self._planned.run(forward, schedule.steps[position], schedule.moments[position])
                 else:
@@ -239,7 +216,7 @@ class MemoryExecutor:
             tensor = packed.give(schedule.packs[index].node if planned and schedule is not None else "")
         else:
             tensor = packed.give()
-        self._tally.moment = -1
+        self._residence.moment = -1
         return tensor
 
     def _pack_planned(
@@ -257,7 +234,7 @@ class MemoryExecutor:
             if forward.deferred:
                 self._planned.release_late(forward)
         self._planned.run(forward, tick.steps, tick.moment)
-        self._tally.moment = -1
+        self._residence.moment = -1
         return handle or self._kept_handle(tensor, forward, index)
 
     def _pack_beyond(self, tensor: torch.Tensor, forward: ForwardPass, inside: bool) -> Any:
@@ -269,7 +246,7 @@ class MemoryExecutor:
         if schedule is not None and done and self._is_extra(tensor, schedule):
             return self._kept_handle(tensor, None, -1)
         if forward.backward_begun or done:
-            self._current = self._begin(forward.microbatch)
+            self._current = self._begin()
             return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
         if forward.reactive:
             return self._pack_free(tensor, forward)
@@ -284,12 +261,12 @@ class MemoryExecutor:
         """This forward pass has left its plan. Perhaps a new one has begun after one that was abandoned."""
         schedule = forward.schedule
         if schedule is not None and forward.packs and forward.may_restart and schedule.packs[0].matches(tensor):
-            self._current = self._begin(forward.microbatch)
+            self._current = self._begin()
             self._current.restarts = forward.restarts + 1
             return self.pack(tensor)
-        self._tally.mismatches += 1
+        self._residence.done.mismatches += 1
         if schedule is not None and forward.packs < len(schedule.packs):
-            self._tally.strangers += schedule.packs[forward.packs].looks_like(tensor)
+            self._residence.done.strangers += schedule.packs[forward.packs].looks_like(tensor)
         self._reactive.give_up(forward)
         if self._on_mismatch is not None:
             self._on_mismatch(forward.packs, what)
@@ -306,9 +283,9 @@ class MemoryExecutor:
     def _kept_handle(self, tensor: torch.Tensor, forward: ForwardPass | None, index: int) -> Kept:
         return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
 
-    def _begin(self, microbatch: int) -> ForwardPass:
-        self._tally.forward_passes += 1
-        return ForwardPass(self._schedule, microbatch=microbatch, verify=self._verify)
+    def _begin(self) -> ForwardPass:
+        self._residence.done.forward_passes += 1
+        return ForwardPass(self._schedule, verify=self._verify)
 
 
 def _no_recipes(*_: Any) -> Any:

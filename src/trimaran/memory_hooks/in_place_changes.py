@@ -1,7 +1,7 @@
-"""Tells whether a tensor was changed after autograd packed it, and says so as autograd does.
+"""Whether a tensor was changed after autograd packed it, with the error that autograd raises.
 
 Autograd compares versions before it uses a saved tensor, but not of one that hooks have packed. A witness shares the
-version counter of the tensor without its memory, so that a change is seen also after the memory was let go.
+version counter of the tensor without its memory, so that a change is seen also after the memory was released.
 """
 
 import re
@@ -85,7 +85,7 @@ def check_kept(tensor: torch.Tensor, version: int, origin: "weakref.ref[torch.Te
 
 
 def source_of(origin: torch.Tensor | None, node: str, output: int) -> tuple[int, str] | None:
-    """Which output of which node a changed tensor is, as autograd names it.
+    """The node and output that made a changed tensor, as autograd names it.
 
     Autograd keeps an input as the variable that it is, and names the node that made it last, perhaps the change itself.
     Its own output it names by itself.
@@ -139,7 +139,7 @@ def _nothing(device: torch.device) -> torch.Tensor:
 
 @cache
 def _example(anomaly: bool) -> str:
-    """The message of this torch, provoked once, in a thread of its own: hooks and modes belong to a thread."""
+    """The message of this torch, provoked once, in another thread: hooks and modes belong to a thread."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(_provoke, anomaly).result()
 

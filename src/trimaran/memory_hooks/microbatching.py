@@ -1,8 +1,8 @@
 """Run some neighbouring modules of an `nn.Sequential` on a part of the batch at a time.
 
-What is between them is then never there for the whole batch, in the forward nor in the backward. That is the way below
-the floor of memory plans, which is one operation's own tensors: of VGG-16 the three largest maps, while the backward
-of its second convolution runs.
+Tensors between them then never exist for the whole batch, in the forward or the backward. So a step needs less than the
+minimum memory of memory plans, which is the tensors of one operation: of VGG-16 the three largest maps, while the
+backward of its second convolution runs.
 
     forward    x ─┬─ part 0 ─▶ conv relu conv relu pool ─▶ y part 0       only y is left, and x
                   └─ part 1 ─▶ conv relu conv relu pool ─▶ y part 1
@@ -26,7 +26,7 @@ from trimaran.base.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Which modules run on a part of the batch at a time.
+    """Modules that run on a part of the batch at a time.
 
     Attributes:
         parent: path of the `nn.Sequential`, such as "features"; "" is the model itself
@@ -71,7 +71,7 @@ def splitting(model: nn.Module, splits: Sequence[Split]) -> Iterator[None]:
             parent = _sequential(model, split)
             if parent in patched:
                 raise InputError(f"{split.parent!r} is split in two places: give one split for it")
-            # An attribute of the instance hides the method of its class.
+            # An attribute of the instance takes the place of the method of its class.
             parent.forward = _Patched(parent, split)  # type: ignore[method-assign]
             patched.append(parent)
         yield

@@ -12,7 +12,7 @@ difference. `state_dict` has copies of the values on the host.
 Refused: optimizers that do not treat parameters one by one, and sharded parameters, whose state FSDP2 can itself keep
 on the host (its CPUOffloadPolicy). Loading a state dict brings all state to the device for a moment, as torch does it.
 
-One tensor of optimizer state: its bytes on the host, its visits to the device.
+Each tensor of state has a slot on the host:
 
     host     slot ═══ load ══╗                 ╔══ save ═══▶ slot
     device                   ╚▶ storage, step ─╝             (let go once the copy has ended)
@@ -76,7 +76,7 @@ def fill_buckets(groups: Sequence[Group], nbytes: int) -> list[Bucket]:
 
     Args:
         groups: of the optimizer
-        nbytes: parameters of a bucket [bytes]; a larger parameter has a bucket of its own
+        nbytes: parameters of a bucket [bytes]; a larger parameter has its own bucket
 
     Example:
         >>> parameters = [torch.zeros(size, requires_grad=True) for size in (2, 2, 8, 1)]
@@ -118,7 +118,7 @@ def narrowed(optimizer: Optimizer, bucket: Bucket) -> Iterator[None]:
 
 
 class Place:
-    """Where a tensor of state is.
+    """A tensor of state and its slot on the host.
 
     Args:
         tensor: on the device, alone in its storage
@@ -170,7 +170,7 @@ class Place:
 
 
 def can_leave(value: Any, device: torch.device) -> bool:
-    """Whether a value of the state is worth a copy: a plain tensor on the device that fills a storage of its own.
+    """Whether a value of the state is worth a copy: a plain tensor on the device, alone in its storage.
 
     Args:
         value: of the state of a parameter
@@ -324,7 +324,7 @@ class HostState:
                 self._optimizer.step = self._before  # type: ignore[method-assign]
 
     def _current(self) -> Iterator[tuple[Key, Place]]:
-        """What is on the host and still the optimizer's state; the rest was thrown away by the user."""
+        """State on the host that is still the optimizer's; the user has discarded the rest."""
         for key, place in list(self._places.items()):
             parameter, name = key
             if self._optimizer.state.get(parameter, {}).get(name) is place.host:
@@ -404,11 +404,7 @@ def _as_method(optimizer: Optimizer, handle: HostState) -> Any:
 
 
 def _wait(leaving: list[Leaving]) -> None:
-    """What is issued from now on comes after the copies; then the memory that they read may be used again."""
+    """Later operations come after the copies; then the memory that the copies read may be used again."""
     for _, copy in leaving:
         copy.wait()
     leaving.clear()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Optimizer state that lives on the host and visits the device bucket by bucket, for the length of its update

@@ -14,6 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
+from trimaran.graph.optimizers import same
 
 _STEPS = 3
 _PARAMETERS = 3
@@ -80,7 +81,7 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
                 optimizer=_name(optimizer),
             ) from error
     for one, other in zip(together, apart, strict=True):
-        if not _equal(_contents(one), _contents(other)):
+        if not same(_contents(one), _contents(other)):
             raise InputError(
                 f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state must "
                 f"stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
@@ -187,16 +188,6 @@ def _contents(optimizer: Optimizer) -> list[object]:
     group = optimizer.param_groups[0]
     options = {name: value for name, value in group.items() if name != "params"}
     return [options, *group["params"], *(optimizer.state[parameter] for parameter in group["params"])]
-
-
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(_equal(*pair) for pair in zip(one, other, strict=True))
-    return bool(one == other)
 
 
 def _share(optimizer: Optimizer) -> float:

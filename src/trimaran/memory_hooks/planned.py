@@ -1,4 +1,4 @@
-"""Does what a plan says at a tick, and finds the units that its steps name.
+"""Runs the steps of a plan at each tick, and finds the units that they name.
 
 A recipe repeats the operations that were recorded. If a later step runs other operations on tensors of the same look,
 the recipe makes other values. So the names of the autograd nodes behind a recomputed tensor are compared with those of
@@ -32,7 +32,7 @@ _VIEWS = (
     "Alias", "AsStrided", "Chunk", "Expand", "Narrow", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Squeeze",
     "TBackward", "Transpose", "Unbind", "Unflatten", "UnsafeView", "Unsqueeze", "View",
 )  # fmt: skip
-"""How the names of nodes begin that only make a view of a storage: they are no operations of a recipe."""
+"""Prefixes of nodes that only make a view of a storage: they are no operations of a recipe."""
 
 _NUMBERS = (bool, int, float, complex, str)
 _SHAPES = ("sym_", "sizes", "strides", "numel", "options", "scalar_type", "layout")
@@ -120,7 +120,7 @@ class Planned:
         storage = tensor.untyped_storage()
         unit = forward.units.get(plan.number)
         if unit is not None and unit.alive:
-            # Only what was not written between its packs is planned; nor may it be now, as what was let go is older.
+            # Only what was not written between its packs is planned; nor may it be now, as what was released is older.
             return unit if unit.weak() is storage and not unit.witness.changed else None
         made_by = tensor.grad_fn.name() if tensor.grad_fn is not None else ""
         here = storage.device == self._residence.engine.device
@@ -139,23 +139,12 @@ class Planned:
                 versions = self._externals.versions(plan.number, leaves)
             kept = tuple(map(numbers, nodes))
             other_numbers = self._numbers.setdefault(plan.number, kept) != kept
-        unit = Unit(
-            storage,
-            Witness(tensor, node),
-            number=plan.number,
-            start=plan.start,
-            stop=plan.stop,
-            left=plan.unpacks,
-            outside=plan.outside,
-            name=plan.name,
-            recipe=plan.recipe,
-        )
-        unit.planned_reads = plan.reads
-        unit.views = plan.views
+        unit = Unit(storage, Witness(tensor, node), plan)
         unit.versions = versions
         unit.checking = plan.recipe is not None and (forward.verify or other_numbers)
         if other_numbers:
-            self._residence.tally.renumbered.add(plan.number)
+            done = self._residence.done
+            done.renumbered = tuple(sorted({*done.renumbered, plan.number}))
         forward.units[plan.number] = unit
         return unit
 
@@ -164,7 +153,7 @@ class Planned:
         forward.deferred = [
             unit
             for unit in forward.deferred
-            if unit.alive and not self._residence.release(unit, forward.sources_of(unit.planned_reads))
+            if unit.alive and not self._residence.release(unit, forward.sources_of(unit.plan.reads))
         ]
 
     def run(self, forward: ForwardPass, steps: Steps, moment: int) -> None:
@@ -176,7 +165,7 @@ class Planned:
             moment: of the tick
         """
         residence = self._residence
-        residence.tally.moment = moment
+        residence.moment = moment
         made = []
         for kind, number in steps:
             unit = forward.units.get(number)
@@ -187,9 +176,9 @@ class Planned:
             elif kind is Kind.OFFLOAD:
                 residence.save(unit)
             elif kind is Kind.RELEASE:
-                if not residence.release(unit, forward.sources_of(unit.planned_reads)):
+                if not residence.release(unit, forward.sources_of(unit.plan.reads)):
                     forward.deferred.append(unit)
-                    residence.tally.kept += 1
+                    residence.done.kept += 1
             elif kind is Kind.PREFETCH:
                 residence.fetch(unit)
             else:

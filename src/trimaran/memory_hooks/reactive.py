@@ -1,10 +1,10 @@
-"""What is done without a plan: each large storage goes to the host once nobody else holds it, and returns when needed.
+"""Offload without a plan: each large storage goes to the host once nobody else holds it, and returns when needed.
 
 It is slow and right. A step goes on like this when it does not pack what its plan was made for.
 
 Nothing is known here of what comes: a storage may still be written after autograd has packed a part of it. The cell of
 an LSTM packs its first gate before it computes the second one, in place and in the same storage, and the version of the
-first gate does not tell, as gates have versions of their own. So bytes are copied when they are final: when only the
+first gate does not tell, as each gate has its version. So bytes are copied when they are final: when only the
 unit holds the storage, nobody is left who could write it. What others hold until the backward takes no memory of its
 own, and stays as it is.
 """
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trimaran.graph.trace.storages import view_of
 from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.residence import Residence
+from trimaran.memory_hooks.schedule import UnitPlan
 from trimaran.memory_hooks.units import ForwardPass, Handle, Unit
 
 IN_FLIGHT = 2
@@ -53,7 +54,8 @@ class Reactive:
         unit = forward.find(storage)
         if unit is None:
             # What no operation of the graph made, as a batch, is the loop's own: it may hold it as long as it likes.
-            unit = Unit(storage, witness, name=f"{node or 'input'} {list(tensor.shape)}", outside=not node)
+            name, nbytes = f"{node or 'input'} {list(tensor.shape)}", storage.nbytes()
+            unit = Unit(storage, witness, UnitPlan(nbytes=nbytes, stop=nbytes, name=name, outside=not node))
             if len(forward.found) >= _MOST_FOUND:
                 forward.found = {key: unit for key, unit in forward.found.items() if unit.alive}
             forward.found[unit.key] = unit
@@ -118,7 +120,7 @@ class Reactive:
 def _is_alone(unit: Unit) -> bool:
     """Whether nobody but the unit holds its storage, neither tensors nor variables of Python."""
     storage = unit.storage
-    if storage is None or storage.nbytes() != unit.nbytes:
+    if storage is None or storage.nbytes() != unit.plan.nbytes:
         return False  # resized: what its bytes are is for somebody else to say
     return _holders(storage) == _holders_of_one()
 
@@ -129,10 +131,12 @@ def _holders(storage: torch.UntypedStorage) -> tuple[int, int]:
 
 @cache
 def _holders_of_one() -> tuple[int, int]:
-    """What this torch and this Python count for a storage that only a unit holds."""
+    """The counts of this torch and this Python for a storage that only a unit holds."""
     with _disable_current_modes():  # it is none of what a mode follows
         tensor = torch.empty(1, device="cpu")
-        unit = Unit(tensor.untyped_storage(), Witness(tensor))
+        unit = Unit(
+            tensor.untyped_storage(), Witness(tensor), UnitPlan(nbytes=tensor.nbytes, stop=tensor.nbytes, name="")
+        )
         del tensor
     storage = unit.storage
     return (0, 0) if storage is None else _holders(storage)

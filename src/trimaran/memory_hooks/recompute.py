@@ -1,7 +1,7 @@
-"""Runs the operations of a recipe again, to make a storage as it was.
+"""Recomputes a storage: runs the operations of its recipe.
 
     sources ──▶ call ──▶ call ──▶ call ──▶ the recipe's storage
-                 what no later call reads is let go at once
+                 what no later call reads is released at once
 
 Nothing else is changed: running statistics of a batch norm stay as they are, and an operation in place writes only
 what the recipe itself has made. Autograd, autocast and hooks of saved tensors are off.
@@ -31,11 +31,11 @@ Storages = Mapping[int, torch.UntypedStorage]
 
 
 class RecipeLike(Protocol):
-    """What `repeat` needs to know of a recipe."""
+    """The part of a recipe that `repeat` needs."""
 
     @property
     def storage(self) -> int:
-        """What is made."""
+        """The storage that is recomputed."""
 
     @property
     def ops(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class RecipeLike(Protocol):
 
 
 def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Storages:
-    """Make a recipe's storage again.
+    """Recompute the storage of a recipe.
 
     Args:
         recording: whose calls to run
@@ -74,7 +74,7 @@ def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Stora
 
 
 class _Sources:
-    """Where the arguments of a call come from."""
+    """The storages from which a call gets its arguments."""
 
     def __init__(
         self, recording: Recording, made: dict[int, torch.UntypedStorage], sources: Storages, target: int
@@ -85,7 +85,7 @@ class _Sources:
         self.target = target
 
     def tensor(self, ref: Ref) -> torch.Tensor:
-        """What a reference stands for."""
+        """The tensor that a reference stands for."""
         return look(self._storage(ref.value[0]), ref.view)
 
     def _storage(self, number: int) -> torch.UntypedStorage:
@@ -94,7 +94,7 @@ class _Sources:
             storage = self.recording.externals[number]()
         if storage is None:
             raise ExecutionError(
-                f"storage {self.target} cannot be made again: its recipe reads storage {number}, which is not there. "
+                f"storage {self.target} cannot be recomputed: its recipe reads storage {number}, which is not there. "
                 "Give it in `sources`",
                 code="recompute.missing-source",
                 storage=self.target,
@@ -116,7 +116,7 @@ def _run(call: Call, sources: _Sources) -> None:
     foreign = written - sources.made.keys()
     if foreign:
         raise ExecutionError(
-            f"storage {sources.target} cannot be made again: {call.op} would change storages {sorted(foreign)}, "
+            f"storage {sources.target} cannot be recomputed: {call.op} would change storages {sorted(foreign)}, "
             "which its recipe does not make",
             code="recompute.changes-storages",
             storage=sources.target,
@@ -142,7 +142,7 @@ def _call(recording: Recording, moment: int, storage: int) -> Call:
     if call is None:
         event = recording.trace.events[moment]
         raise ExecutionError(
-            f"storage {storage} cannot be made again: {getattr(event, 'name', 'a tick')} at moment {moment} cannot be "
+            f"storage {storage} cannot be recomputed: {getattr(event, 'name', 'a tick')} at moment {moment} cannot be "
             "repeated",
             code="recompute.not-repeatable",
             storage=storage,

@@ -1,20 +1,19 @@
 """Whether a recipe made the bytes that the forward had.
 
-A sum over bytes is taken when a storage is let go, and compared with that over what the recipe makes.
+A sum over bytes is taken when a storage is released, and compared with that over what the recipe makes.
 
 A recipe repeats what was recorded. A temperature, a slope or a crop that the model has changed since shows in no shape.
 The sum goes over all of a small storage, and over some thousand places of a large one: at random, but spread over all
 of it, and the same each time. Only places under a packed tensor count, as nobody wrote what is in between. Each place
-has an odd weight of its own, so that a change of one value shows, and values that change places.
+has its odd weight, so that a change of one value shows, and values that change places.
 
 On a CPU a difference is known at once. A GPU is not waited for: differences are collected there, copied to the host
 behind the operations, and read when somebody asks.
 
-Compares what a recipe made with the bytes of the real storage, bit for bit.
-
-The real bytes are in a slot on the host, and the comparison goes over them in chunks, so that it needs little memory of
-the device. What lies between the packed views may differ: nobody wrote it. Where a chunk differs, which of its bytes do
-is noted on the host, and looked at through the views there.
+Verified recipes are compared with the bytes of the real storage, bit for bit. The real bytes are in a slot on the host,
+and the comparison goes over them in chunks, so that it needs little memory of the device. What lies between the packed
+views may differ: nobody wrote it. Where a chunk differs, which of its bytes do is noted on the host, and looked at
+through the views there.
 """
 
 import functools
@@ -32,7 +31,7 @@ from trimaran.memory_hooks.arena import Slot
 from trimaran.memory_hooks.coding import bytes_at
 
 WHOLE_BYTES = 64 << 10
-"""Up to so many bytes under its views, all of a storage is looked at [bytes]."""
+"""A storage with at most this under its views is checked whole [bytes]."""
 
 SAMPLES = 2048
 """Places that are looked at in a larger one."""
@@ -83,13 +82,13 @@ class Fingerprints:
             return self._sum(storage, views)
 
     def differs(self, number: int, made: torch.UntypedStorage, views: Views, before: Sum) -> bool:
-        """Whether a storage that was made again is known to have another sum; on a GPU this is looked at later.
+        """Whether a recomputed storage is known to have another sum; on a GPU this is looked at later.
 
         Args:
             number: of the storage
             made: by the recipe
             views: how packed tensors look at it
-            before: the sum over the storage that was let go
+            before: the sum over the storage that was released
         """
         if any(extent(view)[1] > made.nbytes() for view in views):
             return True
@@ -166,7 +165,7 @@ def _places(views: Views, device: torch.device) -> tuple[int, torch.Tensor, torc
 
 
 def _places_of(view: View, size: int, most: int | None, random: torch.Generator) -> torch.Tensor:
-    """Places of a view's elements, at most so many of them."""
+    """Places of a view's elements, at most `most` of them."""
     count = math.prod(view.shape)
     if most is None or count <= most:
         chosen = torch.arange(count, device="cpu")
@@ -183,12 +182,12 @@ def _places_of(view: View, size: int, most: int | None, random: torch.Generator)
 
 
 def describe(names: Sequence[str]) -> str:
-    """What to tell a person whose model has changed under its plan."""
+    """The error message where a model has changed under its plan."""
     return (
-        f"{', '.join(names)}: made again, it had other bytes than in the forward: a number or a tensor that the model "
+        f"{', '.join(names)}: recomputed, it had other bytes than in the forward: a number or a tensor that the model "
         "uses has changed since the step was recorded, or within it, as a temperature, a slope, a bias, an average. "
         "Gradients would have been wrong, so the step was stopped. Use virtual_memory(..., recompute=False), which "
-        "moves bytes and makes nothing again"
+        "moves bytes and recomputes nothing"
     )
 
 

@@ -9,7 +9,7 @@
     settle          let go again once the planned uses are used up
     forget          autograd holds no handle any more: give everything back
 
-A unit that is let go must be able to return. One that a recipe makes holds a claim on what the recipe reads, so that
+A unit that is released must be able to return. One that a recipe makes holds a claim on what the recipe reads, so that
 this is not given back before.
 """
 
@@ -28,100 +28,60 @@ from trimaran.memory_hooks.units import Unit
 from trimaran.program.memory import Recipe
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the memory runtime did in a step
+# Counts of a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class MemoryStatistics:
-    """One step.
+    """Counts of one step.
 
     Attributes:
-        forward_passes: forwards that were begun
+        forward_passes: that were begun
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied to the device [bytes]
         recomputations: recipes that were run
-        stalls_s: time that the host stood still for copies, by moment of the trace, -1 off the plan [s]
-        mismatches: forwards that did not pack what the plan was made for, and went on without it
+        stalls_s: time for which the host waited for copies, by moment of the trace, -1 off the plan [s]
+        mismatches: forward passes that did not pack what the plan was made for, and went on without it
         strangers: of these, those whose tensors look as planned, but are others or were made otherwise
         on_demand: storages that were brought back when they were needed, not before
-        ineffective: storages that were let go and stayed on the device, as someone else holds them, by name
-        kept: storages that could not be let go, for want of what a recipe needs
+        ineffective: storages that were released and stayed on the device, as someone else holds them, by name
+        kept: storages that could not be released, because something that a recipe needs is missing
         failed_recipes: storages whose recipe did not give the same bits
         renumbered: storages whose nodes kept other numbers than in the first forward pass: their recipes were compared
-        predicted_peak_bytes: of the plan [bytes]; None: it was not said
-        accounted_peak_bytes: as it was [bytes]; None: nobody looked
+        predicted_peak_bytes: of the plan [bytes]; None: not known
+        accounted_peak_bytes: as it was [bytes]; None: not measured
         arena: how full the host memory is
-    """
-
-    forward_passes: int
-    to_host_bytes: int
-    to_device_bytes: int
-    recomputations: int
-    stalls_s: Mapping[int, float]
-    mismatches: int
-    strangers: int
-    on_demand: int
-    ineffective: tuple[str, ...]
-    kept: int
-    failed_recipes: tuple[int, ...]
-    renumbered: tuple[int, ...]
-    predicted_peak_bytes: int | None
-    accounted_peak_bytes: int | None
-    arena: ArenaUse
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts while a step runs; see `MemoryStatistics`.
-
-    Attributes:
-        moment: of the tick that runs now; -1: none of the plan's
     """
 
     forward_passes: int = 0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
     recomputations: int = 0
+    stalls_s: dict[int, float] = field(default_factory=dict)
     mismatches: int = 0
     strangers: int = 0
     on_demand: int = 0
+    ineffective: tuple[str, ...] = ()
     kept: int = 0
-    moment: int = -1
-    stalls_s: dict[int, float] = field(default_factory=dict)
-    ineffective: set[str] = field(default_factory=set)
-    failed_recipes: set[int] = field(default_factory=set)
-    renumbered: set[int] = field(default_factory=set)
+    failed_recipes: tuple[int, ...] = ()
+    renumbered: tuple[int, ...] = ()
+    predicted_peak_bytes: int | None = None
+    accounted_peak_bytes: int | None = None
+    arena: ArenaUse | None = None
 
-    def stall(self, seconds: float) -> None:
-        """Note that the host stood still."""
+    def stall(self, moment: int, seconds: float) -> None:
+        """Note that the host waited.
+
+        Args:
+            moment: of the tick that runs; -1: none of the plan's
+            seconds: how long [s]
+        """
         if seconds > 0.0:
-            self.stalls_s[self.moment] = self.stalls_s.get(self.moment, 0.0) + seconds
+            self.stalls_s[moment] = self.stalls_s.get(moment, 0.0) + seconds
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self.forward_passes = self.to_host_bytes = self.to_device_bytes = self.recomputations = 0
-        self.mismatches = self.strangers = self.on_demand = self.kept = 0
-        self.stalls_s, self.ineffective, self.failed_recipes, self.renumbered = {}, set(), set(), set()
-
-    def result(self, arena: ArenaUse, predicted: int | None, accounted: int | None) -> MemoryStatistics:
-        """What was counted."""
-        return MemoryStatistics(
-            forward_passes=self.forward_passes,
-            to_host_bytes=self.to_host_bytes,
-            to_device_bytes=self.to_device_bytes,
-            recomputations=self.recomputations,
-            stalls_s=dict(self.stalls_s),
-            mismatches=self.mismatches,
-            strangers=self.strangers,
-            on_demand=self.on_demand,
-            ineffective=tuple(sorted(self.ineffective)),
-            kept=self.kept,
-            failed_recipes=tuple(sorted(self.failed_recipes)),
-            renumbered=tuple(sorted(self.renumbered)),
-            predicted_peak_bytes=predicted,
-            accounted_peak_bytes=accounted,
-            arena=arena,
-        )
+    def failed(self, *numbers: int) -> None:
+        """Note storages whose recipe did not give the same bits."""
+        self.failed_recipes = tuple(sorted({*self.failed_recipes, *numbers}))
 
 
 Repeat = Callable[[Recipe, Mapping[int, torch.UntypedStorage]], Mapping[int, torch.UntypedStorage]]
@@ -135,16 +95,20 @@ class Residence:
         engine: copies
         arena: memory on the host
         repeat: runs recipes
-        tally: counts
         externals: parameters and buffers that recipes read; None: there are no recipes
+
+    Attributes:
+        done: counts of the step so far
+        moment: of the tick that runs now; -1: none of the plan's
     """
 
     def __init__(
-        self, engine: CopyEngine, arena: HostArena, repeat: Repeat, tally: Tally, externals: Externals | None = None
+        self, engine: CopyEngine, arena: HostArena, repeat: Repeat, externals: Externals | None = None
     ) -> None:
         self.engine = engine
         self.arena = arena
-        self.tally = tally
+        self.done = MemoryStatistics()
+        self.moment = -1
         self._repeat = repeat
         self._externals = externals
         self._fingerprints = Fingerprints(engine.device)
@@ -159,13 +123,13 @@ class Residence:
         if unit.recipe is None:  # what a recipe makes is compared with the slot, byte for byte
             unit.slot.views = unit.views
         unit.saving = self.engine.save(unit.storage, unit.slot, unit.start)
-        self.tally.to_host_bytes += unit.slot.nbytes
+        self.done.to_host_bytes += unit.slot.nbytes
 
     def unsave(self, unit: Unit) -> None:
-        """Drop the copy of a unit that has not been let go; the next one is of all its bytes."""
+        """Drop the copy of a unit that has not been released; the next one is of all its bytes."""
         slot, saving = unit.slot, unit.saving
         unit.slot = unit.saving = None
-        unit.start, unit.stop, unit.views = 0, unit.nbytes, ()
+        unit.start, unit.stop, unit.views = 0, unit.plan.nbytes, ()
         if slot is not None and saving is not None:
             saving.then(slot.free)
 
@@ -177,7 +141,7 @@ class Residence:
             sources: what its recipe reads; None: not all of it was packed so far
 
         Returns:
-            Whether it is let go; what could not return is not.
+            Whether it is released; what could not return is not.
         """
         if unit.second or unit.storage is None:
             return True
@@ -197,7 +161,7 @@ class Residence:
             for source in sources:
                 source.readers += 1
         if unit.saving is not None:
-            self.tally.stall(unit.saving.wait())
+            self.done.stall(self.moment, unit.saving.wait())
         unit.second = True
         unit.storage = None
         return True
@@ -206,41 +170,41 @@ class Residence:
         """Start to bring a unit back from the host."""
         if unit.storage is not None or unit.slot is None or self._adopt(unit):
             return
-        storage = self.engine.allocate(unit.nbytes)
+        storage = self.engine.allocate(unit.plan.nbytes)
         unit.loading = self.engine.load(unit.slot, storage, unit.start)
-        self.tally.to_device_bytes += unit.slot.nbytes
+        self.done.to_device_bytes += unit.slot.nbytes
         self._have(unit, storage)
 
     def remake(self, unit: Unit) -> None:
-        """Make a unit again by its recipe."""
+        """Recompute a unit by its recipe."""
         recipe, sources = unit.recipe, unit.sources
         if unit.storage is not None or recipe is None or sources is None or self._adopt(unit):
             return
         if unit.versions.changed and unit.slot is None:
             raise self._other_bytes(unit)
         if unit.busy:
-            raise ExecutionError(f"The recipe of storage {unit.number} needs itself.", storage=unit.number)
+            raise ExecutionError(f"The recipe of storage {unit.plan.number} needs itself.", storage=unit.plan.number)
         unit.busy = True
         for source in sources:
             source.claims += 1
         try:
-            storages = {**unit.held, **{source.number: self.require(source) for source in sources}}
+            storages = {**unit.held, **{source.plan.number: self.require(source) for source in sources}}
             made = self._repeat(recipe, storages)[recipe.storage]
             del storages
         finally:
             unit.busy = False
             for source in sources:
                 self._drop_claim(source)
-        self.tally.recomputations += 1
+        self.done.recomputations += 1
         if unit.checking and unit.slot is not None and differs(made, unit.slot, unit.start, unit.views):
-            self.tally.failed_recipes.add(unit.number)
+            self.done.failed(unit.plan.number)
             unit.recipe = None
             del made
             self.fetch(unit)
             return
         if unit.fingerprint is not None:
-            self._compared[unit.number] = unit.name
-            if self._fingerprints.differs(unit.number, made, unit.views, unit.fingerprint):
+            self._compared[unit.plan.number] = unit.plan.name
+            if self._fingerprints.differs(unit.plan.number, made, unit.views, unit.fingerprint):
                 raise self._other_bytes(unit)
         self._have(unit, made)
 
@@ -252,24 +216,26 @@ class Residence:
         """
         found = self._fingerprints.collected()
         if found:
-            self.tally.failed_recipes.update(found)
+            self.done.failed(*found)
             raise ExecutionError(describe([self._compared[number] for number in found]), storages=found)
 
     def arrive(self, unit: Unit) -> None:
         """Wait until a unit that is on its way back is there."""
         if unit.loading is not None:
-            self.tally.stall(unit.loading.wait())
+            self.done.stall(self.moment, unit.loading.wait())
             unit.loading = None
 
     def require(self, unit: Unit) -> torch.UntypedStorage:
         """The storage of a unit, with its bytes for the operations issued from now on."""
         if unit.storage is None and not self._adopt(unit):
-            self.tally.on_demand += 1
+            self.done.on_demand += 1
             self.bring(unit)
         self.arrive(unit)
         storage = unit.storage
         if storage is None:
-            raise ExecutionError(f"Storage {unit.number} is gone and cannot be made again.", storage=unit.number)
+            raise ExecutionError(
+                f"Storage {unit.plan.number} is gone and cannot be recomputed.", storage=unit.plan.number
+            )
         for given in unit.given:
             given.check()
         return storage
@@ -318,15 +284,15 @@ class Residence:
         self._unclaim(unit)
 
     def _remember(self, unit: Unit, storage: torch.UntypedStorage) -> None:
-        """What a unit needs to be made again, and by what it is known then."""
+        """Hold what its recipe reads besides units, and the sum by which the recomputed bytes are checked."""
         if unit.recipe is not None and self._externals is not None:
             unit.held = self._externals.hold(unit.recipe)
         if unit.slot is None:
             unit.fingerprint = self._fingerprints.take(storage, unit.views)
 
     def _other_bytes(self, unit: Unit) -> ExecutionError:
-        self.tally.failed_recipes.add(unit.number)
-        return ExecutionError(describe([unit.name]), code="recompute.other-bytes", storage=unit.number)
+        self.done.failed(unit.plan.number)
+        return ExecutionError(describe([unit.plan.name]), code="recompute.other-bytes", storage=unit.plan.number)
 
     def _have(self, unit: Unit, storage: torch.UntypedStorage) -> None:
         unit.storage = storage
@@ -337,10 +303,10 @@ class Residence:
     def _adopt(self, unit: Unit) -> bool:
         """Hold what someone else still holds, if nothing has changed it."""
         storage = unit.weak()
-        if storage is None or storage.nbytes() != unit.nbytes or unit.witness.changed:
+        if storage is None or storage.nbytes() != unit.plan.nbytes or unit.witness.changed:
             return False
-        if not unit.returned and not unit.outside:
-            self.tally.ineffective.add(unit.name)
+        if not unit.returned and not unit.plan.outside:
+            self.done.ineffective = tuple(sorted({*self.done.ineffective, unit.plan.name}))
         unit.storage = storage
         return True
 

@@ -1,4 +1,4 @@
-"""A plan and its trace, turned into what the hooks look up at each tick.
+"""A plan and its trace as tables that the hooks look up at each tick.
 
 A tick with nothing to do costs the look-up only: a storage that is kept, and that no recipe reads, needs no unit.
 
@@ -58,7 +58,7 @@ class Externals:
         return any(one is None or one() is None for sources in self._of.values() for one in sources.values())
 
     def hold(self, recipe: Recipe) -> Mapping[int, torch.UntypedStorage]:
-        """What a recipe reads here, by number; what is gone is left out."""
+        """Externals that a recipe reads, by number; those that are gone are left out."""
         found = {number: one() for number, one in self._of.get(recipe.storage, {}).items() if one is not None}
         return {number: storage for number, storage in found.items() if storage is not None}
 
@@ -134,15 +134,15 @@ def is_unit(storage: TraceStorage) -> bool:
 
 
 Steps = tuple[tuple[Kind | None, int], ...]
-"""What to do at a tick with which storage; None: wait until it is back."""
+"""Actions at a tick, each with its storage; None: wait until it is back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitPlan:
-    """What is known of a storage beforehand.
+    """Facts about a storage that are known before it is packed.
 
     Attributes:
-        number: of the storage
+        number: of the storage in the trace; -1: it is not in a trace
         nbytes: size [bytes]
         unpacks: planned unpacks
         start: first byte to copy [bytes]
@@ -154,15 +154,15 @@ class UnitPlan:
         name: for a person
     """
 
-    number: int
+    number: int = -1
     nbytes: int
-    unpacks: int
-    start: int
+    unpacks: int = 0
+    start: int = 0
     stop: int
-    recipe: Recipe | None
-    reads: tuple[int, ...]
-    outside: bool
-    views: tuple[View, ...]
+    recipe: Recipe | None = None
+    reads: tuple[int, ...] = ()
+    outside: bool = False
+    views: tuple[View, ...] = ()
     name: str
 
 
@@ -172,27 +172,21 @@ class PackTick:
 
     Attributes:
         moment: of the tick
-        shape: expected
-        stride: expected [elements]
-        offset: expected [elements]
-        dtype: expected
+        view: how the tensor looks at its storage
+        dtype: of the view, as torch has it
         node: name of the node that made the tensor
         before: unpacks that come before it
         unit: what the storage is to the plan; None: the tensor is simply kept
-        view: of the tensor
         steps: to do first
         external: the parameter or buffer that it is, where recipes depend on its being the same; None: of no matter
     """
 
     moment: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    view: View
     dtype: torch.dtype
     node: str
     before: int
     unit: UnitPlan | None
-    view: View
     steps: Steps = ()
     external: "weakref.ref[torch.UntypedStorage] | None" = None
 
@@ -204,16 +198,16 @@ class PackTick:
     def looks_like(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor looks like the one that was planned for, be it that one or not."""
         return (
-            tensor.shape == self.shape
+            tensor.shape == self.view.shape
             and tensor.dtype is self.dtype
-            and tensor.stride() == self.stride
-            and tensor.storage_offset() == self.offset
+            and tensor.stride() == self.view.stride
+            and tensor.storage_offset() == self.view.offset
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What the hooks look up.
+    """Tables that the hooks look up.
 
     Attributes:
         packs: by the number of the pack
@@ -262,14 +256,11 @@ def make_schedule(
             packs.append(
                 PackTick(
                     moment=tick.moment,
-                    shape=tick.view.shape,
-                    stride=tick.view.stride,
-                    offset=tick.view.offset,
+                    view=tick.view,
                     dtype=dtype_of(tick.view.dtype),
                     node=tick.node,
                     before=before,
                     unit=units.get(tick.storage),
-                    view=tick.view,
                     steps=steps.get(tick.moment, ()),
                     external=(externals or {}).get(tick.storage) if tick.storage in fixed else None,
                 )
@@ -317,7 +308,7 @@ def _steps_by_moment(trace: StepTrace, plan: MemoryPlan) -> dict[int, Steps]:
 
 
 def _fixed(trace: StepTrace, plan: MemoryPlan) -> set[int]:
-    """What must be the same storage as when it was recorded: parameters, if there are recipes; buffers that they read.
+    """Storages that must be the recorded ones: parameters, if there are recipes; buffers that recipes read.
 
     A parameter tells which part of a model runs, also where the recipes read another one.
     """
@@ -359,7 +350,7 @@ def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
 
 
 def _extent(storage: TraceStorage, views: list[View], *, whole: bool) -> tuple[int, int]:
-    """Which bytes must be copied: those under the packed views, or all if a recipe may look elsewhere."""
+    """Range of the bytes to copy: those under the packed views, or all if a recipe may read elsewhere."""
     if whole:
         return 0, storage.nbytes
     ranges = [extent(view) for view in views]

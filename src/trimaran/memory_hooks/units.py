@@ -26,8 +26,7 @@ from trimaran.graph.trace.types import View
 from trimaran.memory_hooks.arena import Slot
 from trimaran.memory_hooks.copies import Copy
 from trimaran.memory_hooks.in_place_changes import Witness, check_kept
-from trimaran.memory_hooks.schedule import NO_VERSIONS, Schedule
-from trimaran.program.memory import Recipe
+from trimaran.memory_hooks.schedule import NO_VERSIONS, Schedule, UnitPlan
 
 if TYPE_CHECKING:
     from trimaran.memory_hooks.residence import Residence
@@ -38,16 +37,15 @@ class Unit:
 
     Args:
         storage: on the device
-        number: of the storage in the trace; -1: it is not in a trace
-        start: first byte that is copied [bytes]
-        stop: the one after the last byte that is copied [bytes]
-        left: planned unpacks
-        outside: whether someone else is expected to hold it when it comes back
-        name: for a person
-        recipe: how to recompute it; None: its bytes are copied
+        witness: of the tensor that is packed first
+        plan: what is known of it
 
     Attributes:
-        nbytes: size of the storage [bytes]
+        plan: what is known of it beforehand
+        start: first byte that is copied [bytes]
+        stop: the one after the last byte that is copied [bytes]
+        left: planned unpacks to come
+        recipe: how to recompute it; None: its bytes are copied
         storage: device memory that is held here; None: let go
         weak: the storage that has the bytes, held here or not
         slot: on the host
@@ -61,11 +59,10 @@ class Unit:
         busy: whether its recipe runs now
         given: what was given to nodes from the present storage, to notice changes
         checking: whether its recipe is compared with its bytes
-        planned_reads: numbers of what its recipe reads and autograd packs
         views: how the tensors look at it that were packed
         versions: of the parameters that its recipe reads, when it was packed
         held: parameters and buffers that its recipe reads, held until it is forgotten
-        fingerprint: sum over its bytes when it was let go; None: they are on the host, or it was not let go
+        fingerprint: sum over its bytes when it was released; None: they are on the host, or it was not let go
         witness: of the tensor that was packed first
         key: tells it from other units while its first storage lives
     """
@@ -83,11 +80,7 @@ class Unit:
         "key",
         "left",
         "loading",
-        "name",
-        "nbytes",
-        "number",
-        "outside",
-        "planned_reads",
+        "plan",
         "readers",
         "reads",
         "recipe",
@@ -105,27 +98,10 @@ class Unit:
         "witness",
     )
 
-    def __init__(
-        self,
-        storage: torch.UntypedStorage,
-        witness: Witness,
-        *,
-        number: int = -1,
-        start: int = 0,
-        stop: int | None = None,
-        left: int = 0,
-        outside: bool = False,
-        name: str = "",
-        recipe: Recipe | None = None,
-    ) -> None:
-        self.number = number
-        self.nbytes = storage.nbytes()
-        self.start = start
-        self.stop = self.nbytes if stop is None else stop
-        self.left = left
-        self.outside = outside
-        self.name = name or f"storage {number}"
-        self.recipe = recipe
+    def __init__(self, storage: torch.UntypedStorage, witness: Witness, plan: UnitPlan) -> None:
+        self.plan = plan
+        self.start, self.stop, self.left = plan.start, plan.stop, plan.unpacks
+        self.recipe, self.views = plan.recipe, plan.views
         self.storage: torch.UntypedStorage | None = storage
         self.weak: weakref.ref[torch.UntypedStorage] = weakref.ref(storage)
         self.witness = witness
@@ -138,8 +114,6 @@ class Unit:
         self.reads: tuple[Unit, ...] = ()
         self.second = self.returned = self.claimed = self.busy = self.checking = False
         self.given: list[Witness] = []
-        self.views: tuple[View, ...] = ()
-        self.planned_reads: tuple[int, ...] = ()
         self.versions = NO_VERSIONS
         self.held: Mapping[int, torch.UntypedStorage] = {}
         self.fingerprint: torch.Tensor | int | None = None
@@ -151,7 +125,7 @@ class Unit:
 
     @property
     def returns(self) -> bool:
-        """Whether its bytes can be had again after the device's memory was let go.
+        """Whether its bytes can be had again after the device's memory was released.
 
         A unit that is alive is on the device or returns: by its slot, or because what its recipe reads is claimed and
         so alive as well. Hence one look at the sources is enough, however long the chain behind them.
@@ -254,7 +228,6 @@ class ForwardPass:
 
     Args:
         schedule: the plan's ticks; None: there is no plan for it
-        microbatch: number of the forward within the step
         verify: whether recipes are compared with the real bytes
 
     Attributes:
@@ -266,9 +239,9 @@ class ForwardPass:
         restarts: forward passes before it that were left half-way, one after the other
         units: by number in the trace
         found: units that are in no plan, by the storage's identity
-        deferred: units that are to be let go once all that their recipes read was packed
+        deferred: units that are to be released once all that their recipes read was packed
         waiting: units that are in no plan and that go to the host once nobody else holds them
-        pending: those of them whose copy is under way, and that are to be let go after it
+        pending: those of them whose copy is under way, and that are to be released after it
     """
 
     __slots__ = (
@@ -277,7 +250,6 @@ class ForwardPass:
         "deferred",
         "found",
         "handles",
-        "microbatch",
         "packs",
         "pending",
         "position",
@@ -289,9 +261,8 @@ class ForwardPass:
         "waiting",
     )
 
-    def __init__(self, schedule: Schedule | None, *, microbatch: int = 0, verify: bool = False) -> None:
+    def __init__(self, schedule: Schedule | None, *, verify: bool = False) -> None:
         self.schedule = schedule
-        self.microbatch = microbatch
         self.verify = verify
         self.packs = 0
         self.position = 0
@@ -327,7 +298,7 @@ class ForwardPass:
         return self.schedule.packs[0].matches(tensor)
 
     def find(self, storage: torch.UntypedStorage) -> Unit | None:
-        """The unit of a storage that is in no plan, and that has not been let go.
+        """The unit of a storage that is in no plan, and that has not been released.
 
         One for all versions of it: where autograd allows a change, what it gives is as memory is then.
         """

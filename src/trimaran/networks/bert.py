@@ -78,7 +78,7 @@ class BertEncoder(nn.Module):
 
 
 class BertForPretraining(nn.Module):
-    """The encoder, the scores of the hidden tokens, and whether the second sentence follows the first.
+    """The encoder, the scores of the masked tokens, and whether the second sentence follows the first.
 
     Args:
         size: of the network
@@ -104,21 +104,21 @@ class BertForPretraining(nn.Module):
         _draw_weights(self)
 
     def forward(
-        self, tokens: torch.Tensor, segments: torch.Tensor, hidden: torch.Tensor
+        self, tokens: torch.Tensor, segments: torch.Tensor, masked: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores of the tokens that were hidden, and of the order of the sentences.
+        """Scores of the masked tokens, and of the order of the sentences.
 
         Args:
             tokens: indices in the vocabulary [batch, length]
             segments: 0 or 1, the sentence of each token [batch, length]
-            hidden: places of the tokens to guess [batch, guesses]
+            masked: places of the tokens to guess [batch, guesses]
 
         Returns:
             Scores [batch, guesses, vocabulary], scores [batch, 2].
         """
         states = self.encoder(tokens, segments)
         follows = self.follows(torch.tanh(self.pooler(states[:, 0])))
-        asked = states.gather(1, hidden.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+        asked = states.gather(1, masked.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
         return self.decoder(self.norm(functional.gelu(self.transform(asked)))), follows
 
 

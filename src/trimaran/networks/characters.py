@@ -7,7 +7,7 @@ Source:
 
 A recurrent character model.
 
-Every layer is a module of its own, so that a pipeline can be cut between them: one `nn.LSTM` of several layers is one
+Every layer is a separate module, so that a pipeline can be split between them: one `nn.LSTM` of several layers is one
 operation.
 """
 

@@ -2,8 +2,9 @@
 
 The first encoder layer reads both ways; from the third layer on, each layer's input is added to its output. The decoder
 is trained on the right words before. Its first layer asks the attention, and every layer above it is given what the
-attention found beside its input. The paper feeds the attention's answer back to the first layer too, which makes the
-decoder go word by word; here, as in the training code that most benchmarks use, it does not, so each layer is one call.
+attention found together with its input. The paper feeds the attention's answer back to the first layer too, which makes
+the decoder go word by word; here, as in the training code that most benchmarks use, it does not, so each layer is one
+call.
 
 Source:
     Wu et al., "Google's Neural Machine Translation System", arXiv:1609.08144, 2016: 8 + 8 layers of 1024, a shared

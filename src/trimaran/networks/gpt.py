@@ -39,7 +39,7 @@ class Gpt2Block(nn.Module):
     Args:
         width: size of a token's state
         heads: number of heads, a divisor of the width
-        dropout: probability, of the attention's weights and behind each half
+        dropout: probability, of the attention's weights and behind the attention and the dense layers
         relu: ReLU in place of GELU
     """
 
@@ -142,7 +142,7 @@ def gpt(family: GptFamily, size: str, *, length: int = 0, dropout: float = 0.1) 
     Args:
         family: whose sizes, vocabulary and activation
         size: such as "1.3b"
-        length: most tokens of a window; 0: as many as it was trained with
+        length: most tokens of a window; 0: that of its training
         dropout: probability
 
     Raises:

@@ -1,7 +1,7 @@
 """A language model of LSTM layers over words, with or without a projection of the hidden state.
 
-Its layers are one `nn.LSTM`, as one calls a GPU's library for recurrent layers; the character model
-(`characters.py`) has each layer as a module of its own.
+Its layers are one `nn.LSTM`, which calls the GPU's library for recurrent layers; the character model
+(`characters.py`) has a module for each layer.
 
 Source:
     Jozefowicz et al., "Exploring the Limits of Language Modeling", arXiv:1602.02410, 2016. Its largest recurrent model
@@ -10,9 +10,10 @@ Source:
 
 BigLSTM: a language model of two projected LSTM layers over 793,471 words, trained on a sample of the words.
 
-Each layer is a module of its own, so that a plan may cut between them. The softmax is over the word that follows and a
-sample of the others: the scores of the whole vocabulary would take several times the work of everything else. The
-sample is drawn when the network is made, and again when `resample` is called; a step costs the same either way.
+Each layer is a separate module, so that a plan may split the network between them. The softmax is over the word that
+follows and a sample of the others: the scores of the whole vocabulary would take several times the work of everything
+else. The sample is drawn when the network is made, and again when `resample` is called; a step costs the same either
+way.
 
 Source:
     Jozefowicz et al., "Exploring the Limits of Language Modeling", arXiv:1602.02410, 2016: layers of 8192 projected to
@@ -115,7 +116,7 @@ class BigLstm(nn.Module):
         width: size of the cell of each layer
         projection: size of the state that a layer hands on
         layers: number of layers
-        samples: words of the softmax beside the right one
+        samples: words of the softmax in addition to the right one
         dropout: probability, in front of each layer and of the softmax
 
     Example:

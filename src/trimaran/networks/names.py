@@ -2,9 +2,9 @@
 
 The answer is a job reference: a name of `trimaran jobs`, with the size where the spelling says one. A network that is
 not ours is never taken for one that is: "resnest50", "efficientnet-b0" and "resnet50d" are None. Where a known training
-script builds a form of its own, saying where the name comes from chooses that form.
+script builds another form, saying where the name comes from chooses that form.
 
-A spelling is cut into words and numbers. Words that say nothing about the network are left out; what remains must be,
+A spelling is split into words and numbers. Words that say nothing about the network are left out; the rest must be,
 as a whole, one of the spellings below, or the name of a family of language with words that it may have.
 
 Forms of a network that known training scripts build, where they are not the customary one.
@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.networks.sizes import size_name
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Spellings of the networks that look at images, once they are cut into words (`names.py`)
+# Spellings of the networks that look at images, once they are split into words (`names.py`)
 
 
 _DEPTHS = r"(?P<depth>18|26|34|50|101|152|200)"
@@ -309,15 +309,15 @@ def _words(text: str) -> list[str]:
     """The words of the last part of a path that says something; a data set alone does not ("ResNet-18/CIFAR-10")."""
     parts = text.lower().split("/")
     for number, part in enumerate(reversed(parts), start=1):
-        words = _cut(part.rpartition("=")[2])
+        words = _split(part.rpartition("=")[2])
         if words and words[0] == "cifar" and number < len(parts):
-            return [*_cut(parts[-number - 1]), *words]
+            return [*_split(parts[-number - 1]), *words]
         if words:
             return words
     return []
 
 
-def _cut(part: str) -> list[str]:
+def _split(part: str) -> list[str]:
     plain = re.sub(r"^(?:torchvision|tf|keras|timm)\.(?:[a-z_]+\.)*", "", part)
     # Names of weights have a tag behind a point: "resnet50.a1_in1k".
     plain = re.sub(r"(?<=\w)\.[a-z]\w*$", "", plain)

@@ -72,7 +72,7 @@ class Squeeze(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions of 3 × 3 beside a shortcut.
+    """Two convolutions of 3 × 3 and a shortcut.
 
     Args:
         inputs: channels that come in
@@ -105,7 +105,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Convolutions of 1 × 1, 3 × 3 and 1 × 1 beside a shortcut.
+    """Convolutions of 1 × 1, 3 × 3 and 1 × 1, and a shortcut.
 
     Args:
         inputs: channels that come in

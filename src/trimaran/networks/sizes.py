@@ -10,7 +10,7 @@ What families these sizes make up, and how a size is found by its name, is in `s
 customary ones.
 
 Source:
-    The papers and configurations named beside each table.
+    The papers and configurations named above each table.
 """
 
 from collections.abc import Iterable, Mapping

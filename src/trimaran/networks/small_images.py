@@ -77,7 +77,7 @@ class LeNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions of 3 × 3, each with batch norm, beside a shortcut.
+    """Two convolutions of 3 × 3, each with batch norm, and a shortcut.
 
     Args:
         inputs: channels that come in
@@ -235,10 +235,10 @@ class WideClassifier(nn.Module):
         size: height and width of the image [pixels]; divides by 4
         windows: size of the first convolution of each branch; odd
         maps: feature maps that each branch ends with
-        hidden: width of the dense layer that has nearly all parameters
+        dense: units of the dense layer that has nearly all parameters
 
     Example:
-        >>> WideClassifier(hidden=32)(torch.zeros(2, 1, 16, 16)).shape
+        >>> WideClassifier(dense=32)(torch.zeros(2, 1, 16, 16)).shape
         torch.Size([2, 10])
     """
 
@@ -249,13 +249,13 @@ class WideClassifier(nn.Module):
         size: int = 16,
         windows: tuple[int, ...] = (1, 3, 5, 7),
         maps: int = 16,
-        hidden: int = 4096,
+        dense: int = 4096,
     ) -> None:
         super().__init__()
         self.branches = nn.ModuleList(_branch(channels, maps, window) for window in windows)
         joined = len(windows) * maps * (size // _POOLED) ** 2
         self.head = nn.Sequential(
-            nn.Flatten(), nn.Linear(joined, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, classes)
+            nn.Flatten(), nn.Linear(joined, dense), nn.ReLU(inplace=True), nn.Linear(dense, classes)
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

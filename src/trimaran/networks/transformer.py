@@ -21,7 +21,7 @@ from trimaran.networks.sizes import TransformerSize, find_size
 
 
 class MultiHeadAttention(nn.Module):
-    """What each token finds among others; each of its four matrices is a layer of its own.
+    """What each token finds among others; each of its four matrices is a separate layer.
 
     Args:
         width: size of a token's state
@@ -64,7 +64,7 @@ class MultiHeadAttention(nn.Module):
         return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
 
 
-_LONGEST = 10_000.0  # the slowest sinusoid turns once in 2π of these
+_LONGEST = 10_000.0  # the longest sinusoid has a period of 2π of these
 
 
 class _Dense(nn.Module):

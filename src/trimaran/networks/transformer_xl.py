@@ -106,7 +106,7 @@ class TransformerXlBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        """States [batch, length, width] and what the attention needs beside them, to states of the same shape."""
+        """States [batch, length, width] and the other inputs of the attention, to states of the same shape."""
         states = self.norm1(states + self.dropout(self.attention(states, *others)))
         result: torch.Tensor = self.norm2(states + self.dropout(self.dense(states)))
         return result

@@ -23,7 +23,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy, ZeroStage
+from trimaran.program.strategy import Schedule, Strategy, ZeroStage, read_strategy
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -159,6 +159,8 @@ class Pins:
         chunks: parts of the layers on each stage
         microbatch: sequences of a microbatch
         recompute: whether the backward computes whole layers again
+        bucket_bytes: size at which a bucket of gradients is sent [bytes]
+        strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
         sequence_parallel: whether the residual stream is sharded over `tp` too
     """
 
@@ -182,6 +184,8 @@ class Pins:
     microbatch: int | None = None
     recompute: bool | None = None
     sequence_parallel: bool | None = None
+    bucket_bytes: int | None = None
+    strategy: str = ""
 
     @property
     def method(self) -> Compression | None:
@@ -201,6 +205,8 @@ class Pins:
             >>> Pins(keep=(("layer4", 1),), forbid=("pp",), tp=2).names
             ('--keep layer4=1', '--forbid pp', '--tp 2')
         """
+        if self.strategy:
+            return (f"--strategy {self.strategy}",)
         found = [f"--keep {module}={row}" for module, row in self.keep]
         found += [f"--forbid {kind}" for kind in self.forbid]
         if self.allow:
@@ -234,6 +240,8 @@ class Pins:
         if name == CONSENT:
             return replace(self, compress=False)
         option, _, value = name.removeprefix("--").partition(" ")
+        if option == "strategy":
+            return NO_PINS
         if option == "keep":
             return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
         if option == "forbid":
@@ -250,13 +258,18 @@ class Pins:
             >>> Pins(forbid=("pp",)).objection(Strategy(pp=2)), Pins(tp=2).objection(Strategy(tp=2))
             ('--forbid pp', '')
         """
+        if self.strategy:
+            return f"--strategy {self.strategy}" if self._objection_of_pins(strategy) else ""
+        return self._objection_of_pins(strategy)
+
+    def _objection_of_pins(self, strategy: Strategy) -> str:
         kinds = kinds_of(strategy)
         for kind in self.forbid:
             if kind in kinds:
                 return f"--forbid {kind}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
-        for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes"):
+        for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes", "chunks", "bucket_bytes"):
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
                 return f"--{name} {wanted}"
@@ -396,6 +409,7 @@ def parse_pins(
     compression: str | None = None,
     powersgd_samples: float | None = None,
     workers: int | None = None,
+    strategy: str | None = None,
 ) -> Pins:
     """Pins as they are written on the command line.
 
@@ -413,6 +427,7 @@ def parse_pins(
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
         powersgd_samples: as in `Pins`
         workers: as in `Pins`
+        strategy: the name of a whole strategy, in place of all other pins
 
     Raises:
         InputError: a word or a figure that means nothing, or two pins that contradict each other
@@ -423,6 +438,16 @@ def parse_pins(
         >>> parse_pins(allow=["compress"]).names, parse_pins(compression="PowerSGD:2").names
         (('--allow compress',), ('--compression powersgd:2',))
     """
+    if strategy is not None:
+        others = (dp, pp, tp, zero, microbatches, schedule, nodes, compression, powersgd_samples)
+        if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
+            raise InputError(
+                f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
+                code="pin.strategy-and-others",
+                strategy=strategy,
+            )
+        pins = pins_of_strategy(strategy)
+        return pins if workers is None else replace(pins, workers=workers)
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
             f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
@@ -472,6 +497,40 @@ def parse_pins(
             value=powersgd_samples,
         )
     return pins
+
+
+def pins_of_strategy(name: str) -> Pins:
+    """The pins that leave only the strategies of a name, as plans print it.
+
+    Args:
+        name: such as "dp8 zero1 m2"; degrees that it does not say are 1
+
+    Raises:
+        InputError: a word that names of strategies do not have
+
+    Example:
+        >>> pins = pins_of_strategy("dp2 pp4 1f1b m8")
+        >>> pins.names, pins.tp, pins.objection(Strategy(dp=2, pp=4, schedule="1f1b", microbatches=4))
+        (('--strategy dp2 pp4 1f1b m8',), 1, '--strategy dp2 pp4 1f1b m8')
+    """
+    said = read_strategy(name)
+    kinds = kinds_of(said)
+    staged = said.pp > 1 and not said.parts
+    return Pins(
+        strategy=said.name,
+        allow=tuple(sorted(kinds & frozenset((*SPREADING, *ORDERS)))),
+        forbid=tuple(kind for kind in ("compiled", "memory", "cache") if kind not in kinds),
+        dp=said.dp,
+        pp=said.pp,
+        tp=said.tp,
+        zero=said.zero,
+        microbatches=said.microbatches,
+        schedule=said.schedule if staged else None,
+        chunks=said.chunks,
+        bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
+        compression=None if said.compression is None else said.compression.option,
+        workers=said.feeding.workers or None,
+    )
 
 
 def _read_compression(text: str) -> str:

@@ -62,12 +62,12 @@ def partition(
     """
     if stages == 1:
         return ()
-    if len(graph.cuts) < stages - 1:
+    if len(graph.split_points) < stages - 1:
         reason = f": {graph.notes[0]}" if graph.notes else ""
         raise InfeasibleError(
-            f"{graph.name} can be cut in {len(graph.cuts)} places, {stages} stages need {stages - 1}{reason}",
+            f"{graph.name} can be cut in {len(graph.split_points)} places, {stages} stages need {stages - 1}{reason}",
             code="plan.too-few-cuts",
-            cuts=len(graph.cuts),
+            cuts=len(graph.split_points),
             stages=stages,
         )
     ends = _positions(graph)
@@ -79,7 +79,7 @@ def partition(
             f"no way to cut {graph.name} into {stages} stages gives each what its device can hold and what is kept "
             "there",
             code="plan.no-cut-fits",
-            cuts=len(graph.cuts),
+            cuts=len(graph.split_points),
             stages=stages,
         )
     return tuple(graph.ops[ends[index] - 1].id for index in best)
@@ -91,7 +91,7 @@ def _admit_all(segment: int, first: int, last: int) -> bool:
 
 def _positions(graph: Graph) -> list[int]:
     order = {op.id: index + 1 for index, op in enumerate(graph.ops)}
-    return [order[cut] for cut in graph.cuts]
+    return [order[cut] for cut in graph.split_points]
 
 
 def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:

@@ -193,7 +193,7 @@ def offers_of(graph: Graph, *, devices: int, pins: Pins = NO_PINS) -> Offers:
         classifier=classifier,
         units=sharding_units(graph),
         branches="placement" not in pins.forbid and has_branches(graph),
-        stages=len(graph.cuts) + 1,
+        stages=len(graph.split_points) + 1,
     )
 
 
@@ -413,7 +413,7 @@ def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None
     inexact = objection(graph.behaviour, strategy)
     if inexact is not None:
         return Rejection(strategy=strategy, cause="inexact", reason=inexact)
-    if strategy.pp > 1 and not strategy.parts and not graph.cuts:
+    if strategy.pp > 1 and not strategy.parts and not graph.split_points:
         return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
     if graph.precision == "fp16" and (unscaled := scaling_obstacle(strategy)):
         return Rejection(strategy=strategy, cause="form", reason=unscaled)

@@ -21,6 +21,7 @@ from trimaran.planner.parallel_degrees.problem import DivisionLimits, DivisionSe
 from trimaran.planner.parallel_degrees.search import search_divisions
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import ClosedForm, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
@@ -32,9 +33,6 @@ MOST_RANKS = 64
 
 MOST_PARAMETERS = 5_000_000_000
 """Up to so many parameters a network is traced."""
-
-DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
-"""Families of which a shape says everything."""
 
 CELL_S = 2.0
 """A search for one batch on one count of devices [s]."""
@@ -79,11 +77,14 @@ class ClosedForms(CatalogBackend):
         """Nothing is searched yet.
 
         Raises:
-            InputError: pins that mean nothing here
+            InputError: pins that mean nothing here, or a precision without figures
         """
         check_pins(request.pins)
+        device = find_machine(request.cluster).node.device
+        chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS)
         self.source = source
-        self.request = request
+        self.request = settle_precision(request, chosen)
+        self._precision = chosen
         self.shape = shape
         self._progress = progress
 
@@ -145,7 +146,8 @@ class ClosedForms(CatalogBackend):
             self.shape,
             find_machine(request.cluster),
             batch=cell.batch,
-            precision="" if request.precision == "float32" else request.precision,
+            precision=self._precision.name,
+            software=request.software,
             devices=cell.devices,
             limits=DivisionLimits(memory_bytes=request.memory_bytes),
             pins=request.pins,
@@ -160,6 +162,11 @@ class ClosedForms(CatalogBackend):
         ]
         if self.request.pins.consents:
             notes.append("compressing gradients was not tried: closed forms send them whole")
+        if self.request.software is None:
+            notes.append(
+                f"software assumed: Megatron of {found.task.program.year:g} with its fused kernels; plans of up to 64 "
+                "devices are simulated for eager PyTorch, which is slower, and take --software megatron too"
+            )
         if self.request.batch is None and not self.request.asks_for_outlook:
             notes.append(f"no --batch was given: {cell.batch} sequences of {self.shape.sequence} tokens are taken")
         return Planned(

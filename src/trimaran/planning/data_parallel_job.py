@@ -6,6 +6,7 @@ Each is computed once.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.planning.replica_memory import RankMemory, rank_memory
@@ -33,7 +34,7 @@ class DataParallelJob:
 
     reference: str
     machine: Machine
-    precision: str = "float32"
+    precision: Precision = "fp32"
     software: Software = field(default_factory=Software)
     options: Mapping[str, str] = field(default_factory=dict)
     exchange: ExchangeOptions = field(default_factory=lambda: ExchangeOptions(explain=False))
@@ -111,7 +112,7 @@ class DataParallelJob:
         Args:
             step: of the group
         """
-        work, _ = self.known(step.batch_per_device)
+        work, _ = self.known(step.local_batch)
         return rank_memory(
             self.reference,
             work,

@@ -423,6 +423,7 @@ def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
         "devices": problem.devices,
         "global_batch_size": problem.batch,
         "precision": planned.request.precision,
+        "precision_source": planned.request.precision_source,
         "software": problem.table.fingerprint.torch,
         "one_device_s": alone_s,
         "one_device_fits": evidence.alone is not None and not lack_of_memory(evidence.alone.peak_bytes, problem),
@@ -469,7 +470,8 @@ def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
         "devices": task.devices,
         "global_batch_size": task.batch,
         "precision": task.program.precision,
-        "software": f"closed forms, {task.program.year:g}",
+        "precision_source": planned.request.precision_source,
+        "software": f"megatron {task.program.year:g}",
         "rule": rule_of_search(found, goal=goal_of_plan(planned.outlook)),
         "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
         "candidates": [

@@ -25,6 +25,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
 from trimaran.planner.pins import NO_PINS
@@ -36,11 +37,13 @@ from trimaran.planner.target_search import Grid, GridSearch, device_counts, sear
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.plan_files import costs_digest, plan_of
+from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
 
@@ -92,12 +95,14 @@ def traces_of(
     from trimaran.planning.meta_trace import JobTracer, PricedSteps
     from trimaran.planning.workload_tracing import job_of
 
-    asked = make_request(reference, precision=request.precision, options=request.options or None, optimizer=None)
+    device = problem.cluster.machine.node.device
+    precision = choose_precision(reference, request.precision, device).name
+    asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     steps = PricedSteps(
-        tracer=JobTracer(job_of(asked), precision=request.precision),
-        device=problem.cluster.machine.node.device,
-        precision=request.precision,
-        software=softwares_of(request.software, problem.executions)[problem.executions[0]],
+        tracer=JobTracer(job_of(asked), precision=precision),
+        device=device,
+        precision=precision,
+        software=softwares_of(request.software or Software(), problem.executions)[problem.executions[0]],
     )
     traces = {size: steps.tracer.trace(size) for size in sorted(sizes)}
     return {size: TracedStep(trace=trace, costs=steps.costs(trace)) for size, trace in traces.items()}
@@ -200,9 +205,14 @@ class Estimated(CatalogBackend):
     """
 
     def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
-        """Nothing is read before it is needed."""
+        """Only the precision is settled; nothing else is read before it is needed.
+
+        Raises:
+            InputError: no such machine, or a precision that it does not compute in
+        """
+        chosen = choose_precision(source.reference, request.precision, find_machine(request.cluster).node.device)
         self.source = source
-        self.request = request
+        self.request = settle_precision(request, chosen)
         self._progress = progress
 
     @property

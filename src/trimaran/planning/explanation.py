@@ -8,6 +8,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Link
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.explain import Explanation, Family, compressions_of, explain, read_family
@@ -28,6 +29,7 @@ from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
+from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import ClosedForm, Planned, Simulated
 from trimaran.pricing.offload_costs import TracedStep
@@ -305,6 +307,8 @@ def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Plan
     plan = read_plan(path)
     memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
+    device = find_machine(request.cluster).node.device
+    request = settle_precision(request, choose_precision(plan.job, request.precision, device))
     progress("reading the job and the machine", 0, 0)
     problem = machine_problem(plan.job, request)
     chosen, traces = _score(path, plan, problem, request)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import told
 from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
@@ -118,9 +119,6 @@ def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], st
 
 _MASKS = "transformers.masking_utils"
 
-_LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""To what the forward is cast, of `PRECISIONS`."""
-
 
 class JobTracer:
     """Traces steps of one job. Recurrent layers run in one operation each, as a library of a GPU runs them.
@@ -129,7 +127,7 @@ class JobTracer:
         job: whose model, loss, optimizer and data are used
         splits: modules that run in parts of the batch
         like: a tracer of the same job, whose model and data are used again
-        precision: one of `PRECISIONS`, in place of the job's; None: the job's
+        precision: of `KERNEL_PRECISIONS`, in place of the job's; None: the job's
 
     Attributes:
         splits: as given
@@ -144,11 +142,11 @@ class JobTracer:
         *,
         splits: Sequence[Split] = (),
         like: "JobTracer | None" = None,
-        precision: str | None = None,
+        precision: Precision | None = None,
     ) -> None:
         self._job = job if precision is None else replace(job, precision="fp32")
         self._precision = precision
-        self._autocast = AUTOCAST.get(job.precision) if precision is None else _LOWER.get(precision)
+        self._autocast = AUTOCAST.get(job.precision if precision is None else precision)
         self.splits = tuple(splits)
         self._sample: Any = sample_batch(job) if like is None else like._sample
         self._model: nn.Module | None = None if like is None else like._model
@@ -159,7 +157,7 @@ class JobTracer:
         return JobTracer(self._job, splits=splits, like=self, precision=self._precision)
 
     def batch(self, samples: int) -> Any:
-        """A batch of so many samples, without values."""
+        """A batch of this number of samples, without values."""
         return meta_batch(self._job, samples, like=self._sample)
 
     @property
@@ -168,7 +166,7 @@ class JobTracer:
         return self._make_model()
 
     def trace(self, samples: int) -> StepTrace:
-        """The step with so many samples.
+        """The step with this number of samples.
 
         Raises:
             InputError: it cannot run on meta tensors
@@ -178,7 +176,7 @@ class JobTracer:
         return self._traces[samples]
 
     def trace_twice(self, samples: int) -> tuple[StepTrace, StepTrace]:
-        """The step with so many samples, without its update, and the step with one sample more.
+        """The step with this number of samples, without its update, and the step with one sample more.
 
         Raises:
             InputError: it cannot run on meta tensors
@@ -256,7 +254,7 @@ class PricedStep:
     Attributes:
         trace: the step
         costs: of its operations
-        kept: live bytes with everything kept
+        kept: live bytes without offload or recompute
     """
 
     trace: StepTrace
@@ -277,7 +275,7 @@ class PricedSteps:
 
     tracer: JobTracer
     device: Device
-    precision: str
+    precision: Precision
     software: Software = field(default_factory=Software)
 
     def costs(self, trace: StepTrace) -> MemoryCosts:
@@ -285,7 +283,7 @@ class PricedSteps:
         return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
 
     def step(self, samples: int) -> PricedStep:
-        """The step with so many samples."""
+        """The step with this number of samples."""
         trace = self.tracer.trace(samples)
         return PricedStep(trace=trace, costs=self.costs(trace), kept=live_bytes(trace, KEEP_ALL))
 

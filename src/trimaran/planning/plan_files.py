@@ -14,6 +14,7 @@ from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import put_in_place
+from trimaran.base.precision import dtype_name
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
@@ -356,7 +357,9 @@ def costs_digest(problem: Problem, request: PlanRequest) -> str:
         problem: has the costs
         request: what was asked
     """
-    costs = f"{request.cluster} {problem.table.fingerprint.torch} {request.precision}"
+    # As files written before have it, so that their costs are still known to be these.
+    precision = request.precision and ("tf32" if request.precision == "tf32" else dtype_name(request.precision))
+    costs = f"{request.cluster} {problem.table.fingerprint.torch} {precision}"
     return hashlib.sha256(costs.encode()).hexdigest()[:16]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.base.units import parse_bytes, parse_rate
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
@@ -56,6 +57,47 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
         if dots and int(last) < int(first):
             raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
     return tuple(dict.fromkeys(counts))
+
+
+def parse_scaled_batches(
+    batch: str | None, local_batch: str | None, *, global_batch: str | None = None, strong: bool = False
+) -> tuple[tuple[int, ...], Literal["weak", "strong"], tuple[str, ...]]:
+    """Batches of a scaling study, whether they are of each device or of all, and notes on their spelling.
+
+    Args:
+        batch: of all devices together, such as "512" or "512..4096"
+        local_batch: of each device, such as "16,32"; 64 where nothing is said
+        global_batch: old spelling of `batch`
+        strong: old spelling, which `batch` implies
+
+    Raises:
+        InputError: batches of both kinds, or a strong scaling without a batch
+
+    Example:
+        >>> parse_scaled_batches(None, "16,32")
+        ((16, 32), 'weak', ())
+        >>> parse_scaled_batches("512", None)[:2]
+        ((512,), 'strong')
+    """
+    together = batch or global_batch
+    if together is None and not strong:
+        return parse_counts(local_batch or "64", what="local batches"), "weak", ()
+    if together is None or local_batch is not None or (batch and global_batch):
+        raise InputError(
+            "give one of --batch, samples of all devices together (strong scaling), and --local-batch, samples of each "
+            "device (weak scaling)",
+            code="scaling.not-one-batch",
+        )
+    if global_batch is not None or strong:
+        note = (
+            f'"{"--global-batch" if global_batch is not None else "--strong"}" is not needed: --batch is of all devices'
+        )
+    else:
+        note = (
+            f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
+            f"ask for --local-batch {together}"
+        )
+    return parse_counts(together, what="batches"), "strong", (note,)
 
 
 def parse_syncs(text: str) -> tuple[Sync, ...]:
@@ -293,8 +335,9 @@ class PlanRequest:
         objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
-        precision: of compute on a machine of the catalog: "float32", "tf32", "bfloat16" or "float16"
-        software: framework and year, on a machine of the catalog
+        precision: of compute on a machine of the catalog; None: nobody says, and `planning.precision` chooses
+        precision_source: who chose it
+        software: framework and year, on a machine of the catalog; None: nobody says
         options: of the job, on a machine of the catalog
         pins: what is decided already
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
@@ -312,8 +355,9 @@ class PlanRequest:
     objective: Objective | None = None
     execution: Executions = "any"
     calibration: Path | None = None
-    precision: str = "float32"
-    software: Software = field(default_factory=Software)
+    precision: Precision | None = None
+    precision_source: str = AS_ASKED
+    software: Software | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     pins: Pins = NO_PINS
     time_limit_s: float | None = None
@@ -366,8 +410,8 @@ def parse_request(
         objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
         calibration: as in `PlanRequest`
-        precision: as in `PlanRequest`; None: fp32
-        software: such as "pytorch:2022"; None: PyTorch of today
+        precision: "fp32", "tf32", "bf16", "fp16" or "fp8", or a long name of one; None as in `PlanRequest`
+        software: such as "pytorch:2022"; None as in `PlanRequest`
         pins: as in `PlanRequest`
         time_limit_s: as in `PlanRequest`
         gap: as in `PlanRequest`
@@ -375,7 +419,7 @@ def parse_request(
         accept_inexact: as in `PlanRequest`
 
     Raises:
-        InputError: a text that means nothing, or an option that means nothing for a machine of the catalog
+        InputError: a text that means nothing, or an option that means nothing there or here
 
     Example:
         >>> request = parse_request(memory="1KiB", link="1Gb/s")
@@ -384,6 +428,8 @@ def parse_request(
     """
     if cluster is not None:
         _check_elsewhere(link=link, calibration=calibration, pins=pins)
+    else:
+        _check_here(precision=precision, software=software)
     return PlanRequest(
         cluster=cluster or "",
         devices=devices,
@@ -392,16 +438,21 @@ def parse_request(
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
-        execution=_one_of(execution, Executions, "execution"),
+        execution=_execution_of(_one_of(execution, Executions, "execution"), pins),
         calibration=calibration,
-        precision=precision or "float32",
-        software=Software() if software is None else parse_software(software),
+        precision=None if precision is None else parse_precision(precision),
+        software=None if software is None else parse_software(software),
         pins=pins,
         time_limit_s=time_limit_s,
         gap=gap,
         target=target,
         accept_inexact=accept_inexact,
     )
+
+
+def _execution_of(asked: Executions, pins: Pins) -> Executions:
+    """How segments may run, where a pinned strategy says it."""
+    return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
 def _check_elsewhere(*, link: str | None, calibration: Path | None, pins: Pins) -> None:
@@ -417,6 +468,20 @@ def _check_elsewhere(*, link: str | None, calibration: Path | None, pins: Pins) 
             "there: leave it out",
             option="workers",
         )
+
+
+def _check_here(*, precision: str | None, software: str | None) -> None:
+    """Refuse options of catalog machines in a request for this machine."""
+    for option, value, instead in (
+        ("precision", precision, "here a job computes as `Job.precision` says"),
+        ("software", software, "here its operations are measured"),
+    ):
+        if value is not None:
+            raise InputError(
+                f"--{option} is for plans with --cluster: {instead}; leave it out",
+                code="plan.option-needs-cluster",
+                option=option,
+            )
 
 
 def parse_link(text: str) -> Link:

@@ -1,39 +1,42 @@
-"""Traces a job at two small batches, and makes of them its workload at any batch.
+"""Traces of a job: its graph; its workload at any batch, from steps at two small batches.
 
-Optimizers by name, for a workload under another one than the job's.
-
-Learning rates are of no account: nothing is learned.
+An optimizer may be given by its name, in place of the job's. Learning rates do not matter: nothing is learned.
 """
 
 import dataclasses
 import difflib
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, optim
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import map_tensors
+from trimaran.graph.batches import map_tensors, name_tensors
+from trimaran.graph.capture.capture import capture, looked_at
+from trimaran.graph.capture.describe import describe_flow
+from trimaran.graph.capture.export import NotExportableError
+from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.optimizer import Updates
 from trimaran.graph.kernels.workload import Workload, affine
 from trimaran.graph.optimizers import Trained
 from trimaran.graph.trace.live_bytes import StepMemory, step_memory
 from trimaran.graph.trace.types import StepTrace
+from trimaran.graph.types import Graph
+from trimaran.graph.user_model import make_model, sample_batch
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.planning.workloads import AffineStep, Request
 
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.optim import Optimizer
+_LOG = logging.getLogger(__name__)
 
 
-def make_optimizer(name: str) -> "Callable[[Iterable[nn.Parameter]], Optimizer]":
+def make_optimizer(name: str) -> Callable[[Iterable[nn.Parameter]], optim.Optimizer]:
     """Makes an optimizer as networks are usually trained with it.
 
     Args:
@@ -43,9 +46,7 @@ def make_optimizer(name: str) -> "Callable[[Iterable[nn.Parameter]], Optimizer]"
     Raises:
         InputError: no such optimizer
     """
-    from torch import optim
-
-    made: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
+    made: dict[str, Callable[[Iterable[nn.Parameter]], optim.Optimizer]] = {
         "sgd": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=1e-4),
         "momentum": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=1e-4),
         "plain-sgd": lambda p: optim.SGD(p, lr=0.01),
@@ -141,7 +142,7 @@ class WorkloadTracer:
         known = all(like.get(name) in trained for name in trained)
         return like if known and Updates(trace).separate else None
 
-    def _make_optimizer(self, parameters: Trained) -> torch.optim.Optimizer:
+    def _make_optimizer(self, parameters: Trained) -> optim.Optimizer:
         if not self._every_update:
             first: dict[object, tuple[str, nn.Parameter]] = {}
             for name, parameter in parameters.named_parameters():
@@ -160,6 +161,43 @@ class WorkloadTracer:
             items_per_sample=_items(tensors),
             like=like,
         )
+
+
+def capture_without_weights(request: Request) -> Graph:
+    """The graph of a job. Its weights take no memory; where the job's own code needs them, they are made.
+
+    Args:
+        request: the job
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    job = resolve(request.reference)
+    try:
+        model = _weightless(job)
+        batch = sample_batch(job, next(model.parameters()).device)
+        with torch.enable_grad():
+            graph = describe_flow(job, model, make_flow(job, model, batch), batch, name_tensors(batch))
+    except (NotExportableError, InputError, NotImplementedError, RuntimeError, StopIteration) as error:
+        _LOG.info("%s: not captured without weights (%s), making them", request.reference, error)
+        graph = capture(job).graph
+    # Only a user's own code may do what no graph shows.
+    return graph if request.lasting else looked_at(job, graph)
+
+
+def _weightless(job: Job) -> nn.Module:
+    """The model with weights that nobody writes to.
+
+    Without a device a recurrent layer is looked at step by step, which takes minutes. So a network that has some gets
+    memory of the host, which takes none until it is written to.
+    """
+    with torch.device("meta"):
+        model = make_model(job)
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        model = model.to_empty(device="cpu")
+        for buffer in model.buffers():
+            buffer.zero_()
+    return model
 
 
 def _form(parameter: nn.Parameter) -> object:

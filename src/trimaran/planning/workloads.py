@@ -1,13 +1,10 @@
-"""Workloads as they are asked for: from this process's memory, from disk, or traced.
+"""Workloads and graphs of jobs: from the memory of this process, from disk, or traced.
 
 torch is imported only where something must be traced.
 
-What a workload is asked for by: a job, options, an optimizer and a precision; and the key under which it is kept.
-
-The key holds the version of Trimaran and of torch, when the sources that a workload follows from last changed, and the
-content of a Hugging Face configuration. A user's own file may import anything, so its workload is not kept on disk.
-
-Workloads on disk: one file for each request, under `workloads` in the directory of measured costs.
+A request says what is asked for: a job, options, an optimizer and a precision. Its key holds the version of Trimaran
+and of torch, when the sources that a workload follows from last changed, and the content of a Hugging Face
+configuration. A user's own file may import anything, so what is traced for it is not kept on disk.
 
 A file is put in its place in one step, so a reader never sees half of one. A damaged file is renamed to
 `<name>.damaged` and logged, and the job is traced again. Where the directory cannot be written, nothing is kept.
@@ -23,15 +20,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 import trimaran
 from trimaran.base.errors import InputError
 from trimaran.base.files import put_in_place
-from trimaran.graph.kernels.workload import AffineWorkload, Workload, check_precision
+from trimaran.base.precision import Precision, parse_precision
+from trimaran.graph.kernels.workload import KERNEL_PRECISIONS, AffineWorkload, Workload
 from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.graph.types import Graph
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.published_networks import with_options as add_options
@@ -51,12 +50,12 @@ class Request:
 
     Attributes:
         reference: of the job, options included
-        precision: "float32", "bfloat16" or "float16": "tf32" has the works of "float32"
+        precision: "fp32", "bf16" or "fp16": "tf32" has the works of "fp32"
         optimizer: in place of the job's; "" for the job's
     """
 
     reference: str
-    precision: str
+    precision: Precision
     optimizer: str
 
     @property
@@ -78,19 +77,19 @@ def make_request(
 
     Args:
         reference: of a job
-        precision: one of `PRECISIONS`
+        precision: one of `KERNEL_PRECISIONS`, or a long name of it
         options: of the job; "optimizer" among them is as the argument
         optimizer: in place of the job's
 
     Raises:
         InputError: an unknown precision, or an option that the job does not have
     """
-    check_precision(precision)
+    computed = parse_precision(precision, known=KERNEL_PRECISIONS)
     given = dict(options or {})
     asked = given.pop("optimizer", None)
     return Request(
         reference=_in_full(reference, given),
-        precision="float32" if precision == "tf32" else precision,
+        precision="fp32" if computed == "tf32" else computed,
         optimizer=(optimizer or asked or "").lower(),
     )
 
@@ -163,50 +162,88 @@ class AffineStep:
     memory: StepMemory
 
 
-_DECODER = msgspec.msgpack.Decoder(AffineStep)
-_ENCODER = msgspec.msgpack.Encoder()
+Made = TypeVar("Made")
 
 
-def path_of(request: Request) -> Path:
-    """The file of a request."""
-    return cache_directory() / "workloads" / f"{request.key}.msgpack"
+class Kept(Generic[Made]):
+    """What is made for a request, on disk: one file for each.
 
+    Args:
+        folder: in the directory of measured costs
+        kind: type of what is kept
+        again: what happens without the file, such as "tracing"
+    """
 
-def load(request: Request) -> AffineStep | None:
-    """What is kept; None where there is nothing sound."""
-    if not request.lasting:
+    def __init__(self, folder: str, kind: type[Made], again: str) -> None:
+        self._folder, self._again = folder, again
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def path(self, request: Request) -> Path:
+        """The file of a request."""
+        return cache_directory() / self._folder / f"{request.key}.msgpack"
+
+    def load(self, request: Request) -> Made | None:
+        """What is kept; None where there is no sound file."""
+        if not request.lasting:
+            return None
+        path = self.path(request)
+        try:
+            return self._decoder.decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _LOG.warning("cannot read %s (%s), %s again", path, error.strerror, self._again)
+        except msgspec.MsgspecError:
+            with suppress(OSError):
+                path.replace(path.with_suffix(".damaged"))
+            _LOG.warning("%s is damaged: set aside, %s again", path, self._again)
         return None
-    path = path_of(request)
-    try:
-        return _DECODER.decode(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _LOG.warning("cannot read %s (%s), tracing again", path, error.strerror)
-    except msgspec.MsgspecError:
-        with suppress(OSError):
-            path.replace(path.with_suffix(".damaged"))
-        _LOG.warning("%s is damaged: set aside, tracing again", path)
-    return None
+
+    def store(self, request: Request, made: Made) -> None:
+        """Keep it."""
+        if not request.lasting:
+            return
+        path = self.path(request)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            put_in_place(path, msgspec.msgpack.encode(made))
+        except OSError as error:
+            _LOG.warning("cannot write %s (%s): next time needs %s again", path, error.strerror, self._again)
 
 
-def store(request: Request, form: AffineStep) -> None:
-    """Keep a step."""
-    if not request.lasting:
-        return
-    path = path_of(request)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        put_in_place(path, _ENCODER.encode(form))
-    except OSError as error:
-        _LOG.warning("cannot write %s (%s): it will be traced again", path, error.strerror)
+STEPS = Kept("workloads", AffineStep, "tracing")
+GRAPHS = Kept("graphs", Graph, "capturing")
+
+
+def graph_of(request: Request) -> Graph:
+    """The graph of a job, captured without its weights: that of the same export as elsewhere, with the same digest.
+
+    Args:
+        request: the job, as for its workload; its optimizer and precision do not matter
+
+    Raises:
+        InputError: the model, the data or the loss of the job cannot be used
+    """
+    return _graph(dataclasses.replace(request, optimizer="", precision="fp32"))
+
+
+@functools.lru_cache(maxsize=16)
+def _graph(request: Request) -> Graph:
+    kept = GRAPHS.load(request)
+    if kept is not None:
+        return kept
+    from trimaran.planning.workload_tracing import capture_without_weights
+
+    made = capture_without_weights(request)
+    GRAPHS.store(request, made)
+    return made
 
 
 def workload(
     reference: str,
     *,
     batch: int,
-    precision: str = "float32",
+    precision: Precision = "fp32",
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> Workload:
@@ -215,7 +252,7 @@ def workload(
     Args:
         reference: of a job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
         batch: samples of the step
-        precision: "float32"; "tf32", which has the same works; "bfloat16" and "float16" are autocast
+        precision: "fp32"; "tf32", which has the same works; "bf16" and "fp16" are autocast
         options: of the job, such as {"sequence": "512"}; "optimizer" is as the argument
         optimizer: in place of the job's, such as "adam"
 
@@ -230,7 +267,7 @@ def memory_of_step(
     reference: str,
     *,
     batch: int,
-    precision: str = "float32",
+    precision: Precision = "fp32",
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> StepMemory:
@@ -265,12 +302,12 @@ def _at(request: Request, batch: int) -> tuple[Workload, StepMemory]:
 
 @functools.lru_cache(maxsize=128)
 def _form(request: Request) -> AffineStep | None:
-    kept = load(request)
+    kept = STEPS.load(request)
     if kept is not None:
         return kept
     made = _tracer(request).affine()
     if made is not None:
-        store(request, made)
+        STEPS.store(request, made)
     return made
 
 

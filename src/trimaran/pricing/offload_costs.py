@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import dtype_name, parse_precision
 from trimaran.graph.kernels.convert import workload_of
-from trimaran.graph.kernels.workload import check_precision
+from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.graph.trace.types import StepTrace, TraceOp, Value
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.estimate import estimate_step
@@ -129,7 +130,7 @@ def measured_costs(
 
 
 def modelled_costs(
-    trace: StepTrace, device: Device, *, precision: str = "float32", software: Software | None = None
+    trace: StepTrace, device: Device, *, precision: str = "fp32", software: Software | None = None
 ) -> MemoryCosts:
     """Costs of a trace on a device of the catalog, by the kernel model: together what `estimate_step` says of the step.
 
@@ -137,22 +138,22 @@ def modelled_costs(
     several operations, such as an update, is divided by the bytes that each of them moves.
 
     Args:
-        trace: of a step; for "bfloat16" and "float16" recorded under autocast, so that its products are in it
+        trace: of a step; for "bf16" and "fp16" recorded under autocast, so that its products are in it
         device: of the catalog
-        precision: one of `PRECISIONS`
+        precision: one of `KERNEL_PRECISIONS`
         software: framework and libraries; None: PyTorch of 2024
 
     Raises:
         InputError: no such precision, or no operation of the trace is in it
     """
-    check_precision(precision)
-    if precision in ("bfloat16", "float16") and not any(op.dtype == precision for op in trace.ops):
+    asked = parse_precision(precision, known=KERNEL_PRECISIONS)
+    if asked in ("bf16", "fp16") and not any(op.dtype == dtype_name(asked) for op in trace.ops):
         raise InputError(
-            f"no operation of this trace is in {precision}: record the step under autocast in {precision}",
+            f"no operation of this trace is in {asked}: record the step under autocast in {asked}",
             code="memory-costs.not-in-precision",
-            precision=precision,
+            precision=asked,
         )
-    workload = workload_of(trace, name="", batch=1, precision=precision, input_bytes=0)
+    workload = workload_of(trace, name="", batch=1, precision=asked, input_bytes=0)
     estimate = estimate_step(workload, device, software or Software())
     durations_s = np.zeros(trace.length)
     moved = np.zeros(trace.length)
@@ -168,7 +169,7 @@ def modelled_costs(
         to_host_bytes_per_s=copies.to_host_bytes_per_s,
         to_device_bytes_per_s=copies.to_device_bytes_per_s,
         copy_latency_s=copies.latency_s,
-        source=f"modelled: kernels of {device.name} in {precision}",
+        source=f"modelled: kernels of {device.name} in {asked}",
     )
 
 

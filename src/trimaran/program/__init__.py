@@ -3,7 +3,7 @@
 from trimaran.program.gradients import Bucket, gradient_buckets, owners_by_size
 from trimaran.program.json_files import decode_program, encode_program
 from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order, lower_replica
-from trimaran.program.lowering.partition import segment_ops, tied_parameters
+from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.plan import (
     CandidateRow,
     Plan,
@@ -58,6 +58,5 @@ __all__ = [
     "program_lines",
     "read_plan",
     "segment_ops",
-    "tied_parameters",
     "write_plan",
 ]

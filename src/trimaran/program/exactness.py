@@ -1,17 +1,17 @@
-"""Which kinds of plans train a job exactly as one process does with the whole global batch, from what was seen of it.
+"""Which strategies train a job exactly as one process does with the whole global batch.
 
-One place: `objection` is asked by the planner for each strategy, by whoever runs a plan, and for the table of
-`trimaran check`. What batch norm and random draws do differently in parts of a batch is the same in one process that
-sees the same parts; it is no objection.
+`objection` is the one answer: the planner asks it for each strategy, so does every command that runs a plan, and so
+does the table of `trimaran check`. Batch norm and random draws differ in parts of a batch, but as they do in one
+process that sees the same parts: that is no objection.
 
-Under which strategies an optimizer updates as it would in a plain loop.
+Strategies under which an optimizer updates as in a plain loop:
 
     whole      one device, replicas that sum everywhere      the optimizer of every rank holds all parameters
     subsets    zero=1, sync="p2p", pipelines, placements     that of a rank holds some: right where it is separable
     parts      zero=2 and 3, tensor parallelism              it holds parts of tensors: right where it is elementwise
 
-What is not elementwise may still be right under zero=2 and 3, on tensors that know that they are parts; the runtime
-tries that where it has the ranks.
+An optimizer that is not elementwise may still be right under zero=2 and 3, on tensors that know that they are parts.
+The runtime tries that where it has the ranks.
 """
 
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ KINDS: dict[str, Strategy] = {
 
 
 def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
-    """Why a kind of plan is refused, as it would train something else than the job; None: it is not.
+    """Why a kind of plan is refused: it would not train the job; None: it would.
 
     Nothing is refused where nobody has looked, or the user has accepted that.
 
@@ -152,7 +152,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
             "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
             'device without microbatches, or precision="bf16"'
         )
-    # These are no differences that one could accept: there is no way of doing it, or ranks would wait for each other.
+    # Nobody could accept these: the step cannot be done so, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
     obstacle = obstacle or _failing_part(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
@@ -161,7 +161,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
 
 
 def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
-    """How gradients would be others than those of the whole batch, accepted or not; None: they would not.
+    """How gradients would differ from those of the whole batch, accepted or not; None: they would not.
 
     Args:
         behaviour: what was seen of the job
@@ -171,11 +171,11 @@ def difference(behaviour: Behaviour, strategy: Strategy) -> str | None:
 
 
 def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
-    """Refuse a strategy by which something else would be trained.
+    """Refuse a strategy that would not train the job exactly.
 
     Args:
         behaviour: what was seen of the job
-        strategy: what is to be run
+        strategy: to run
 
     Raises:
         InputError: with the reason
@@ -201,7 +201,7 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
         return ""
     if strategy.pp * strategy.tp > 1:
         return (
-            "the loss gathers across ranks, and here not every rank computes it on samples of its own: use replicas "
+            "the loss gathers across ranks, and here not every rank computes it on other samples: use replicas "
             "with one microbatch each (--allow dp --microbatches 1)"
         )
     for batch in (*seen.batches, seen.remainder):
@@ -266,7 +266,7 @@ def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
 
 
 def _parts(batch: int, strategy: Strategy) -> set[int]:
-    """Sizes of the microbatches of a batch, as `runtime.shares` cuts it; none where replicas are more than samples.
+    """Sizes of the microbatches of a batch, as the runtime splits it; none where there are more replicas than samples.
 
     Example:
         >>> _parts(10, Strategy(dp=2, microbatches=4)), _parts(1, Strategy(dp=2))

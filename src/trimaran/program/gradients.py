@@ -1,22 +1,20 @@
 """Gradient buckets: which parameters are reduced together, and at which point of the backward they are ready.
 
 The rule is that of `torch.nn.parallel.DistributedDataParallel` after it has rebuilt its buckets in order of arrival:
-fill a bucket until it has reached its limit, one dtype a bucket, with a smaller limit for the first. Our own executor
-uses the same buckets, so that data-parallel and hybrid plans are told apart by what differs in them.
+fill a bucket until it has reached its size limit, one dtype a bucket, with a smaller limit for the first. Our executor
+uses the same buckets, so that data-parallel and hybrid plans differ only where they must.
 
-How gradients are made smaller before they go over the wire. Every method here loses something.
-
-"bf16" and "fp16" round each number to 16 bits. "powersgd" sends two thin matrices whose product is close to the
-gradient's matrix. What is lost is added to the gradient of the next step (error feedback).
+Compression makes gradients smaller before they are sent. Every method here loses something. "bf16" and "fp16" round
+each number to 16 bits. "powersgd" sends two thin matrices whose product is close to the gradient's matrix. The loss is
+added to the gradient of the next step (error feedback).
 
 Source:
     T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
     Optimization", NeurIPS 2019.
 
-Owners of tensors: where each is summed and updated when replicas exchange by copies to one place and back.
-
-The largest tensors are dealt out first, each to the place with the least so far. What is left out: that some places are
-nearer than others, and that small tensors cost a call each.
+Each tensor has an owner, which sums and updates it, where replicas exchange by copies to one place and back. The
+largest tensors are assigned first, each to the owner with the fewest bytes so far. Left out: that some owners are
+nearer than others, and that each small tensor costs a call.
 """
 
 import math
@@ -38,7 +36,7 @@ _TEXT = re.compile(r"(bf16|fp16)|powersgd(?:-r|:)?([1-9][0-9]{0,3})?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compression:
-    """A lossy form of gradients on the wire.
+    """A lossy form in which gradients are sent.
 
     Attributes:
         method: which
@@ -81,7 +79,7 @@ class Compression:
         return f"{self.method}:{self.rank}" if self.rank else self.method
 
     def wire_numbers(self, shape: Sequence[int]) -> int:
-        """Numbers that stand for one parameter's gradient on the wire.
+        """Numbers that are sent for one parameter's gradient.
 
         PowerSGD takes a gradient as a matrix of its first dimension by all others, and sends r numbers a row and r a
         column; a vector, and a matrix that this would not make smaller, go as they are.
@@ -95,11 +93,7 @@ class Compression:
             >>> Compression(method="powersgd", rank=2).wire_numbers((64,))
             64
         """
-        numbers = math.prod(shape)
-        if self.method != "powersgd" or not self.factors(shape):
-            return numbers
-        rows = shape[0]
-        return min(self.rank, rows, numbers // rows) * (rows + numbers // rows)
+        return sum(self._thin(shape)) or math.prod(shape)
 
     def second_numbers(self, shape: Sequence[int]) -> int:
         """Those of `wire_numbers` that go in a second sum: r a column.
@@ -111,10 +105,7 @@ class Compression:
             >>> Compression(method="powersgd", rank=2).second_numbers((64, 32, 3, 3))  # 2 · 288
             576
         """
-        if not self.factors(shape):
-            return 0
-        rows, columns = shape[0], math.prod(shape) // shape[0]
-        return min(self.rank, rows, columns) * columns
+        return self._thin(shape)[1]
 
     def factors(self, shape: Sequence[int]) -> bool:
         """Whether the gradient of a parameter goes as two thin matrices.
@@ -122,14 +113,19 @@ class Compression:
         Args:
             shape: of the parameter
         """
+        return any(self._thin(shape))
+
+    def _thin(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Numbers of the two thin matrices of a gradient; zeros: it goes as it is."""
         numbers = math.prod(shape)
         if self.method != "powersgd" or len(shape) < 2 or not numbers:
-            return False
+            return 0, 0
         rows, columns = shape[0], numbers // shape[0]
-        return min(self.rank, rows, columns) * (rows + columns) < numbers
+        rank = min(self.rank, rows, columns)
+        return (rank * rows, rank * columns) if rank * (rows + columns) < numbers else (0, 0)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], *, itemsize: int = 4) -> int:
-        """Size of a bucket on the wire [bytes]; gradients of 16 bits go as they are, by any method.
+        """Size of a bucket as it is sent [bytes]; gradients of 16 bits go as they are, by any method.
 
         Args:
             shapes: of its parameters
@@ -192,7 +188,7 @@ class Bucket:
         nbytes: size of their gradients [bytes]
         op: id of the operation whose backward completes it
         dtype: torch's name of the dtype of all of them, without "torch."
-        wire_bytes: size of what stands for them on the wire [bytes]
+        wire_bytes: size as they are sent [bytes]
     """
 
     label: str
@@ -223,13 +219,13 @@ def gradient_buckets(
         bucket_bytes: a bucket is closed when it has reached this size [bytes]
         without: names of parameters to leave out, because another segment of the same rank completes them
         sizes: bytes that a rank holds of parameters of which it may hold a share; None: all are whole
-        compression: of gradients on the wire; it decides on `wire_bytes` alone: a bucket is filled by what it holds
+        compression: of gradients that are sent; it decides on `wire_bytes` alone: a bucket is filled by what it holds
 
     Returns:
         The buckets; none where nothing is trained.
 
     Source:
-        torch 2.13: `_compute_bucket_assignment_by_size` closes a bucket when its size reaches the limit;
+        torch 2.13: `_compute_bucket_assignment_by_size` closes a bucket when its size reaches `bucket_cap_mb`;
         `_BucketCapacityConfig` limits the first one to 1 MiB where the user gave no `bucket_cap_mb`.
     """
     wanted = {
@@ -268,7 +264,7 @@ def gradient_buckets(
 
 
 def _wire_bytes(parameters: Sequence[Parameter], compression: Compression | None) -> int:
-    """What a bucket is on the wire [bytes]; no method makes it larger."""
+    """Size of a bucket as it is sent [bytes]; no method makes it larger."""
     whole = sum(parameter.nbytes for parameter in parameters)
     if compression is None:
         return whole
@@ -280,7 +276,7 @@ def _wire_bytes(parameters: Sequence[Parameter], compression: Compression | None
 def first_bucket_bytes(bucket_bytes: int) -> int:
     """Limit of the first bucket [bytes].
 
-    DDP makes the first bucket small only where the user left the limit at its default.
+    DDP makes the first bucket small only where the user left `bucket_cap_mb` at its default.
 
     Example:
         >>> first_bucket_bytes(25 * 2**20), first_bucket_bytes(4096)

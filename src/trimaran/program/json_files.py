@@ -1,7 +1,6 @@
-"""Values of our own types as JSON, and back: every field checked, every error with its path.
+"""Values of our types as JSON, and back: every field is checked, every error has its path.
 
-The files of this package are the dataclasses themselves. Unknown keys are refused.
-`schema.py` publishes what is accepted.
+The files of this package are the dataclasses themselves. Unknown keys are refused. `schema.py` publishes the schemas.
 """
 
 import dataclasses

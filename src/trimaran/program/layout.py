@@ -1,18 +1,17 @@
-"""Which rank holds what: rank = (replica * rows + row) * shards + shard, so that what talks most sits closest.
+"""Layout of ranks: rank = (replica * rows + row) * shards + shard, so that ranks that exchange most are closest.
 
-Replicas on several nodes, whose gradients are summed in levels: sync="hierarchical".
-
-Each bucket is summed and scattered within a node (`RS`), each shard is summed across the nodes (`AR`), and the sums are
-gathered within the node (`AG`). With two nodes of two replicas:
+Replicas on several nodes may sum gradients by a hierarchical all-reduce: sync="hierarchical". Each bucket is summed and
+scattered within a node (`RS`), each shard is summed across the nodes (`AR`), and the sums are gathered within the node
+(`AG`). With two nodes of two replicas:
 
     node 0   0 ══╗ RS   0: first half   ────┐           0 ══╗ AG
              1 ══╝      1: second half  ──┐ │ AR        1 ══╝
     node 1   2 ══╗      2: first half   ──┼─┘           2 ══╗
              3 ══╝      3: second half  ──┘             3 ══╝
 
-So what crosses between nodes is a bucket for a node, not one for a device. The middle level starts by itself when the
-first has ended; the last one, when the backward has ended and the sum is there. A rank lists the gathers behind all its
-scatters: they are of one group, which keeps its order, and no scatter should wait for a sum across the nodes.
+So one bucket a node crosses between nodes, not one a device. The middle level starts by itself when the first has
+ended; the last one, when the backward has ended and the sum is there. A rank lists the gathers behind all its scatters:
+they are of one group, which keeps its order, and no scatter should wait for a sum across the nodes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -83,7 +82,7 @@ class Layout:
 
 
 def strategy_layout(strategy: Strategy) -> Layout:
-    """Which rank of a strategy holds what."""
+    """The layout of ranks of a strategy."""
     return Layout(dp=strategy.dp, width=strategy.pp, rows=strategy.rows, tp=strategy.tp)
 
 
@@ -130,7 +129,7 @@ def even_nodes(hosts: Sequence[int]) -> int:
 
 
 def shard_bytes(nbytes: int, ranks: int) -> int:
-    """What each of some ranks has of a bucket, rounded up [bytes].
+    """Size of a shard of a bucket, rounded up [bytes].
 
     Example:
         >>> shard_bytes(10, 4)

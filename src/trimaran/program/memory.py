@@ -8,7 +8,7 @@ tick itself (the tensor is packed or given back). The tokens are those of a prog
     PRE s    take device memory for s and start to copy it back
     RE s     recompute s by its recipe; what the recipe reads is on the device by then (earlier steps see to it)
 
-Reading s at an unpack waits for its PRE, in the stream of the operations. A storage is let go for good when its last
+Reading s at an unpack waits for its PRE, in the stream of the operations. A storage is released for good when its last
 unpack has been served and the last recipe that reads it has run. So how much memory is used at a moment follows from
 the plan alone, whatever the clocks say; a late copy costs time, never memory.
 
@@ -25,7 +25,7 @@ MEMORY_KINDS = frozenset({Kind.OFFLOAD, Kind.RELEASE, Kind.PREFETCH, Kind.RECOMP
 
 
 class Decision(StrEnum):
-    """What becomes of a storage between its last use in the forward and its first in the backward."""
+    """Where a storage is between its last use in the forward and its first in the backward."""
 
     KEEP = "keep"
     OFFLOAD = "offload"
@@ -34,10 +34,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to make a storage again.
+    """How to recompute a storage.
 
     Attributes:
-        storage: what is made
+        storage: that is recomputed
         ops: moments of the operations to run again, in order
         sources: storages that they read and do not make; packed ones must be on the device, parameters and buffers are
         duration_s: time of the operations [s]
@@ -76,7 +76,7 @@ class MemoryStep:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What happens to the storages of one step.
+    """A memory plan of one step.
 
     Attributes:
         policy: who decided, such as "trimaran", "vdnn_all"
@@ -98,7 +98,7 @@ class MemoryPlan:
     waits: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, storage: int) -> Decision:
-        """What becomes of a storage."""
+        """The decision on a storage."""
         return self.decisions.get(storage, Decision.KEEP)
 
     @property

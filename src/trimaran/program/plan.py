@@ -1,6 +1,6 @@
 """A plan: what was decided for a job on certain devices, what it should cost, and what it was chosen over.
 
-A plan is a JSON file that a person can read, keep and compare. It carries a digest of its own content, so that damage
+A plan is a JSON file that a person can read, keep and compare. It carries a digest of its content, so that damage
 and edits are seen, and digests of what it was made for, so that it is not used for something else. A plan that a
 person writes has no content digest; it is checked by the same types and rules.
 """
@@ -125,7 +125,7 @@ class Premises:
         devices: name of the device of each rank there was, also of those that the strategy leaves idle
         memory_bytes: memory that the job may use on each of them [bytes]
         costs_digest: digest of the costs by which it was scored
-        link: what the links between local ranks were held to; null: nothing
+        link: rate limit of the links between local ranks; null: none
     """
 
     graph_digest: str
@@ -137,7 +137,7 @@ class Premises:
 
     @property
     def rate_limit(self) -> Link | None:
-        """What the links between local ranks were held to; None: nothing."""
+        """Rate limit of the links between local ranks; None: none."""
         kept = self.link
         if kept is None:
             return None
@@ -318,7 +318,7 @@ def read_plan(path: Path) -> Plan:
     if written is not None and written != digest(plain):
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written: it says that its digest is {written}, and it is "
-            f'{digest(plain)}. Plan again; or, to use it as a plan of your own, remove the line "digest"',
+            f'{digest(plain)}. Plan again; or, to use it as your plan, remove the line "digest"',
             code="plan-file.digest-mismatch",
             source=source,
         )

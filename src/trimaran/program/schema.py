@@ -87,7 +87,7 @@ def make_schema(
 
     Args:
         wanted: type of the whole file
-        types: of our own, whose attributes are described; `wanted` among them
+        types: whose attributes are described; `wanted` among them
         title: of the schema
         version: schema version of the file
         extra: properties that the type does not have

@@ -1,11 +1,13 @@
 """Strategy: what was decided, before it is lowered to a program."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_bytes
-from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
+from trimaran.base.units import format_bytes, parse_bytes
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How a rank gets its batches: what was decided of it
@@ -20,7 +22,7 @@ class Feeding:
     """How the ranks that read data get their microbatches. What a step trains on does not depend on it.
 
     Attributes:
-        workers: processes of each rank that load beside its training; 0: its own thread loads
+        workers: processes of each rank that load while it trains; 0: its own thread loads
         ahead: microbatches that each worker has ready or under way; with workers only
         pinned: batches are put where a GPU can fetch them; without a GPU nothing is
         copies_ahead: microbatches that are on their way to the device before they are asked for
@@ -92,7 +94,7 @@ split into I and W, and the W fill what would be idle (ZB-H1)."""
 Execution = Literal["eager", "compiled"]
 Sync = Literal["all-reduce", "p2p", "hierarchical"]
 """How replicas stay alike. "all-reduce": gradients are summed on every rank, and every rank updates everything. "p2p":
-each bucket has a home, which sums its gradients, updates its weights, and hands them out. "hierarchical": summed on
+each bucket has an owner, which sums its gradients, updates its weights, and hands them out. "hierarchical": summed on
 every rank, within each node and then across nodes."""
 
 ShardStyle = Literal["column", "row", "vocabulary", "sequence"]
@@ -161,11 +163,11 @@ class Strategy(Degrees):
 
     Ranks are laid out so that what talks most sits closest: rank = (replica * pp + row) * tp + shard.
 
-    Segments are either a chain, cut at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row has
-    several); or any directed acyclic graph of `parts`, which says the row of each.
+    Segments are either a chain, split at `boundaries`, of which row `s % pp` has segment `s` (with `chunks` > 1 a row
+    has several); or any directed acyclic graph of `parts`, which says the row of each.
 
     Attributes:
-        boundaries: last operation of every segment of a chain but the last (`Graph.cuts`): pp * chunks - 1
+        boundaries: last operation of every segment of a chain but the last (`Graph.split_points`): pp * chunks - 1
         parts: segments of a placement, in an order in which their forwards can run; empty: the segments are a chain
         backward_order: order of the backwards of a placement, by segment number; empty: that of the forwards, reversed
         schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
@@ -181,7 +183,7 @@ class Strategy(Degrees):
             (tp = 1): the replicas then gather each other's samples before the first of them, and every replica holds
             its share of these operations only
         device_order: number of the device of each rank; empty: rank r has device r
-        compression: what gradients lose on their way between replicas; None: nothing. Only by the user's consent
+        compression: what gradients lose on their way between replicas; None: nothing. Only if the user opts in
         feeding: how ranks get their batches
     """
 
@@ -282,6 +284,103 @@ def _round_size(nbytes: int) -> str:
 
 
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+
+
+_PHRASES = (
+    (re.compile(r"\bone device\b"), ""),
+    (re.compile(r"\bplaced on ([1-9][0-9]*)\b"), r"placed\1"),
+    (re.compile(r"\bsharded classifier\b"), "sharded"),
+    (re.compile(r"\bin ([0-9.]+) ?([KMGT]?i?B)\b"), r"in\1\2"),
+)
+"""Parts of names of several words, and the one word that stands for each while a name is read."""
+
+_FIGURES = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
+_FEEDING = {"w": "workers", "a": "ahead", "c": "copies_ahead"}
+_FIGURE = re.compile(r"(dp|pp|tp|zero|m|x|w|a|c|placed)([0-9]{1,7})")
+
+
+def read_strategy(name: str) -> Strategy:
+    """The strategy that a name says; what names leave out stays open: where stages are split, who has which operation.
+
+    Args:
+        name: as `Strategy.name` has it; words may also be separated by commas
+
+    Raises:
+        InputError: a word that names do not have
+
+    Example:
+        >>> read_strategy("dp2 pp4 1f1b m8").microbatches, read_strategy("one device").devices
+        (8, 1)
+        >>> for text in ("dp8 p2p zero1 b1MiB compiled", "pp2 interleaved x2 tp4", "dp2 powersgd-r4 w2 cached"):
+        ...     assert read_strategy(text).name == text
+    """
+    text = name.replace(",", " ")
+    for phrase, word in _PHRASES:
+        text = phrase.sub(word, text)
+    found: dict[str, Any] = {}
+    feeding: dict[str, Any] = {}
+    for word in text.split():
+        figure = _FIGURE.fullmatch(word)
+        if figure and figure[1] in _FIGURES:
+            found[_FIGURES[figure[1]]] = int(figure[2])
+        elif figure and figure[1] in _FEEDING:
+            feeding[_FEEDING[figure[1]]] = int(figure[2])
+        elif figure:
+            found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
+        elif word == "cached":
+            feeding["cached"] = True
+        elif word in get_args(Schedule):
+            found["schedule"] = word
+        elif word in get_args(Sync):
+            found["sync"] = word
+        elif word in get_args(Execution):
+            found["execution"] = word
+        elif word == "sharded":
+            found["shards"] = (Shard(op="", style="vocabulary"),)
+        elif word.startswith("in") and word[2:3].isdigit():
+            found["memory_bytes"] = parse_bytes(word[2:])
+        elif word[:1] == "b" and word[1:2].isdigit():
+            found["bucket_bytes"] = parse_bytes(word[1:])
+        else:
+            found["compression"] = _read_method(word, name)
+    return Strategy(**found, feeding=Feeding(**feeding))
+
+
+def _read_method(word: str, name: str) -> Compression | None:
+    try:
+        return parse_compression(word)
+    except InputError:
+        raise InputError(
+            f'strategy "{name}": "{word}" is no word of a strategy; a name is written as plans print it, such as '
+            '"dp8 zero1 m2" or "dp2 pp4 1f1b m8"',
+            code="strategy.unknown-word",
+            strategy=name,
+            word=word,
+        ) from None
+
+
+STRATEGY_WORDS = (
+    ("dp", "data-parallel replicas"),
+    ("pp", "pipeline stages, with the schedule behind"),
+    ("x", "parts of the layers on each stage"),
+    ("tp", "tensor-parallel ranks"),
+    ("zero", "ZeRO level"),
+    ("m", "microbatches of a replica"),
+    ("b", "size of a bucket of gradients"),
+    ("w", "loader processes of a rank"),
+)
+"""Abbreviations in names of strategies, and what they stand for."""
+
+
+def strategy_legend(names: Iterable[str]) -> str:
+    """The abbreviations of some strategies, spelled out once; "" where there are none.
+
+    Example:
+        >>> strategy_legend(["dp8 zero1", "one device"])
+        'dp: data-parallel replicas; zero: ZeRO level'
+    """
+    used = {match[1] for name in names for match in re.finditer(r"\b([a-z]+)[0-9]", name)}
+    return "; ".join(f"{word}: {meaning}" for word, meaning in STRATEGY_WORDS if word in used)
 
 
 def splits_batches(strategy: Strategy) -> bool:

@@ -14,9 +14,8 @@ change of one instruction changes one line. A mark is `name@operation`, after th
 before it; `:token` behind it names what the instruction waits for there. Everything from ` #` to the end of a line is a
 comment. Parsing what was formatted gives the same program.
 
-Orders of compute in the form of torch.distributed.pipelining: one row a rank, such as `0F0,0F1,,0B0,0B1`.
-
-An order that torch makes (`ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble`, ...) and writes as compute-only
+Orders of compute are written as torch.distributed.pipelining does it: one row a rank, such as `0F0,0F1,,0B0,0B1`. An
+order that torch makes (`ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble`, ...) and writes as compute-only
 CSV can be lowered here, with any partition of any graph. An order of ours can be loaded there. Only compute is
 exchanged: both sides derive sends and receives themselves.
 """

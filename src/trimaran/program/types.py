@@ -1,4 +1,4 @@
-"""Instruction, program: what each rank does; and, from `strategy`, what was decided.
+"""Instruction and program: what each rank does in a step.
 
 A program is plain data: it prints, parses, diffs. It describes one step; every step of a run executes it again. One
 list a rank; instructions of a rank are issued in the order of its list. Those on one stream also run in that order,
@@ -8,18 +8,16 @@ Cross-rank dependencies are not written down, they follow from matching: the n-t
 destination rank)` meets the n-th receive on it, and the n-th collective of a group on one member meets the n-th on
 the others.
 
-Communication inside a step of compute: collectives that a library does there, and when.
+A library may communicate inside a step of compute: a tensor-parallel sum in the middle of a forward, the gather of a
+layer's weights before it, the scatter of its gradients after it. Each is an instruction, listed after its step and
+started by a mark of it; where the step cannot go on without it, a mark of the step waits for it.
 
-A tensor-parallel sum in the middle of a forward, the gather of a layer's weights before it, the scatter of its
-gradients after it. Each is an instruction of its own, listed after its step and started by a mark of it; where the step
-cannot go on without it, a mark of the step waits for it.
-
-    0F0    ────────●──────────────●━━━━━━●─────▶     ● start of f0 and wait for it: the step stands still
+    0F0    ────────●──────────────●━━━━━━●─────▶     ● start of f0 and wait for it: the step blocks
     0AR0#f0        f0 ════════╗
                               ╚═ ends before the second ● goes on
 
-What collectives there are follows from what is sharded (`lowering/tensor_parallel.py`, `lowering/zero.py`); here they
-become marks and instructions.
+The collectives follow from what is sharded (`lowering/tensor_parallel.py`, `lowering/zero.py`); here they become marks
+and instructions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +48,7 @@ __all__ = [
 
 
 class Kind(StrEnum):
-    """What an instruction does. Values are the tokens of the text form."""
+    """Kind of an instruction. Values are the tokens of the text form."""
 
     LOAD = "IN"
     FORWARD = "F"
@@ -86,7 +84,7 @@ class Mark:
     """A point inside an instruction at which something happens.
 
     An instruction that names `token!mark` in its `after` starts there. With `waits_for` the instruction of the mark
-    stands still there until another one has ended: a tensor-parallel sum, the gather of a sharded layer's weights. A
+    waits there until another one has ended: a tensor-parallel sum, the gather of a sharded layer's weights. A
     library does such communication inside the instruction; the program says when, between whom and how many bytes.
 
     Attributes:
@@ -176,7 +174,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What each rank does in one step.
+    """Instructions of each rank in one step.
 
     Attributes:
         ranks: one list of instructions a rank
@@ -222,7 +220,7 @@ class Inner:
         axis: between whom
         nbytes: of the tensor on each rank: gathered, or before a scatter [bytes]
         start: where it starts
-        wait: where the step stands still until it has ended; None: only what comes later waits
+        wait: where the step waits for its end; None: only later instructions wait
     """
 
     label: str

@@ -108,7 +108,7 @@ def study_document(study: CurveStudy) -> dict[str, object]:
         "range": list(curve.range),
         "points": [
             {
-                "global_batch": point.global_batch,
+                "global_batch_size": point.global_batch,
                 "amount": point.amount,
                 "interval": [need.low, need.high],
                 "predicted": need.amount,
@@ -122,7 +122,7 @@ def study_document(study: CurveStudy) -> dict[str, object]:
         ],
         "left_out": [
             {
-                "global_batch": point.global_batch,
+                "global_batch_size": point.global_batch,
                 "measured": point.measured,
                 "predicted": point.predicted,
                 "interval": [point.low, point.high],
@@ -145,7 +145,7 @@ def need_document(curve: Curve, batch: int, need: Need) -> dict[str, object]:
         batch: samples of one update
         need: in the unit of the table
     """
-    found: dict[str, object] = {"global_batch": batch, "amount": need.amount, "interval": [need.low, need.high]}
+    found: dict[str, object] = {"global_batch_size": batch, "amount": need.amount, "interval": [need.low, need.high]}
     for unit in ("epochs", "samples", "steps"):
         try:
             other: Need | None = getattr(curve, unit)(batch)

@@ -180,7 +180,7 @@ def _batch_document(curve: Curve, one: ConvergedBatch) -> dict[str, object]:
     point = next((point for point in curve.table.points if point.global_batch == one.global_batch), None)
     epochs = None if point is None else point.amount
     return {
-        "global_batch": one.global_batch,
+        "global_batch_size": one.global_batch,
         "epochs": epochs,
         "samples": None if epochs is None else epochs * samples,
         "deviation": None if point is None else point.deviation,
@@ -195,7 +195,7 @@ def _batch_document(curve: Curve, one: ConvergedBatch) -> dict[str, object]:
 
 def _run_document(run: ConvergedRun) -> dict[str, object]:
     return {
-        "global_batch": run.global_batch,
+        "global_batch_size": run.global_batch,
         "seed": run.seed,
         "reached": run.epochs is not None,
         "end": run.end,

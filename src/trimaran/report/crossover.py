@@ -20,6 +20,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.pricing.convergence.types import Unit
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, frame_table
@@ -192,6 +193,7 @@ class Crossover:
         cluster: the machine, with as many nodes as the largest count needs
         device: of which it has many
         precision: in which is computed
+        precision_source: who chose that
         software: framework and year
         local_batch: of a worker in paper mode
         counts: numbers of devices
@@ -204,6 +206,7 @@ class Crossover:
     cluster: str
     device: str
     precision: str
+    precision_source: str = AS_ASKED
     software: str
     local_batch: int
     counts: tuple[int, ...]
@@ -224,6 +227,7 @@ def crossover_document(found: Crossover) -> dict[str, Any]:
         "cluster": found.cluster,
         "device": found.device,
         "precision": found.precision,
+        "precision_source": found.precision_source,
         "software": found.software,
         "local_batch_size": found.local_batch,
         "devices": list(found.counts),
@@ -254,7 +258,7 @@ def worker_document(worker: Worker) -> dict[str, Any]:
     """Model parallelism inside a worker."""
     return {
         "devices": worker.width,
-        "batch_size": worker.batch,
+        "local_batch_size": worker.batch,
         "strategy": worker.strategy,
         "speedup": worker.speedup,
         "speedup_interval": list(worker.interval),
@@ -470,7 +474,8 @@ def _panel(drawing: Drawing, crossings: Sequence[Crossing], title: str, *, left:
 def print_crossover(out: Console, found: Crossover) -> None:
     """Print the summary, the best ways on each number of devices, the reasons, and what the figures mean."""
     out.print(
-        f"[bold]{escape(found.job)}[/] on {escape(found.cluster)} ({escape(found.device)}), {escape(found.precision)}"
+        f"[bold]{escape(found.job)}[/] on {escape(found.cluster)} ({escape(found.device)}), "
+        f"{precision_words(found.precision, found.precision_source)}"
     )
     for line in head_lines(found):
         out.print(f"[dim]{escape(line)}[/]")

@@ -30,8 +30,8 @@ def device_document(device: Device) -> dict[str, Any]:
         "memory_bytes_per_s": device.bandwidth.bytes_per_s,
         "cache_bytes": device.cache_bytes,
         "power_w": device.power_w,
-        "flops_per_s": {dtype: peak.flops_per_s for dtype, peak in device.compute.items()},
-        "tensor_dtypes": list(device.tensor_dtypes),
+        "flops_per_s": {precision: peak.flops_per_s for precision, peak in device.compute.items()},
+        "tensor_precisions": list(device.tensor_precisions),
         "links": device.links,
         "link": device.link,
         "caveat": device.caveat,
@@ -143,13 +143,13 @@ def print_devices(out: Console, devices: Sequence[Device]) -> None:
     """List devices."""
     table = Table("name", "year", "memory", "GB/s", "fp32", "fp16", "links", box=None, pad_edge=False)
     for device in devices:
-        half = device.compute.get("float16")
+        half = device.compute.get("fp16")
         table.add_row(
             device.name,
             str(device.year or ""),
             format_bytes(device.memory.nbytes),
             f"{device.bandwidth.bytes_per_s / 1e9:.0f}",
-            f"{device.compute['float32'].flops_per_s / 1e12:.1f}",
+            f"{device.compute['fp32'].flops_per_s / 1e12:.1f}",
             f"{half.flops_per_s / 1e12:.1f}" if half else "",
             f"{device.links} x {device.link}" if device.links else "",
         )

@@ -33,6 +33,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
 from trimaran.program.json_files import to_plain
@@ -219,6 +220,7 @@ class MemoryEstimate:
         batch: samples of the step
         device: as its vendor calls it
         precision: how products are computed
+        precision_source: who chose that
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
@@ -249,6 +251,7 @@ class MemoryEstimate:
     batch: int
     device: str
     precision: str
+    precision_source: str = AS_ASKED
     source: str
     budget_bytes: int
     weight_bytes: int
@@ -301,9 +304,10 @@ class MemoryEstimate:
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
     plan, batches = estimate.plan, estimate.largest_batch
-    apart = {"minimum_at", "minimum_held_by", "policy", "policies", "storages", "curve", "largest_batch"}
+    apart = {"batch", "minimum_at", "minimum_held_by", "policy", "policies", "storages", "curve", "largest_batch"}
     figures = {name: value for name, value in to_plain(estimate).items() if name not in apart}
     return figures | {
+        "local_batch_size": estimate.batch,
         "fits": plan.fits,
         "fits_without_plan": estimate.fits_without_plan,
         "keep_peak_bytes": estimate.keep.peak_bytes,
@@ -572,7 +576,8 @@ _WIDEST = 120  # columns: a wider chart is no clearer
 def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
     """Print the estimate, with the chart and the storages where these were asked for."""
     out.print(
-        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, {found.precision}\n"
+        f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
+        f"{precision_words(found.precision, found.precision_source)}\n"
         f"{escape(budget_line(found))}\n"
     )
     out.print(summary_table(found), "")

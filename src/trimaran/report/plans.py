@@ -6,7 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_duration, format_seconds
+from trimaran.program.strategy import strategy_legend
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -187,9 +189,11 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
     chosen = document["chosen"]
     lines: list[str | Table] = [
         f"{document['job']} on {document['devices']} of {document['machine']} ({document['device']}), "
-        f"global batch {document['global_batch_size']}, {document['precision']}, {document['software']}",
+        f"global batch {document['global_batch_size']}, "
+        f"{precision_words(document['precision'], document['precision_source'])}, {document['software']}",
         "",
         _strategy_table(document),
+        strategy_legend(row["strategy"] for row in _listed_rows(document)),
         "",
         f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
         f"({_step_interval(chosen['interval_s'])}), {_gain(document)}.",
@@ -217,8 +221,13 @@ def _gain(document: Mapping[str, Any]) -> str:
     return f"{chosen['speedup']:.2f} times one device{lone}"
 
 
+def _listed_rows(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    rows: Sequence[Mapping[str, Any]] = document.get("at_batch", document)["candidates"][:STRATEGY_ROWS]
+    return rows
+
+
 def _strategy_table(document: Mapping[str, Any]) -> Table:
-    rows = document.get("at_batch", document)["candidates"][:STRATEGY_ROWS]
+    rows = _listed_rows(document)
     gain = "speedup" if "speedup" in rows[0] else "mfu"
     table = frame_table()
     add_words(table, "strategy")

@@ -26,6 +26,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
@@ -82,6 +83,7 @@ class ScalingStudy:
         cluster: machine with the number of nodes
         device: of which it has many
         precision: in which is computed
+        precision_source: who chose that
         software: framework and year
         mode: weak or strong
         unit: what is counted, "images" or "samples"
@@ -95,6 +97,7 @@ class ScalingStudy:
     cluster: str
     device: str
     precision: str
+    precision_source: str = AS_ASKED
     software: str
     mode: Mode
     unit: str
@@ -115,6 +118,7 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "cluster": study.cluster,
         "device": study.device,
         "precision": study.precision,
+        "precision_source": study.precision_source,
         "software": study.software,
         "mode": study.mode,
         "source": study.source,
@@ -129,7 +133,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
     step = row.step
     return {
         "devices": step.devices,
-        "batch_per_device": step.batch_per_device,
+        "local_batch_size": step.local_batch,
         "sync": step.sync,
         "samples_per_s": row.samples_per_s,
         "interval": [row.low, row.high],
@@ -141,6 +145,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "limiter": row.limiter,
         "peak_bytes": row.peak_bytes,
         "fits": row.fits,
+        "global_batch_size": step.local_batch * step.devices,
         "nodes": row.nodes,
         "step_s": step.step.seconds,
         "forward_s": step.forward_s,
@@ -190,14 +195,14 @@ def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]
     """
     found: dict[tuple[int, str], list[ScalingRow]] = {}
     for row in rows:
-        batch = row.step.batch_per_device * (row.step.devices if strong else 1)
+        batch = row.step.local_batch * (row.step.devices if strong else 1)
         found.setdefault((batch, row.step.sync), []).append(row)
     return list(found.values())
 
 
 def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     first, unit = rows[0].step, _unit(rows)
-    batch = first.batch_per_device * (first.devices if study.mode == "strong" else 1)
+    batch = first.local_batch * (first.devices if study.mode == "strong" else 1)
     table = Table(
         title=f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
         + ("" if unit == "ms" else f", times in {unit}"),
@@ -309,7 +314,7 @@ def legend_lines(study: ScalingStudy) -> list[str]:
 
 
 def _place(row: ScalingRow) -> str:
-    return f"{row.step.sync}, {row.step.devices} x {row.step.batch_per_device}"
+    return f"{row.step.sync}, {row.step.devices} x {row.step.local_batch}"
 
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d0a", "#3aa6a6", "#7a7a7a", "#a8324a")
@@ -405,8 +410,8 @@ def _bar(drawing: Drawing, row: ScalingRow, x: float) -> None:
 def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
     step = group[0].step
     if study.mode == "strong":
-        return f"{step.sync}, batch {step.batch_per_device * step.devices} in all"
-    return f"{step.sync}, batch {step.batch_per_device}"
+        return f"{step.sync}, batch {step.local_batch * step.devices} in all"
+    return f"{step.sync}, batch {step.local_batch}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -416,7 +421,8 @@ def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
 def print_study(out: Console, study: ScalingStudy) -> None:
     """Print the tables, what the step waits for, what would help, and what the figures mean."""
     out.print(
-        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), {study.precision}, "
+        f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), "
+        f"{precision_words(study.precision, study.precision_source)}, "
         f"{study.mode} scaling\n"
     )
     for table in study_tables(study):

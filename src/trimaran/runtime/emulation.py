@@ -19,19 +19,19 @@ import ctypes
 import gc
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE, HOST, Timeline
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.layout import is_chained
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
-from trimaran.runtime.communication.channels import Channels, InFlight, Pending
+from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.streams import Stamp, open_streams
+from trimaran.runtime.streams import open_streams
 
 # From linux/prctl.h.
 _SET_TIMER_SLACK = 29
@@ -141,41 +141,18 @@ class Emulator:
         work = _issue(instruction, buffers, self._channels)
         follower = self._followers.get(instruction.token)
         if follower is not None:
-            work = self._follow(work, follower)
-        pending = Pending(
-            token=instruction.token, nbytes=instruction.nbytes, works=[work], buffers=buffers, start=start
+            following = self._buffers[follower.token]
+            work = self._in_flight.add_following(
+                follower,
+                work,
+                partial(_issue, follower, following, self._channels),
+                following,
+                chain=self._channels.chain(),
+                nbytes=follower.nbytes,
+            )
+        self._in_flight.add(
+            instruction, [work], buffers, start=start, nbytes=instruction.nbytes, blocking=not instruction.group
         )
-        collective = bool(instruction.group)
-        ends = instruction.group if collective else (instruction.peer,)
-        channel = f"{instruction.kind} {' '.join(map(str, ends))}"
-        # gloo cannot tell when a scatter or a gather has ended, no more than it can of messages.
-        seen = collective and instruction.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
-        self._in_flight.add(pending, channel, collective=seen, stood_still=not collective)
-
-    def _follow(self, work: object, follower: Instruction) -> object:
-        """Let a sum across nodes start when that within the node has ended; returns what to wait for in its place."""
-        buffers = self._buffers[follower.token]
-        started: list[Stamp] = []
-
-        def begin() -> object:
-            started.append(self._recorder.stamp())
-            return _issue(follower, buffers, self._channels)
-
-        first, second = self._channels.chain().after(work, begin)
-        pending = Pending(
-            token=follower.token,
-            nbytes=follower.nbytes,
-            works=[second],
-            buffers=buffers,
-            start=self._recorder.stamp(),
-        )
-
-        def began() -> None:
-            pending.start = started[0]
-
-        pending.finish = began
-        self._in_flight.add(pending, f"{follower.kind} {follower.group}", collective=True, stood_still=False)
-        return first
 
 
 def emulate_on_rank(world: World, program: Program, costs: ProgramCosts, steps: int) -> Timeline:
@@ -256,9 +233,9 @@ def _issue(instruction: Instruction, buffers: Sequence[torch.Tensor], channels: 
     if kind is Kind.REDUCE:
         return channels.reduce(buffers[0], group, instruction.root_rank)
     if kind is Kind.ALL_GATHER:
-        return dist.all_gather_into_tensor(buffers[0], buffers[1], group=channels.group(group), async_op=True)
+        return channels.all_gather(buffers[0], buffers[1], group)
     if kind is Kind.REDUCE_SCATTER:
-        return dist.reduce_scatter_tensor(buffers[1], buffers[0], group=channels.group(group), async_op=True)
+        return channels.reduce_scatter(buffers[1], buffers[0], group)
     return channels.all_reduce(buffers[0], group)
 
 

@@ -10,7 +10,7 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -35,11 +34,9 @@ from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
 from trimaran.runtime.communication.channels import Channels, in_contact
-from trimaran.runtime.data.batch_shares import Share, Shares, cut_batch, microbatch_sizes
+from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, partition_batch
 from trimaran.runtime.data.datasets import dataset_length
-from trimaran.runtime.data.orders import ALONE, Agreement
 from trimaran.runtime.data.pipeline import Feed, open_feed
-from trimaran.runtime.data.prefetch import Place
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import assemble
 from trimaran.runtime.launch.world import World
@@ -62,148 +59,6 @@ from trimaran.runtime.step.state import State
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The batches of an evaluation: a whole data set in its order, in global batches that are cut as those of training
-
-
-def evaluation_states(
-    job: Job,
-    strategy: Strategy,
-    dataset: Any,
-    *,
-    replica: int,
-    reads: bool,
-    device: str,
-    agreement: Agreement = ALONE,
-) -> Iterator[State]:
-    """The state of each batch of an evaluation, before it is run; every rank goes through them at the same time.
-
-    Args:
-        job: says how large a global batch is
-        strategy: says into how many shares and microbatches it is cut
-        dataset: map-style, or a stream, which each rank that reads goes through
-        replica: of this rank
-        reads: this rank reads data
-        device: of this rank
-        agreement: with the other ranks
-
-    Raises:
-        InputError: the last batch has fewer samples than replicas that share layers; or a stream is empty, fails, or is
-            not the same on every rank
-    """
-    size = job.global_batch_size
-    seed = derive_seed(job.seed, "evaluation")
-    load = partial(
-        _load,
-        job,
-        strategy,
-        replica=replica,
-        seed=seed,
-        place=partial(place_batch, precision=job.precision, device=device),
-    )
-    if not is_stream(dataset):
-        samples = dataset_length(dataset)
-        _check_last(strategy, samples % size)
-        yield from load(torch.arange(samples), range(-(-samples // size)), dataset if reads else None)
-        return
-    stream_length(dataset)
-    stream = StreamReader(
-        dataset if reads else None, batch=size, seed=seed, agreement=agreement, name="Job.evaluation_dataset"
-    )
-    stream.begin(0)
-    while samples := stream.read():
-        _check_last(strategy, samples % size)
-        positions = torch.arange(stream.total - samples, stream.total)
-        yield from load(positions, range(1), stream.samples if reads else None)
-    if not stream.total:
-        raise InputError("the evaluation data are a stream that gave no sample: its __iter__ must begin anew each time")
-
-
-def _load(
-    job: Job,
-    strategy: Strategy,
-    order: torch.Tensor,
-    numbers: range,
-    dataset: Any,
-    *,
-    replica: int,
-    seed: int,
-    place: Place,
-) -> Iterator[State]:
-    shares = Shares(
-        order,
-        batch=job.global_batch_size,
-        replicas=strategy.dp,
-        microbatches=strategy.microbatches,
-        replica=replica,
-    )
-    for share in shares.load(numbers, dataset, job, seed=seed, place=place):
-        yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
-
-
-def _check_last(strategy: Strategy, left: int) -> None:
-    if strategy.shards and strategy.tp == 1 and 0 < left < strategy.dp:
-        raise InputError(
-            f"the last batch of the evaluation has {left} samples, and {strategy.dp} replicas that share "
-            "layers need one each: leave them out of the data set, or take another global batch size",
-            samples=left,
-            replicas=strategy.dp,
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The state of a training step before it is run: where its microbatches come from, and how many samples they have
-
-
-def step_state(
-    job: Job,
-    strategy: Strategy,
-    batch: Any,
-    *,
-    number: int,
-    samples: int | None,
-    replica: int,
-    reads: bool,
-    device: str,
-) -> State:
-    """The state of a training step, before it is run.
-
-    Args:
-        job: says how large a global batch is
-        strategy: says into how many shares and microbatches it is cut
-        batch: a `Share`, or this rank's share of the global batch as a batch
-        number: of the step
-        samples: of the global batch, where `batch` is no `Share`; None: `Job.global_batch_size`
-        replica: of this rank
-        reads: this rank reads data
-        device: of this rank
-
-    Raises:
-        InputError: fewer samples than replicas, or a batch that is no such share
-    """
-    if isinstance(batch, Share):
-        return State(number=number, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
-    # Whoever says how many samples the global batch has knows that this is a share of it.
-    known = samples is not None
-    samples = samples or job.global_batch_size
-    if samples < strategy.dp:
-        raise InputError(
-            f"a global batch of {samples} samples is too small for {strategy.dp} replicas: leave it out",
-            samples=samples,
-        )
-    sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[replica]
-    source = _cut(job, batch, sizes, known=known, device=device) if reads else _nothing
-    return State(number=number, samples=samples, sizes=sizes, source=source)
-
-
-def _cut(job: Job, batch: Any, sizes: tuple[int, ...], *, known: bool, device: str) -> Callable[[int], Any]:
-    cut = cut_batch(batch, sizes, known=known)
-    return lambda number: place_batch(cut[number], precision=job.precision, device=device)
-
-
-def _nothing(number: int) -> None:
-    """The microbatches of a rank that reads no data."""
-
 
 class Executor:
     """One rank's part in a job.
@@ -222,6 +77,10 @@ class Executor:
 
     Attributes:
         program: of a training step
+        agreement: between all ranks
+        model: the user's, with what this rank has of its weights
+        updater: optimizer and schedule of what this rank updates
+        scaler: scales losses in fp16, with the state that a checkpoint needs; None in any other precision
         reads: this rank reads data
         steps: training steps done
 
@@ -259,23 +118,24 @@ class Executor:
         self._job, self._strategy, self._world = job, strategy, world
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
-        self._model = place_model(model, precision=job.precision, device=world.device)
+        self.model = place_model(model, precision=job.precision, device=world.device)
         # Before the model is divided, and on every rank alike.
-        self._traits = optimizer_traits(job, self._model)
-        check_update(job, strategy, self._model, self._traits, gradient_noise=bool(gradient_noise))
+        self._traits = optimizer_traits(job, self.model)
+        check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         self._evaluation = evaluation.ranks[world.rank]
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
-        share_weights(self._model, world, self._channels)
+        self.agreement = self._channels.agreement
+        share_weights(self.model, world, self._channels)
         # Before parameters are replaced by shares.
-        self._state = StateGatherer(self._model)
+        self._state = StateGatherer(self.model)
         self._part = make_part(
             job,
             strategy,
             capture,
-            self._model,
+            self.model,
             self._traits,
             use=use,
             never=never,
@@ -285,15 +145,16 @@ class Executor:
             reduce_bucket=self._reduce_bucket,
         )
         self.reads = self._part.reads
-        self._scaler = LossScaler(world.device, self._channels.first_rank) if job.precision == "fp16" else None
+        self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
+        self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
         machinery = assemble(
             job,
             strategy,
             program,
             capture,
             self._part,
-            updater=self._part.updater or make_updater(job, strategy, self._part, self._model, self._traits),
-            scaler=self._scaler,
+            updater=self.updater,
+            scaler=self.scaler,
             world=world,
             channels=self._channels,
             record=record,
@@ -317,53 +178,9 @@ class Executor:
         self._recorder.enabled = enabled
 
     @property
-    def optimizer(self) -> str:
-        """Name of the optimizer's class; empty where this rank updates nothing."""
-        return self._reductions.optimizer
-
-    @property
-    def learning_rate(self) -> float | None:
-        """That of the optimizer's first group; None where this rank updates nothing."""
-        return self._reductions.learning_rate
-
-    @property
-    def scaler(self) -> LossScaler | None:
-        """What scales losses in fp16, with the state that a checkpoint needs; None in any other precision."""
-        return self._scaler
-
-    @property
     def follows_metric(self) -> bool:
         """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
         return self._traits.needs_metric
-
-    def end_epoch(self, metric: float) -> None:
-        """An epoch has ended: one step of a schedule that follows a metric, such as `ReduceLROnPlateau`.
-
-        Args:
-            metric: of the epoch, the same on every rank: the evaluation's, or the mean loss where there is none
-
-        Raises:
-            InputError: the schedule fails
-        """
-        self._reductions.end_epoch(metric)
-
-    @property
-    def model(self) -> nn.Module:
-        """The user's model, with what this rank has of its weights."""
-        return self._model
-
-    @property
-    def torch_optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer of what this rank updates; None where it updates nothing."""
-        return self._reductions.torch_optimizer
-
-    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """What each rank says, by rank.
-
-        Args:
-            own: of this one: as many numbers as the others have
-        """
-        return self._channels.told_by_all(own)
 
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.
@@ -399,7 +216,7 @@ class Executor:
             self._world,
             replica=self._replica,
             reads=self.reads,
-            group=self._channels.control,
+            agreement=self.agreement,
         )
         self._opened.callback(shared.close)
         self._opened.callback(feed.close)
@@ -433,16 +250,7 @@ class Executor:
             InputError: the share has another size than this rank's, or the loss is no scalar
             ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
         """
-        state = step_state(
-            self._job,
-            self._strategy,
-            batch,
-            number=self.steps,
-            samples=samples,
-            replica=self._replica,
-            reads=self.reads,
-            device=self._world.device,
-        )
+        state = self._step_state(batch, samples)
         if self._noise is not None:
             self._noise.begin(self.steps)
         self._state.forget_gradients()
@@ -476,20 +284,11 @@ class Executor:
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
-        states = evaluation_states(
-            self._job,
-            self._strategy,
-            dataset,
-            replica=self._replica,
-            reads=self.reads,
-            device=self._world.device,
-            agreement=Agreement(self._world.rank, self._world.size, self._channels.control),
-        )
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
-            with evaluating(self._model):
-                for number, state in enumerate(states):
+            with evaluating(self.model):
+                for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions, state)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
@@ -532,7 +331,7 @@ class Executor:
     def weights(self) -> dict[str, torch.Tensor]:
         """The plain `state_dict` of the user's model, in host memory: on rank 0; on the others nothing."""
         state = self.full_state(kinds=("parameter", "buffer"))
-        return model_weights(self._model, state) if self._world.rank == 0 else {}
+        return model_weights(self.model, state) if self._world.rank == 0 else {}
 
     def full_state(self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False) -> WholeState:
         """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on rank 0.
@@ -551,25 +350,12 @@ class Executor:
         with in_contact(self._world.rank, "gathering the state"):
             return self._state.gather(
                 self._part,
-                self._reductions.updater,
+                self.updater,
                 self._world,
-                self._channels.control,
+                self.agreement,
                 kinds=kinds,
                 compare=compare,
             )
-
-    def hear_all(self, own: Any) -> list[Any]:
-        """What every rank says, by rank; every rank calls it.
-
-        Args:
-            own: said by this one
-        """
-        if self._channels.control is None:
-            return [own]
-        heard: list[Any] = [None] * self._world.size
-        with in_contact(self._world.rank, "a word to all ranks"):
-            dist.all_gather_object(heard, own, group=self._channels.control)
-        return heard
 
     def save(self, path: str | Path) -> None:
         """Write the plain `state_dict` of the user's model; rank 0 does.
@@ -580,7 +366,7 @@ class Executor:
         weights = self.weights()
         if self._world.rank == 0:
             write_weights(weights, path)
-        self._channels.from_rank_0(0)
+        self.agreement.figures([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.
@@ -588,7 +374,7 @@ class Executor:
         Args:
             path: of a safetensors file
         """
-        read_weights(self._model, path, self._part.load, shapes=self._part.shapes)
+        read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
 
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
@@ -604,6 +390,79 @@ class Executor:
         self._channels.close()
         # What refers to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
+
+    def _step_state(self, batch: Any, samples: int | None) -> State:
+        """The state of a training step before it is run; arguments as of `step`."""
+        job, strategy = self._job, self._strategy
+        if isinstance(batch, Share):
+            return State(number=self.steps, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
+        # A caller that gives the samples of the global batch knows that this is a share of it.
+        known = samples is not None
+        samples = samples or job.global_batch_size
+        if samples < strategy.dp:
+            raise InputError(
+                f"a global batch of {samples} samples is too small for {strategy.dp} replicas: leave it out",
+                samples=samples,
+            )
+        sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[self._replica]
+        parts = partition_batch(batch, sizes, known=known) if self.reads else []
+
+        def source(number: int) -> Any:
+            return self._place(parts[number]) if parts else None
+
+        return State(number=self.steps, samples=samples, sizes=sizes, source=source)
+
+    def _evaluation_states(self, dataset: Any) -> Iterator[State]:
+        """The state of each batch of an evaluation before it is run; every rank goes through them at the same time.
+
+        Raises:
+            InputError: the last batch has fewer samples than replicas that share layers; or a stream is empty, fails,
+                or is not the same on every rank
+        """
+        size, seed = self._job.global_batch_size, derive_seed(self._job.seed, "evaluation")
+        if not is_stream(dataset):
+            samples = dataset_length(dataset)
+            self._check_last(samples % size)
+            own = dataset if self.reads else None
+            yield from self._load(torch.arange(samples), range(-(-samples // size)), own, seed)
+            return
+        stream_length(dataset)
+        own = dataset if self.reads else None
+        stream = StreamReader(own, batch=size, seed=seed, agreement=self.agreement, name="Job.evaluation_dataset")
+        stream.begin(0)
+        while samples := stream.read():
+            self._check_last(samples % size)
+            positions = torch.arange(stream.total - samples, stream.total)
+            yield from self._load(positions, range(1), stream.samples if self.reads else None, seed)
+        if not stream.total:
+            raise InputError(
+                "the evaluation data are a stream that gave no sample: its __iter__ must begin anew each time"
+            )
+
+    def _load(self, order: torch.Tensor, numbers: range, dataset: Any, seed: int) -> Iterator[State]:
+        job, strategy = self._job, self._strategy
+        shares = Shares(
+            order,
+            batch=job.global_batch_size,
+            replicas=strategy.dp,
+            microbatches=strategy.microbatches,
+            replica=self._replica,
+        )
+        for share in shares.load(numbers, dataset, job, seed=seed, place=self._place):
+            yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
+
+    def _place(self, batch: Any) -> Any:
+        return place_batch(batch, precision=self._job.precision, device=self._world.device)
+
+    def _check_last(self, left: int) -> None:
+        strategy = self._strategy
+        if strategy.shards and strategy.tp == 1 and 0 < left < strategy.dp:
+            raise InputError(
+                f"the last batch of the evaluation has {left} samples, and {strategy.dp} replicas that share "
+                "layers need one each: leave them out of the data set, or take another global batch size",
+                samples=left,
+                replicas=strategy.dp,
+            )
 
     def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """A bucket is complete; number -1 is the last one of its segment, whichever it is."""

@@ -232,15 +232,6 @@ class Interpreter:
             _METHODS[instruction.kind](self, instruction, state)
         self._reductions.wait_for_all()
 
-    def _collective(self, instruction: Instruction, state: State) -> None:
-        self._reductions.run(instruction, state)
-
-    def _clip(self, instruction: Instruction, state: State) -> None:
-        self._reductions.clip(instruction, state)
-
-    def _update(self, instruction: Instruction, state: State) -> None:
-        self._reductions.update(instruction, state)
-
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
         microbatch = microbatch_of(instruction)
@@ -331,15 +322,6 @@ class Interpreter:
         self._exchanges.send_forward(instruction, state)
         self._let_go(instruction, state)
 
-    def _send_backward(self, instruction: Instruction, state: State) -> None:
-        self._exchanges.send_backward(instruction, state)
-
-    def _receive_forward(self, instruction: Instruction, state: State) -> None:
-        self._exchanges.receive_forward(instruction, state)
-
-    def _receive_backward(self, instruction: Instruction, state: State) -> None:
-        self._exchanges.receive_backward(instruction, state)
-
     def _leaves(self, instruction: Instruction, state: State) -> dict[str, torch.Tensor]:
         """What a segment reads of others, as leaves of its own."""
         values = state.values.get(microbatch_of(instruction), {})
@@ -372,12 +354,12 @@ _METHODS: dict[Kind, Callable[[Interpreter, Instruction, State], None]] = {
     Kind.BACKWARD_WEIGHT: Interpreter._backward_weight,
     Kind.EVALUATE: Interpreter._evaluate,
     Kind.SEND_FORWARD: Interpreter._send_forward,
-    Kind.SEND_BACKWARD: Interpreter._send_backward,
-    Kind.RECEIVE_FORWARD: Interpreter._receive_forward,
-    Kind.RECEIVE_BACKWARD: Interpreter._receive_backward,
-    **dict.fromkeys(COLLECTIVES, Interpreter._collective),
-    Kind.CLIP: Interpreter._clip,
-    Kind.UPDATE: Interpreter._update,
+    Kind.SEND_BACKWARD: lambda rank, item, state: rank._exchanges.send_backward(item, state),
+    Kind.RECEIVE_FORWARD: lambda rank, item, state: rank._exchanges.receive_forward(item, state),
+    Kind.RECEIVE_BACKWARD: lambda rank, item, state: rank._exchanges.receive_backward(item, state),
+    **dict.fromkeys(COLLECTIVES, lambda rank, item, state: rank._reductions.run(item, state)),
+    Kind.CLIP: lambda rank, item, state: rank._reductions.clip(item, state),
+    Kind.UPDATE: lambda rank, item, state: rank._reductions.update(item, state),
 }
 
 _OTHER_END = {
@@ -508,8 +490,7 @@ def assemble(
     )
     noise = None
     if gradient_noise:
-        second_moment = reductions.second_moment
-        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=second_moment)
+        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=updater.second_moment)
         reductions.gradient_noise = noise
     parts = () if capture is None else segment_ops(capture.graph, strategy)
     exchanged = {} if capture is None else capture.graph.exchanged(parts)

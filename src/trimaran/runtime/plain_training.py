@@ -18,14 +18,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.base.errors import InputError
-from trimaran.base.job import Job, Precision
+from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
-from trimaran.runtime.seeds import Places, find_moved, host_states, mark_host, restore_host
+from trimaran.runtime.seeds import States, find_moved, host_states, restore_host
 from trimaran.runtime.whole_state import WholeState
 
 
@@ -38,7 +39,7 @@ class RandomState:
         device: that of its GPU; None: it has none
     """
 
-    host: Places
+    host: States
     device: torch.Tensor | None
 
     @classmethod
@@ -238,7 +239,7 @@ class PlainTraining:
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(start[name])
-            marks, before = mark_host(), state.device
+            before = state.device
             for batch in microbatches:
                 placed = place_batch(batch, precision=precision, device=self._device)
                 model.zero_grad(set_to_none=True)
@@ -252,7 +253,7 @@ class PlainTraining:
                 if seen is not None:
                     seen(own)
             moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
-            found.draws = found.draws or moved or bool(find_moved(marks))
+            found.draws = found.draws or moved or bool(find_moved(state.host))
             if replica == 0:
                 found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
         found.loss, found.weight = total / weight, weight

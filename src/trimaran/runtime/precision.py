@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimaran.base.job import Precision
+from trimaran.base.precision import Precision
 from trimaran.graph.batches import cast_batch, move_batch
 from trimaran.graph.user_model import AUTOCAST
 

@@ -31,13 +31,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trimaran.base.timeline import Span, Timeline
+from trimaran.runtime.launch.world import running_system
 from trimaran.runtime.streams import Stamp, Streams
 
 _EXCHANGES = 20
@@ -67,7 +67,7 @@ def compare_clocks(group: dist.ProcessGroup | None) -> Offset:
     if group is None:
         return Offset(at_ns=time.perf_counter_ns(), offset_ns=0, uncertainty_ns=0)
     machines: list[object] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(machines, _machine(), group=group)
+    dist.all_gather_object(machines, running_system() or f"unknown {time.time_ns()}", group=group)
     rank = dist.get_rank(group)
     found = Offset(at_ns=time.perf_counter_ns(), offset_ns=0, uncertainty_ns=0)
     for other in range(1, len(machines)):
@@ -124,11 +124,6 @@ def to_clock_of_rank_0(times_ns: Sequence[int], before: Offset, after: Offset) -
     length = after.at_ns - before.at_ns
     drift = (after.offset_ns - before.offset_ns) / length if length > 0 else 0.0
     return [time_ns - before.offset_ns - round(drift * (time_ns - before.at_ns)) for time_ns in times_ns]
-
-
-def _machine() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return boot.read_text().strip() if boot.exists() else f"unknown {time.time_ns()}"
 
 
 STEPS_KEPT = 500
@@ -225,7 +220,7 @@ class Recorder:
         self._streams.synchronize()
         if self._steps and not self._streams.host_blocks:
             self._steps[-1] = self._read(*self._steps[-1])
-        mine = self._columns()
+        mine = self._own_rows()
         if self._group is None:
             return _assemble([mine])
         gathered: list[Any] | None = [None] * dist.get_world_size(self._group) if self._rank == 0 else None
@@ -236,36 +231,32 @@ class Recorder:
         ns = self._streams.nanoseconds
         return number, [(token, stream, ns(start), ns(end), nbytes) for token, stream, start, end, nbytes in rows]
 
-    def _columns(self) -> tuple[int, list[str], list[str], list[int], list[int], list[int], list[int]]:
+    def _own_rows(self) -> tuple[int, list[tuple[int, _Row]]]:
+        """This rank, and its steps and rows on the clock of rank 0."""
         rows = [(number, row) for number, rows in self._steps for row in rows]
         after = compare_clocks(self._group)
-        times = [[int(row[column]) for _, row in rows] for column in (2, 3)]
-        starts, ends = (to_clock_of_rank_0(column, self._before, after) for column in times)
-        return (
-            self._rank,
-            [row[0] for _, row in rows],
-            [row[1] for _, row in rows],
-            starts,
-            ends,
-            [row[4] for _, row in rows],
-            [number for number, _ in rows],
+        starts, ends = (
+            to_clock_of_rank_0([int(row[column]) for _, row in rows], self._before, after) for column in (2, 3)
         )
+        return self._rank, [
+            (number, (token, stream, start, end, nbytes))
+            for (number, (token, stream, _, _, nbytes)), start, end in zip(rows, starts, ends, strict=True)
+        ]
 
 
-def _assemble(columns: list[Any]) -> Timeline:
-    origin = min((min(starts) for _, _, _, starts, _, _, _ in columns if starts), default=0)
-    spans = []
-    for rank, tokens, streams, starts, ends, sizes, steps in columns:
-        for token, stream, start, end, nbytes, step in zip(tokens, streams, starts, ends, sizes, steps, strict=True):
-            spans.append(
-                Span(
-                    rank=rank,
-                    stream=stream,
-                    start_s=(start - origin) / 1e9,
-                    end_s=(end - origin) / 1e9,
-                    instruction=f"r{rank}/{token}",
-                    nbytes=nbytes,
-                    step=step,
-                )
-            )
+def _assemble(ranks: list[tuple[int, list[tuple[int, _Row]]]]) -> Timeline:
+    origin = min((start for _, rows in ranks for _, (_, _, start, _, _) in rows), default=0)
+    spans = [
+        Span(
+            rank=rank,
+            stream=stream,
+            start_s=(start - origin) / 1e9,
+            end_s=(end - origin) / 1e9,
+            instruction=f"r{rank}/{token}",
+            nbytes=nbytes,
+            step=step,
+        )
+        for rank, rows in ranks
+        for step, (token, stream, start, end, nbytes) in rows
+    ]
     return Timeline(spans)

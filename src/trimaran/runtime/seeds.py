@@ -43,18 +43,14 @@ class HostGenerator(NamedTuple):
     """A generator of the host that data sets draw from.
 
     Attributes:
-        seed: begins anew
-        state: where it is, all of it
-        restore: puts it there
-        mark: where it is, as far as is seen quickly
-        back: puts it at a mark
+        seed: starts it from a seed
+        state: its whole state; states can be compared
+        restore: sets its state
     """
 
     seed: Callable[[int], Any]
     state: Callable[[], Any]
     restore: Callable[[Any], None]
-    mark: Callable[[], Any]
-    back: Callable[[Any], None]
 
 
 def _seed_numpy(seed: int) -> None:
@@ -62,41 +58,39 @@ def _seed_numpy(seed: int) -> None:
     numpy.random.seed(seed % 2**32)  # noqa: NPY002
 
 
-def _mark_numpy() -> tuple[Any, ...]:
-    # With bytes in the place of the array, so that marks can be compared.
+def _numpy_state() -> tuple[Any, ...]:
+    # With bytes in the place of the array, so that states can be compared.
     name, key, *rest = numpy.random.get_state()  # noqa: NPY002
     return (name, numpy.asarray(key).tobytes(), *rest)
 
 
-def _back_numpy(mark: tuple[Any, ...]) -> None:
-    name, key, *rest = mark
+def _restore_numpy(state: tuple[Any, ...]) -> None:
+    name, key, *rest = state
     numpy.random.set_state((name, numpy.frombuffer(key, dtype=numpy.uint32), *rest))  # noqa: NPY002
 
 
-def _mark_torch() -> bytes:
+def _torch_state() -> bytes:
     # As bytes: a comparison of tensors would be an operation of the step for those who record its operations.
     return torch.get_rng_state().numpy().tobytes()
 
 
-def _back_torch(mark: bytes) -> None:
-    torch.set_rng_state(torch.frombuffer(bytearray(mark), dtype=torch.uint8))
+def _restore_torch(state: bytes) -> None:
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 HOST_GENERATORS = (
     # Not torch.manual_seed: where no GPU is in use it keeps a stack trace of every call, half a millisecond each.
-    HostGenerator(
-        torch.default_generator.manual_seed, torch.get_rng_state, torch.set_rng_state, _mark_torch, _back_torch
-    ),
-    HostGenerator(random.seed, random.getstate, random.setstate, random.getstate, random.setstate),
-    # numpy's global generator, because that is what a data set of the user draws from.
-    HostGenerator(_seed_numpy, numpy.random.get_state, numpy.random.set_state, _mark_numpy, _back_numpy),
+    HostGenerator(torch.default_generator.manual_seed, _torch_state, _restore_torch),
+    HostGenerator(random.seed, random.getstate, random.setstate),
+    # numpy's global generator, because data sets of users draw from it.
+    HostGenerator(_seed_numpy, _numpy_state, _restore_numpy),
 )
 """torch's on the CPU, and the global ones of `random` and numpy."""
 
 ALL_GENERATORS = frozenset(range(len(HOST_GENERATORS)))
 
-Places = dict[int, Any]
-"""Where generators of the host are, by their numbers in `HOST_GENERATORS`: states, or marks."""
+States = dict[int, Any]
+"""States of generators of the host, by their numbers in `HOST_GENERATORS`."""
 
 
 def seed_host(seed: int, which: Iterable[int] = ALL_GENERATORS) -> None:
@@ -110,60 +104,37 @@ def seed_host(seed: int, which: Iterable[int] = ALL_GENERATORS) -> None:
         HOST_GENERATORS[number].seed(seed)
 
 
-def host_states(which: Iterable[int] = ALL_GENERATORS) -> Places:
-    """Where generators of the host are.
-
-    Args:
-        which: numbers in `HOST_GENERATORS`
-    """
-    return {number: HOST_GENERATORS[number].state() for number in which}
+def host_states() -> States:
+    """The states of all generators of the host."""
+    return {number: generator.state() for number, generator in enumerate(HOST_GENERATORS)}
 
 
-def restore_host(states: Places) -> None:
-    """Put generators of the host back where they were.
+def restore_host(states: States, which: Iterable[int] = ALL_GENERATORS) -> None:
+    """Set generators of the host back to earlier states.
 
     Args:
         states: from `host_states`
-    """
-    for number, state in states.items():
-        HOST_GENERATORS[number].restore(state)
-
-
-def mark_host(which: Iterable[int] = ALL_GENERATORS) -> Places:
-    """Where generators of the host are, so that it is quickly seen whether they have moved.
-
-    Args:
         which: numbers in `HOST_GENERATORS`
     """
-    return {number: HOST_GENERATORS[number].mark() for number in which}
+    for number in which:
+        HOST_GENERATORS[number].restore(states[number])
 
 
-def find_moved(marks: Places) -> frozenset[int]:
-    """Which generators of the host have been drawn from, or seeded.
+def find_moved(states: States) -> frozenset[int]:
+    """Which generators of the host have been drawn from, or seeded, since a moment.
 
     Args:
-        marks: from `mark_host`
+        states: at that moment, from `host_states`
 
     Returns:
         Numbers in `HOST_GENERATORS`.
 
     Example:
-        >>> marks = mark_host()
-        >>> sorted(find_moved(marks)), random.random() < 1, sorted(find_moved(marks))
+        >>> before = host_states()
+        >>> sorted(find_moved(before)), random.random() < 1, sorted(find_moved(before))
         ([], True, [1])
     """
-    return frozenset(number for number, mark in marks.items() if HOST_GENERATORS[number].mark() != mark)
-
-
-def turn_back(marks: Places, which: Iterable[int]) -> None:
-    """Put generators of the host back to their marks.
-
-    Args:
-        marks: from `mark_host`
-        which: numbers in `HOST_GENERATORS`
-    """
-    for number in which:
-        HOST_GENERATORS[number].back(marks[number])
+    return frozenset(number for number, state in states.items() if HOST_GENERATORS[number].state() != state)
 
 
 @contextmanager

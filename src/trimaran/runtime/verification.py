@@ -163,7 +163,7 @@ class Verifier:
             InputError: the job cannot be run as one process
         """
         executor, start = self._executor, time.perf_counter()
-        states = executor.hear_all(RandomState.of(self._world.device))
+        states = executor.agreement.words(RandomState.of(self._world.device), "verifying a step")
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
         begun = time.perf_counter()
         loss = executor.step(batch, samples=samples, keep_gradients=True)
@@ -172,7 +172,7 @@ class Verifier:
         error: BaseException | None = None
         if self._world.rank == 0:
             error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
-        said = executor.hear_all(None if error is None else str(error))[0]
+        said = executor.agreement.words(None if error is None else str(error), "verifying a step")[0]
         self.seconds += begun - start + time.perf_counter() - done
         if error is not None:
             raise error
@@ -212,9 +212,8 @@ class Verifier:
     def _check_start(self, plain: PlainTraining, before: WholeState) -> None:
         own = {name: one.detach().cpu() for name, one in plain.model.named_parameters()}
         found = [
-            _Compared(kind="initial weight", name=name, difference=0.0 if same else 1.0, limit=0.0)
+            _alike("initial weight", name, name in before.parameters and torch.equal(tensor, before.parameters[name]))
             for name, tensor in own.items()
-            for same in [name in before.parameters and torch.equal(tensor, before.parameters[name])]
         ]
         wrong = [one for one in found if not one.agrees]
         if wrong and not plain.is_seeded():
@@ -518,8 +517,7 @@ def _compare_values(
     if found is None or found.shape != expected.shape:
         return _Compared(kind=kind, name=name, difference=math.inf, limit=0.0, text="it is missing")
     if not expected.is_floating_point():
-        same = bool(torch.equal(found, expected))
-        return _Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0)
+        return _alike(kind, name, torch.equal(found, expected))
     scale = max(float(expected.double().norm()), *(float(other.double().norm()) for other in others), 1e-300)
     spread = max((_distance(other, expected) for other in others), default=0.0)
     limit = _SPREAD * spread / scale + _ROUNDING * _eps(expected.dtype)
@@ -548,9 +546,7 @@ def _compare_state(
         kind = f'optimizer\'s "{key}"'
         one, other = expected.get(key), found.get(key)
         if not isinstance(one, torch.Tensor) or not one.dim():
-            same = _same(one, other)
-            text = "" if same else f"it is {other}, not {one}"
-            yield _Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text=text)
+            yield _alike(kind, name, _same(one, other), f"it is {other}, not {one}")
         else:
             earlier = [value for value in [before.get(key)] if isinstance(value, torch.Tensor)]
             own = one.detach().cpu()
@@ -568,9 +564,12 @@ def _compare_state(
 def _compare_options(name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[_Compared]:
     for key, value in expected.items():
         if isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool) and key in found:
-            same = _same(value, found[key])
-            text = "" if same else f"it is {found[key]}, not {value}"
-            yield _Compared(kind=f'option "{key}"', name=name, difference=0.0 if same else 1.0, limit=0.0, text=text)
+            yield _alike(f'option "{key}"', name, _same(value, found[key]), f"it is {found[key]}, not {value}")
+
+
+def _alike(kind: str, name: str, same: bool, text: str = "") -> _Compared:
+    """What is equal or not, with a text for where it is not."""
+    return _Compared(kind=kind, name=name, difference=0.0 if same else 1.0, limit=0.0, text="" if same else text)
 
 
 def _same(one: Any, other: Any) -> bool:

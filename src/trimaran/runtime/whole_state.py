@@ -19,9 +19,10 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
-from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.step.updates import Updater, local_part
 
 Kind = Literal["parameter", "buffer", "gradient", "optimizer"]
 EVERYTHING: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer")
@@ -138,7 +139,9 @@ class StateGatherer:
             parameters: those that are updated on this rank
         """
         self._gradients = {
-            id(parameter): _on_host(_local(parameter.grad)) for parameter in parameters if parameter.grad is not None
+            id(parameter): _on_host(local_part(parameter.grad))
+            for parameter in parameters
+            if parameter.grad is not None
         }
 
     def forget_gradients(self) -> None:
@@ -150,7 +153,7 @@ class StateGatherer:
         part: Part,
         updater: Updater | None,
         world: World,
-        group: dist.ProcessGroup | None,
+        agreement: Agreement,
         *,
         kinds: Sequence[Kind] = EVERYTHING,
         compare: bool = False,
@@ -161,7 +164,7 @@ class StateGatherer:
             part: of this rank
             updater: of this rank; None: nobody asks for the optimizer's state
             world: this process's
-            group: all ranks, for host memory; None: this process is alone
+            agreement: between all ranks
             kinds: what is wanted
             compare: look whether ranks that have copies of one parameter, or of its state, have the same
 
@@ -176,12 +179,7 @@ class StateGatherer:
             part.ready()
         held = dict(self._held(part, updater, world, kinds, compare=compare))
         options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
-        said: list[Any] = [None] * world.size
-        own = ([piece for piece, _ in held.values()], options)
-        if group is None:
-            said = [own]
-        else:
-            dist.all_gather_object(said, own, group=group)
+        said = agreement.words(([piece for piece, _ in held.values()], options), "gathering the state")
         pieces = [of for of, _ in said]
         chosen, differing = _choose(pieces)
         groups = _merge_groups([of for _, of in said])
@@ -197,7 +195,7 @@ class StateGatherer:
                 whole = held[piece.what][1]()
                 tensor = _on_host(whole) if world.rank == source else None
             if source > 0:
-                tensor = _pass_on(tensor, piece, source, world.rank, group)
+                tensor = _pass_on(tensor, piece, source, world.rank, agreement.group)
             if world.rank == 0 and tensor is not None:
                 self._put(state, piece, tensor)
         return state if world.rank == 0 else WholeState()
@@ -228,12 +226,12 @@ class StateGatherer:
                 local.dtype,
                 (world.rank,) if layout is None else layout.ranks,
                 spare=spare,
-                prints=_fingerprint(_local(local)) if copies else None,
+                prints=_fingerprint(local_part(local)) if copies else None,
             )
             return piece.what, (piece, lambda: local if layout is None else layout.whole(local.to(world.device)))
 
         for name, parameter in parameters.items():
-            local, layout = _local(parameter.detach()), sharing.get(name)
+            local, layout = local_part(parameter.detach()), sharing.get(name)
             if "parameter" in kinds:
                 yield found("parameter", name, "", local, layout)
             if "gradient" in kinds and id(parameter) in self._gradients:
@@ -253,7 +251,9 @@ class StateGatherer:
             if "parameter" in kinds:
                 for name, parameter in self._model.named_parameters():
                     if name not in parameters:
-                        yield found("parameter", name, "", _local(parameter.detach()), sharing.get(name), spare=True)
+                        yield found(
+                            "parameter", name, "", local_part(parameter.detach()), sharing.get(name), spare=True
+                        )
             if "buffer" in kinds:
                 for name, buffer in self._model.named_buffers():
                     if name not in buffers:
@@ -417,8 +417,6 @@ class _Spread(Protocol):
 
     def full_tensor(self) -> torch.Tensor: ...
 
-    def to_local(self) -> torch.Tensor: ...
-
     @property
     def shape(self) -> torch.Size: ...
 
@@ -433,10 +431,6 @@ def _plain(value: Any) -> Any:
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, _Spread) else tensor
 
 
 def _on_host(tensor: torch.Tensor | None) -> Any:

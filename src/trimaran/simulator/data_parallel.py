@@ -1,10 +1,10 @@
-"""A data-parallel step on several devices: one device's step, the exchange of gradients beside it, waits around it.
+"""A data-parallel step on several devices: one device's step, the exchange of gradients during it, and waits.
 
-    feeding │ forward │ backward, slower beside calls │ exposed │ update │ stragglers, copies into buffers
+    feeding │ forward │ backward, slower during calls │ exposed │ update │ stragglers, copies into buffers
                          └ calls of the exchange ─────────────┘
 
-Ranks are alike and start together, so one is enough; what their unequal speeds cost is `costs.exchange.straggling`,
-what batches of unequal work cost is `costs.exchange_lengths`.
+Ranks are alike and start together, so one is enough; their unequal speeds are priced by
+`straggling`, batches of unequal work by `length_wait`.
 Left out: a next step's forward that begins before all weights are back.
 
 Batches of unequal work: devices get sentences of different lengths, and all wait for the longest batch.
@@ -71,11 +71,11 @@ class DataParallelSetup:
 
     @property
     def is_star(self) -> bool:
-        """Whether gradients are copied to a home each, and weights updated there."""
+        """Whether each gradient is copied to one owner, which updates the weights."""
         return self.devices > 1 and (self.sync == "kvstore" or (self.sync == "server" and self.nodes == 1))
 
     def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
-        """The exchange beside the last microbatch's backward.
+        """The exchange during the last microbatch's backward.
 
         Args:
             gradients: to exchange, in the order in which they are complete
@@ -109,13 +109,13 @@ class DataParallelSetup:
         return exchange_calls(ready, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s)
 
 
-def ready_gradients(workload: Workload, estimate: StepEstimate, *, wire_share: float = 1.0) -> list[Ready]:
+def ready_gradients(workload: Workload, estimate: StepEstimate, *, sent_share: float = 1.0) -> list[Ready]:
     """Gradients with the moments at which they are complete, from the start of the backward.
 
     Args:
         workload: whose
         estimate: of it
-        wire_share: bytes on the wire, as a share of the gradients' own
+        sent_share: bytes that are sent, as a share of the gradients' size
     """
     backward = (
         seconds if work.phase is Phase.BACKWARD else 0.0
@@ -125,7 +125,7 @@ def ready_gradients(workload: Workload, estimate: StepEstimate, *, wire_share: f
     limit_s = estimate.backward.seconds
     stretch = estimate.backward.seconds / passed_s[-1] if passed_s and passed_s[-1] else 0.0
     ready = [
-        Ready(place, max(1, round(gradient.nbytes * wire_share)), min(passed_s[gradient.work] * stretch, limit_s))
+        Ready(place, max(1, round(gradient.nbytes * sent_share)), min(passed_s[gradient.work] * stretch, limit_s))
         for place, gradient in enumerate(workload.gradients)
     ]
     return sorted(ready, key=lambda gradient: gradient.ready_s)
@@ -195,7 +195,7 @@ _PARTS = 3600
 
 @functools.cache
 def largest_of(count: int) -> float:
-    """Mean of the largest of so many standard normal draws.
+    """Mean of the largest of several standard normal draws.
 
     Args:
         count: of draws
@@ -255,7 +255,7 @@ def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
         InputError: more devices than the machine has, or a method that does not span nodes
     """
     _check(setup)
-    gradients = ready_gradients(setup.workload, setup.estimate, wire_share=setup.options.wire_share)
+    gradients = ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
     return _assembled(setup, gradients, setup.run(gradients))
 
 
@@ -292,7 +292,7 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
     feeding_s = feed.wait_s(batch, devices=local, step_s=step_s) if feed is not None else 0.0
     return ScaledStep(
         devices=setup.devices,
-        batch_per_device=batch,
+        local_batch=batch,
         sync=setup.sync,
         step=_interval(setup, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
         forward_s=forward_s,
@@ -310,8 +310,8 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
 def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[float, float]:
     """Waits for communication, and the optimizer [s, s].
 
-    In a star homes update on the way. What runs on a device beside the backward takes its time from it, so a device's
-    part of the update counts in full; a host's part counts as far as the step waits for it.
+    In a star the owners update during the exchange. Work on a device during the backward takes time from it, so a
+    device's part of the update counts in full; a host's part counts as far as the step waits for it.
     """
     update_s = setup.estimate.update.seconds
     if not setup.is_star:

@@ -8,7 +8,7 @@ version of its event grows and a new event is pushed; an event of an older versi
     transfer   start ──latency──▶ FLOWS ──work at the rate of `Resources`──▶ REACHES (its end)
     compute    start ──work──▶ REACHES (a mark) ──work──▶ REACHES (its end)
 
-How fast things run beside each other: compute lanes and links as fluid resources.
+Rates of tasks that run at the same time: compute lanes and links as fluid resources.
 
 Every running task has work left and a rate, the seconds of work that it does a second.
 
@@ -20,15 +20,15 @@ Compute is what occupies the compute lane of a rank: the stream "compute", and w
 Latencies and what runs on other streams neither slow anything down nor are slowed down.
 
 Changes of the same instant are collected and rates follow from what runs at its end: compute that starts as other
-compute ends leaves the flows beside it alone.
+compute ends does not change the flows.
 
-Waiting for data that are made beside the training: where they come once in a period that is longer than the step.
+Waiting for data that other processes make: where a batch comes once in a period that is longer than the step.
 
     rank 0   IN0 ▒▒▒▒▒▒▒▒▒▒ F0 ████ B0 ████████ U ██    with its data there, a step takes less than the period
              └ period - step ┘
 
-Steps repeat. Whoever makes the data does so all the time, during messages and other ranks' compute too, so what a step
-waits is the period less the whole step. It waits for its first microbatch: later ones were made meanwhile.
+Steps repeat. Data are made all the time, also during messages and other ranks' compute, so a step waits for the period
+less the whole step. It waits for its first microbatch: later ones were made meanwhile.
 """
 
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ from trimaran.program.types import Kind, Program
 from trimaran.simulator.tasks import Tasks, build_tasks
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Who waits for whom when a simulation stands still
+# Who waits for whom in a deadlock
 
 
 def deadlock(tasks: Tasks) -> InputError:
     """The error for tasks that wait for each other.
 
     Args:
-        tasks: after a run that stood still; `waits` is not zero for those that could not start
+        tasks: after a run that deadlocked; `waits` is not zero for those that could not start
 
     Returns:
         An error that names one circle of tasks, each with the one that it waits for.
@@ -158,7 +158,7 @@ class Resources:
                     self.changed.add(task)
 
     def rate(self, task: int) -> float:
-        """Seconds of work that a running task does a second, beside what runs now."""
+        """Seconds of work that a running task does a second, with all that runs now."""
         flow = self._flows.get(task)
         if flow is None:
             return 1.0 / self._compute if self._flowing[self._on_rank[task]] else 1.0
@@ -186,7 +186,7 @@ def live_bytes(
 
     What lives from the start of an instruction on is counted at its start, what dies at its end is dropped at its end.
     At one instant, what ends frees first, then what starts allocates, in the order of the list; an instruction that
-    takes no time allocates and frees in its turn.
+    takes no time allocates and frees at its place in the list.
 
     Args:
         program: what each rank does
@@ -317,7 +317,7 @@ class Engine:
 
     Args:
         tasks: the tasks with their prerequisites; used up by the run
-        resources: how fast they run beside each other
+        resources: their rates while others run
 
     Attributes:
         now_s: the clock [s]

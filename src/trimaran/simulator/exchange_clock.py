@@ -1,16 +1,17 @@
-"""The clock of an exchange beside the backward: one stream computes, the other runs calls one after another.
+"""The clock of an exchange during the backward: one stream computes, the other runs calls one after another.
 
     compute   ├────── backward, slower while a call runs ──────┤
     calls          ├─ 1 ─┤├──── 2 ────┤      ├─ 3 ─┤    ├──── 4 ────┤
                                                        exposed: ├───┤
 
-A call starts when its gradients are complete and the call before it has ended. It is known before it starts what slows
-the backward up to then, so one pass over the calls in order is exact: the event engine says the same of such a program.
+A call starts when its gradients are complete and the call before it has ended. All calls that slow the backward up to
+then are known before it starts, so one pass over the calls in order is exact: the event engine gives the same for such
+a program.
 
 Which gradients go into which call of a collective, and when.
 
-Three habits. Buckets are filled to a size in the order in which gradients are complete. Cycles take at every tick what
-is complete by then. And a flat buffer takes everything, after the backward.
+There are three methods. Buckets are filled to a size in the order in which gradients are complete. Cycles take at every
+tick what is complete by then. And a flat buffer takes everything, after the backward.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +52,7 @@ class Span:
 
 @dataclass(slots=True)
 class BackwardClock:
-    """Turns time on the wall into progress of the backward and back, with what has been called so far.
+    """Converts between wall time and progress of the backward, given the calls so far.
 
     Attributes:
         backward_s: all of it, undisturbed [s]
@@ -88,11 +89,11 @@ class BackwardClock:
         return Span(start_s, self.free_s)
 
     def wall(self, done_s: float) -> float:
-        """When so much of the backward is done, on the wall [s]. Asked in ascending order."""
+        """Wall time at which a part of the backward is done [s]. Asked in ascending order."""
         return self._walk(float("inf"), min(done_s, self.backward_s))
 
     def progress(self, wall_s: float) -> float:
-        """How much of the backward is done at a time on the wall [s]. Asked in ascending order."""
+        """How much of the backward is done at a wall time [s]. Asked in ascending order."""
         self._walk(wall_s, self.backward_s)
         return self._done_s
 
@@ -120,13 +121,13 @@ class BackwardClock:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What became of the backward and the calls.
+    """Times of the backward and the calls.
 
     Attributes:
         calls: in the order in which they ran
         spans: of each call, from the start of the backward
-        backward_s: the backward, as long as it took beside the calls [s]
-        busy_s: of the busiest link or home, where calls run side by side; None: they follow one another [s]
+        backward_s: the backward, with the delays by calls [s]
+        busy_s: of the busiest link or owner, where calls run at the same time; None: they follow one another [s]
     """
 
     calls: tuple[Call, ...]
@@ -141,17 +142,17 @@ class Exchanged:
 
     @property
     def communication_s(self) -> float:
-        """The exchange, however much of it is hidden [s]."""
+        """The exchange, its overlapped part included [s]."""
         return sum(call.seconds for call in self.calls) if self.busy_s is None else max(self.busy_s, self.exposed_s)
 
     @property
     def exposed_s(self) -> float:
-        """What the backward does not hide [s]."""
+        """The part that does not overlap with the backward [s]."""
         return self.end_s - self.backward_s
 
 
 def run_calls(calls: Sequence[Call], *, backward_s: float, interference: float) -> Exchanged:
-    """Run calls in order beside a backward.
+    """Run calls in order during a backward.
 
     Args:
         calls: in the order in which they are started, whenever each is ready
@@ -181,7 +182,7 @@ class Ready:
 
     Attributes:
         gradient: its place in `Workload.gradients`
-        nbytes: on the wire [bytes]
+        nbytes: that are sent [bytes]
         ready_s: when it is complete, in undisturbed time of the backward [s]
     """
 
@@ -191,7 +192,7 @@ class Ready:
 
 
 def exchange_calls(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, backward_s: float) -> Exchanged:
-    """Run a framework's calls beside a backward.
+    """Run a framework's calls during a backward.
 
     Args:
         gradients: in the order in which they are complete

@@ -5,8 +5,8 @@
     h2d                                                   |======= copy ========|
 
 Copies of a lane run one after the other, in the order of their steps and no earlier than these. DEL waits for the end
-of the copy to the host; an unpack, or a recompute that reads the storage, waits for the end of the copy back. How much
-memory is used has no part in it: `live_bytes` says that, and needs no clock.
+of the copy to the host; an unpack, or a recompute that reads the storage, waits for the end of the copy back. Live
+bytes need no clock: `live_bytes` gives them.
 """
 
 from collections.abc import Mapping, Sequence

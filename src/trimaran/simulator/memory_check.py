@@ -1,4 +1,4 @@
-"""Whether a priced program fits into the memory of its devices, and where it does not, what lives there then."""
+"""Whether a priced program fits into the memory of its devices; where it does not, what lives there at the peak."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def check_memory(program: Program, costs: ProgramCosts, memory_bytes: Sequence[i
 
     Raises:
         InfeasibleError: a rank whose live bytes exceed its memory, with the instruction that takes the last of it and
-            what lives beside it
+            what else lives
         InputError: the program deadlocks
     """
     timeline = simulate(program, costs)
@@ -59,7 +59,7 @@ def _overflow(
     return InfeasibleError(
         f"the program does not fit: {last.id} takes rank {rank} to {format_bytes(peak)}, and its device has "
         f"{format_bytes(limit)}. There are\n" + "\n".join(lines) + f"\n{draw_grid(program, [Spot(rank, position)])}\n"
-        "Take fewer microbatches at once, smaller ones, or a division over more devices.",
+        "Take fewer microbatches at once, smaller ones, or more devices.",
         code="simulator.out-of-memory",
         rank=rank,
         peak_bytes=peak,

@@ -1,14 +1,14 @@
-"""Exchange by copies to one place and back: MXNet's KVStore "device" (homes on devices), servers in a node's host.
+"""Exchange by copies to an owner and back: MXNet's KVStore "device" (owners are devices), servers in a node's host.
 
-Every tensor has a home. When its gradient is complete everywhere, it is copied there from all devices, summed, the
+Every tensor has an owner. When its gradient is complete everywhere, it is copied there from all devices, summed, the
 weight is updated, and copied back to all:
 
-    device 1 ──copy──┐                       ┌──copy──▶ device 1
-    device 2 ──copy──┼─▶ home: sum, update ──┼──copy──▶ device 2
-    device 3 ──copy──┘                       └──copy──▶ device 3
+    device 1 ──copy──┐                        ┌──copy──▶ device 1
+    device 2 ──copy──┼─▶ owner: sum, update ──┼──copy──▶ device 2
+    device 3 ──copy──┘                        └──copy──▶ device 3
 
-A copy occupies every link of its route, first come first served, so a home's own links and links through the host are
-what a large tensor waits for. Left out: slices of a copy, and what sums take from the backward of their home.
+A copy occupies every link of its route, first come first served, so a large tensor waits for the links of its owner and
+for links through the host. Left out: slices of a copy, and the time that sums take from the backward of their owner.
 """
 
 import heapq
@@ -44,16 +44,16 @@ class Star:
 
     Attributes:
         devices: places that have gradients, such as "gpu0"
-        homes: of each gradient, in their order
+        owners: of each gradient, in their order
         paths: between places, by both ends
-        sum_bytes_per_s: at which a home reads and writes what it sums [bytes/s]
-        update_s: of the optimizer on the whole model at one home [s]
-        call_s: handling of a tensor at its home [s]
+        sum_bytes_per_s: at which an owner reads and writes what it sums [bytes/s]
+        update_s: of the optimizer on the whole model at one owner [s]
+        call_s: handling of a tensor at its owner [s]
         copy_s: handling of each of its copies [s]
     """
 
     devices: tuple[str, ...]
-    homes: tuple[str, ...]
+    owners: tuple[str, ...]
     paths: Mapping[tuple[str, str], Path]
     sum_bytes_per_s: float
     update_s: float
@@ -65,7 +65,7 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
     """Run the copies, sums and updates of a step.
 
     Args:
-        gradients: what there is to exchange, one home each
+        gradients: to exchange, one owner each
         star: where and at what cost
         backward_s: undisturbed; copies are left to copy engines, so it stays so [s]
 
@@ -74,7 +74,7 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
 
     Example:
         >>> paths = {ends: Path((("wire", 1.0),), 1.0, 0.0) for ends in (("gpu0", "gpu1"), ("gpu1", "gpu0"))}
-        >>> star = Star(devices=("gpu0", "gpu1"), homes=("gpu0",), paths=paths, sum_bytes_per_s=1e9, update_s=0.0,
+        >>> star = Star(devices=("gpu0", "gpu1"), owners=("gpu0",), paths=paths, sum_bytes_per_s=1e9, update_s=0.0,
         ...             call_s=0.0, copy_s=0.0)
         >>> round(exchange_star([Ready(0, 3, 1.0)], star, backward_s=1.0).exposed_s, 6)  # 3 s in, 3 s out
         6.0
@@ -86,17 +86,17 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
     ends = [0.0] * len(gradients)
     while events:
         now_s, stage, place = heapq.heappop(events)
-        nbytes, home = gradients[place].nbytes, star.homes[place]
-        others = [device for device in star.devices if device != home]
+        nbytes, owner = gradients[place].nbytes, star.owners[place]
+        others = [device for device in star.devices if device != owner]
         if stage == 0:
-            done_s = max([now_s, *(traffic.copy(device, home, nbytes, now_s) for device in others)])
+            done_s = max([now_s, *(traffic.copy(device, owner, nbytes, now_s) for device in others)])
             heapq.heappush(events, (done_s, 1, place))
         elif stage == 1:
             work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s + star.update_s * nbytes / total
             work_s += star.call_s + 2 * len(others) * star.copy_s
-            heapq.heappush(events, (traffic.work(home, work_s, now_s), 2, place))
+            heapq.heappush(events, (traffic.work(owner, work_s, now_s), 2, place))
         else:
-            ends[place] = max([now_s, *(traffic.copy(home, device, nbytes, now_s) for device in others)])
+            ends[place] = max([now_s, *(traffic.copy(owner, device, nbytes, now_s) for device in others)])
     spans = tuple(Span(ready.ready_s, end_s) for ready, end_s in zip(gradients, ends, strict=True))
     order = sorted(range(len(gradients)), key=lambda place: ends[place])
     calls = [
@@ -106,10 +106,10 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
 
 
 class _Traffic:
-    """Who is occupied until when.
+    """When each link and owner is free again.
 
     Attributes:
-        busy_s: what the busiest link or home had to do [s]
+        busy_s: of the busiest link or owner [s]
     """
 
     def __init__(self, star: Star) -> None:
@@ -131,10 +131,10 @@ class _Traffic:
             end_s = max(end_s, self._free_s[link])
         return end_s + path.latency_s
 
-    def work(self, home: str, seconds: float, now_s: float) -> float:
-        """When a home is done with work that it is given now [s]."""
-        self._occupy(home, max(now_s, self._free_s.get(home, 0.0)), seconds)
-        return self._free_s[home]
+    def work(self, owner: str, seconds: float, now_s: float) -> float:
+        """When an owner is done with work that it is given now [s]."""
+        self._occupy(owner, max(now_s, self._free_s.get(owner, 0.0)), seconds)
+        return self._free_s[owner]
 
     def _occupy(self, name: str, start_s: float, seconds: float) -> None:
         self._free_s[name] = start_s + seconds
@@ -142,7 +142,7 @@ class _Traffic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Stars on a node's links: which device or host is home to which tensor, and over what the copies go
+# Stars on a node's links: the owner of each tensor, and the links of the copies
 
 
 HOST = "host"
@@ -156,7 +156,7 @@ READS_BETWEEN_SOCKETS = 0.8
 memory make them; assumed. What such links sustain of writes from device to device is far less, and not meant here."""
 
 COPY_S = 10e-6
-"""Handling of a copy by its home. Source: fixed cost of a copy, Tartan (DGX-1P peer copies, 9.2 to 9.9 us)."""
+"""Handling of a copy by its owner. Source: fixed cost of a copy, Tartan (DGX-1P peer copies, 9.2 to 9.9 us)."""
 
 
 def star_of(
@@ -176,26 +176,26 @@ def star_of(
         node: on which
         recipe: what a tensor's handling costs
         devices: in the group
-        on_host: homes are on the host, else on the devices
+        on_host: owners are on the host, else on the devices
         update_s: of the optimizer on a device, for the whole model [s]
         links: how many times as fast links are
     """
     members = tuple(f"gpu{number}" for number in range(devices))
     if on_host:
-        homes: tuple[str, ...] = (HOST,) * len(nbytes)
+        owners: tuple[str, ...] = (HOST,) * len(nbytes)
     else:
-        homes = owners_by_size(nbytes, members)
+        owners = owners_by_size(nbytes, members)
     memory = node.device.bandwidth
-    places = dict.fromkeys(homes)
+    places = dict.fromkeys(owners)
     return Star(
         devices=members,
-        homes=homes,
+        owners=owners,
         paths={
             ends: _path(node, *ends, links)
-            for home in places
+            for owner in places
             for member in members
-            if member != home
-            for ends in ((member, home), (home, member))
+            if member != owner
+            for ends in ((member, owner), (owner, member))
         },
         sum_bytes_per_s=HOST_SUM_BYTES_PER_S if on_host else memory.bytes_per_s * memory.fraction,
         update_s=update_s,
@@ -205,7 +205,7 @@ def star_of(
 
 
 def _path(node: Node, source: str, target: str, links: float) -> Path:
-    """The way of a copy between two devices, or between a device and its nearest socket."""
+    """The route of a copy between two devices, or between a device and its nearest socket."""
     ends = [int(place.removeprefix("gpu")) for place in (source, target) if place.startswith("gpu")]
     if len(ends) == 2:
         found = pair(node, *ends)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
-from trimaran.graph.trace.live_bytes import scratch_bytes
+from trimaran.graph.trace.live_bytes import scratch_bytes, sum_of_lives
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
@@ -61,8 +61,8 @@ def lives(trace: StepTrace, plan: MemoryPlan) -> Lives:
         storage, mine = trace.storages[number], at[number]
         gone, back = mine[Kind.RELEASE][1], mine[_return(plan, number)][1]
         _check_uses(trace, plan, storage, gone, back)
-        served = [_window(trace, moment) for moment in storage.unpacks if moment < gone]
-        end = max([_window(trace, moment) for moment in storage.unpacks], default=back)
+        served = [window_end(trace, moment) for moment in storage.unpacks if moment < gone]
+        end = max([window_end(trace, moment) for moment in storage.unpacks], default=back)
         first[number] = (storage.birth, max([storage.outside_end, gone, *served]))
         second[number] = (back, max(end, back + 1, read.get(number, -1) + 1))
     kept = {
@@ -73,7 +73,8 @@ def lives(trace: StepTrace, plan: MemoryPlan) -> Lives:
     return Lives(first=first, second=second, kept=kept)
 
 
-def _window(trace: StepTrace, moment: int) -> int:
+def window_end(trace: StepTrace, moment: int) -> int:
+    """Until when a storage that is unpacked at a moment is in use."""
     event = trace.events[moment]
     return event.end if isinstance(event, Tick) else moment + 1
 
@@ -327,7 +328,7 @@ def live_bytes(trace: StepTrace, plan: MemoryPlan) -> LiveBytes:
 def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
     """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes].
 
-    What it makes beside its storage is freed after the last operation of the recipe that touches it.
+    Other results of the recipe are freed after its last operation that touches them.
     """
     touched: dict[int, int] = {}
     writes = {moment: _made_by(trace, moment) for moment in recipe.ops}
@@ -362,17 +363,14 @@ def _made_by(trace: StepTrace, moment: int) -> list[int]:
 
 def _settled(trace: StepTrace, changed: Lives) -> NDArray[np.int64]:
     """Live bytes when all steps of each tick are done."""
-    change = np.zeros(trace.length + 1, dtype=np.int64)
+    spans: list[tuple[int, int, int]] = []
     for storage in trace.storages:
-        number = storage.number
-        spans = [(storage.birth, changed.kept.get(number, storage.keep_end))]
+        number, nbytes = storage.number, storage.nbytes
         if number in changed.second:
-            spans = [changed.first[number], changed.second[number]]
-        for start, end in spans:
-            if end > start:
-                change[max(start, 0)] += storage.nbytes
-                change[min(end, trace.length)] -= storage.nbytes
-    return np.cumsum(change[:-1])
+            spans += [(*changed.first[number], nbytes), (*changed.second[number], nbytes)]
+        else:
+            spans.append((storage.birth, changed.kept.get(number, storage.keep_end), nbytes))
+    return sum_of_lives(trace, spans)
 
 
 def _by_moment(plan: MemoryPlan) -> dict[int, list[MemoryStep]]:

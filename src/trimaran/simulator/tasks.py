@@ -8,26 +8,26 @@ the engine only has to start a task when its last prerequisite is met:
   are one lane, because one thread does both;
 - `after` waits for the end of an instruction, or for a mark inside it;
 - transfers on one channel, or of one group, run one at a time in order. With `at_once` above 1 the collectives of a
-  group wait in one line for so many workers: the next one is taken when any of those under way has ended. Which one
-  that is the engine finds out, so this alone is no edge;
+  group wait in one line for that number of workers: the next one is taken when any of those in progress has ended. The
+  engine finds which one that is, so this alone is no edge;
 - with `host_blocks`, what is not on that lane (a transfer, a copy) is issued when everything on the lane before it in
   the list has ended. What waits for a mark is issued by that mark instead: a hook inside the instruction does it. A
   sum across nodes is issued by the end of the sum within the node;
-- with `host_blocks`, the handling of a transfer is a task of that lane of its own, between what is before it in the
+- with `host_blocks`, the handling of a transfer is a separate task of that lane, between what is before it in the
   list and the transfer. It belongs to no instruction's span;
 - a collective of two sums is two transfers; the second is issued by a mark of what makes its terms out of the first
   sum, or before anything that names it, after that work of the rank's thread;
-- an instruction that stands still at marks is a chain of tasks, one up to each such mark and one to the end. Its span
+- an instruction that blocks at marks is a chain of tasks, one up to each such mark and one to the end. Its span
   is from the start of the first to the end of the last.
 
-How *fast* a task runs depends on what runs beside it; `resources` says that.
+How *fast* a task runs depends on the tasks that run with it; `Resources` gives the rates.
 
-Instructions that stand still at marks, as chains of tasks.
+Instructions that block at marks, as chains of tasks.
 
 0F0     ├── piece 0 ──┤          ├── piece 1 ──────┤          └ one span, from the first start to the last end
 f0 ════════╝
 
-Programs of which only one replica is there.
+Programs that have only one replica of several.
 
 Replicas that do the same at the same time arrive together, so a collective over all of them starts when those of its
 members arrive that are there. Its price is that of the whole group.
@@ -59,7 +59,7 @@ class Tasks:
         number: task that the instruction ends with
         members: positions of the instructions that the task is made of
         latency_s: part of a transfer that nothing lengthens; 0 for others [s]
-        work_s: the rest of the duration, when nothing runs beside it [s]
+        work_s: the rest of the duration, when nothing else runs [s]
         lane: rank whose compute lane the task occupies, or -1
         flow: ranks, and numbers of the links, of a transfer or a copy; else None
         waits: number of prerequisites
@@ -127,11 +127,11 @@ def line_up(tasks: Tasks, line: Sequence[int], workers: int) -> None:
 
 
 Places = Mapping[tuple[str, str], tuple[int, float]]
-"""Where the marks of divided instructions are, by id and name: the piece, and the fraction of it."""
+"""Where the marks of split instructions are, by id and name: the piece, and the fraction of it."""
 
 
 def split(tasks: Tasks, program: Program, costs: ProgramCosts, position_of: Mapping[str, int]) -> Places:
-    """Divide what stands still at marks; each piece after the first waits for what its mark names.
+    """Split instructions that block at marks; each piece after the first waits for what its mark names.
 
     Args:
         tasks: priced; gets a task for each further piece
@@ -140,7 +140,7 @@ def split(tasks: Tasks, program: Program, costs: ProgramCosts, position_of: Mapp
         position_of: position of each instruction by its id
 
     Returns:
-        Where the marks of the divided instructions are.
+        Where the marks of the split instructions are.
 
     Raises:
         InputError: a mark without a place, or one that waits for what its rank does not have
@@ -224,7 +224,7 @@ def _reached(instruction: Instruction, costs: ProgramCosts) -> Sequence[tuple[Ma
 
 
 def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapping[int, int]) -> None:
-    """Add the edges that the lists, `after` and marks make; those between transfers are not among them.
+    """Add the edges that the lists, `after` and marks make; those between transfers are added later.
 
     Args:
         tasks: priced, without edges
@@ -244,7 +244,7 @@ def connect(tasks: Tasks, program: Program, costs: ProgramCosts, second_of: Mapp
             instruction=twice,
         )
     places = split(tasks, program, costs, position_of)
-    # Turns wait for the first of two sums, all else for the second.
+    # Marks wait for the first of two sums, all else for the second.
     tasks.number = [second_of.get(task, task) for task in tasks.number]
     position = 0
     for instructions in program.ranks:
@@ -356,7 +356,7 @@ def _handle(
     lanes: Mapping[str, int],
     position_of: Mapping[str, int],
 ) -> int:
-    """Add the work of a rank's thread for a transfer; it needs what the transfer needs of its own rank."""
+    """Add the work of a rank's thread for a transfer; it needs what the transfer needs of this rank."""
     task = tasks.add(position, work_s=seconds, lane=instruction.rank)
     if _BLOCKING_LANE in lanes:
         wait(tasks, task, lanes[_BLOCKING_LANE])
@@ -423,8 +423,8 @@ def _wait_for_place(tasks: Tasks, task: int, before: int, fraction: float) -> No
 # Collectives of two sums: a second transfer for all members, and who starts it when (`costs.two_rounds`)
 
 
-def with_turns(program: Program, costs: ProgramCosts) -> Program:
-    """The program with marks where an instruction stands still for a first sum, and where it starts the second one.
+def with_marks(program: Program, costs: ProgramCosts) -> Program:
+    """The program with marks where an instruction waits for a first sum, and where it starts the second one.
 
     Args:
         program: one step
@@ -432,10 +432,10 @@ def with_turns(program: Program, costs: ProgramCosts) -> Program:
     """
     if not costs.second_rounds:
         return program
-    return replace(program, ranks=tuple(_with_turns(instructions, costs) for instructions in program.ranks))
+    return replace(program, ranks=tuple(_with_marks(instructions, costs) for instructions in program.ranks))
 
 
-def _with_turns(instructions: Sequence[Instruction], costs: ProgramCosts) -> tuple[Instruction, ...]:
+def _with_marks(instructions: Sequence[Instruction], costs: ProgramCosts) -> tuple[Instruction, ...]:
     added: dict[tuple[str, str], tuple[Mark, Mark]] = {}
     for item in instructions:
         second = costs.second_rounds.get(item.id)
@@ -494,7 +494,7 @@ def in_line(queue: Sequence[tuple[int, ...]], number: Sequence[int], second_of: 
 
 
 def of_those_there(program: Program) -> Program:
-    """The program with its groups cut down to the ranks that it has; itself where all are there.
+    """The program with its groups restricted to the ranks that it has; itself where all are there.
 
     Args:
         program: what each rank does, or what the ranks of one replica do
@@ -530,7 +530,7 @@ def build_tasks(program: Program, costs: ProgramCosts) -> Tasks:
         InputError: an instruction without a cost, twice the same id, `after` or a mark that does not exist, ends of a
             transfer that do not belong together
     """
-    program = with_turns(of_those_there(program), costs)
+    program = with_marks(of_those_there(program), costs)
     instructions = list(program)
     messages, collectives = _transfers(program)
     queues = [*messages, *collectives]

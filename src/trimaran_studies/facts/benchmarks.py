@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimaran.base.files import packaged_toml
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.published_networks import with_options
 from trimaran.networks.names import canonical_network
@@ -69,7 +70,7 @@ class Benchmark:
         """Of a training, whatever the number of devices [s]."""
         return _START_S + self.evaluations * self.evaluation_s
 
-    def step_workload(self, samples: float, *, precision: str) -> Workload:
+    def step_workload(self, samples: float, *, precision: Precision) -> Workload:
         """A step of one device.
 
         Args:

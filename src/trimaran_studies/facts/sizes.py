@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from trimaran.base.files import packaged_toml
+from trimaran.base.precision import Precision, dtype_name
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 
@@ -83,7 +84,7 @@ def _names(word: str, plain: str, size: PublishedSize) -> bool:
     return word == plain if size.whole else re.search(rf"(?<![a-z]){re.escape(word)}", plain) is not None
 
 
-def sized_workload(name: str, *, batch: int, precision: str, split: bool) -> Workload:
+def sized_workload(name: str, *, batch: int, precision: Precision, split: bool) -> Workload:
     """A chain of products of a network's work and weights.
 
     Args:
@@ -94,7 +95,7 @@ def sized_workload(name: str, *, batch: int, precision: str, split: bool) -> Wor
     """
     size = next(one for one in published_sizes() if one.name == name)
     parameters = size.parameters + (0 if split else size.split_parameters)
-    dtype = precision if precision in ("float16", "bfloat16") else "float32"
+    dtype = dtype_name(precision)
     layers = size.layers
     flops = size.forward_flops * batch / layers
     forward = [_product(flops, dtype, Phase.FORWARD, Gradient.NONE, block) for block in range(layers)]

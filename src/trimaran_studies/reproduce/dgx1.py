@@ -83,14 +83,14 @@ class StudiedNetwork:
         found = {
             row.step.sync: row.samples_per_s
             for row in self.rows
-            if row.step.batch_per_device == batch and row.step.devices == devices
+            if row.step.local_batch == batch and row.step.devices == devices
         }
         return found["nccl"] / found["kvstore"] if {"nccl", "kvstore"} <= found.keys() else None
 
     @property
     def batches(self) -> tuple[int, ...]:
         """Batches of a device, in order."""
-        return tuple(dict.fromkeys(row.step.batch_per_device for row in self.rows))
+        return tuple(dict.fromkeys(row.step.local_batch for row in self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def studied_table(network: StudiedNetwork) -> Table:
     add_figures(table, "nccl/p2p")
     pairs: dict[tuple[int, int], dict[str, ScalingRow]] = {}
     for row in network.rows:
-        pairs.setdefault((row.step.batch_per_device, row.step.devices), {})[row.step.sync] = row
+        pairs.setdefault((row.step.local_batch, row.step.devices), {})[row.step.sync] = row
     for (batch, devices), rows in pairs.items():
         cells = [str(batch), str(devices), _ms(rows["kvstore"].step.forward_s)]
         for sync in ("kvstore", "nccl"):

@@ -96,7 +96,7 @@ class MeasuredNetwork:
         network: its name
         form: how it was reduced, for people
         devices: ranks
-        batch_per_device: samples of a rank
+        local_batch: samples of a rank
         gradient_bytes: of all gradients [bytes]
         tensors: trained parameters
         exchanges: all-reduce, then P2P
@@ -105,7 +105,7 @@ class MeasuredNetwork:
     network: str
     form: str
     devices: int
-    batch_per_device: int
+    local_batch: int
     gradient_bytes: int
     tensors: int
     exchanges: tuple[MeasuredExchange, ...]
@@ -129,7 +129,7 @@ def _network_document(network: MeasuredNetwork) -> dict[str, Any]:
 def measured_table(network: MeasuredNetwork) -> Table:
     """Measured, predicted and error of each exchange, in milliseconds and shares of the step."""
     table = frame_table(
-        f"{network.network}, {network.form}, {network.batch_per_device} samples a device; "
+        f"{network.network}, {network.form}, {network.local_batch} samples a device; "
         f"{network.tensors} gradients of {network.gradient_bytes / 1e6:.1f} MB"
     )
     add_words(table, "exchange", "ms", no_wrap=True)
@@ -365,7 +365,7 @@ def _network(name: str, of_ranks: "Sequence[RankFindings]", table: CostTable) ->
         network=name,
         form=STUDIED_FORMS[name].text,
         devices=devices,
-        batch_per_device=BATCH,
+        local_batch=BATCH,
         gradient_bytes=sum(parameter.nbytes for parameter in trained),
         tensors=len(trained),
         exchanges=tuple(_exchange(strategy, of_ranks, table) for strategy in strategies(devices)),

@@ -140,7 +140,7 @@ def tried_document(found: TriedFeeding) -> dict[str, Any]:
             {
                 "machine": row.machine,
                 "network": row.network,
-                "batch_per_device": row.batch,
+                "local_batch_size": row.batch,
                 "baseline": row.baseline,
                 "remedy": row.remedy,
                 "step_time_s": row.step_s,

@@ -42,6 +42,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
@@ -187,7 +188,7 @@ def divided(batch: int, devices: int, *, at_least: int = 1) -> tuple[int, float]
 
 
 def _asked(benchmark: Benchmark, samples: float, machine: Machine) -> Workload:
-    precision = "float16" if "float16" in machine.node.device.compute else "float32"
+    precision: Precision = "fp16" if "fp16" in machine.node.device.compute else "fp32"
     return benchmark.step_workload(samples, precision=precision)
 
 

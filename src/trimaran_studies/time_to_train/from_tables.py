@@ -190,7 +190,7 @@ class Entry:
     @property
     def samples(self) -> int:
         """Of a step, all devices together."""
-        return self.setup.batch_per_device * self.setup.accumulation * self.setup.devices
+        return self.setup.local_batch * self.setup.accumulation * self.setup.devices
 
 
 def answer_tables(rows: Sequence[Row]) -> tuple[Answer, ...]:
@@ -246,9 +246,9 @@ def _anchor(target: Entry, every: Sequence[Entry]) -> Entry | None:
     if not smaller:
         return None
     least = min(one.setup.devices for one in smaller)
-    batch = target.setup.batch_per_device
+    batch = target.setup.local_batch
     equal = [one for one in smaller if one.setup.devices == least]
-    return min(equal, key=lambda one: (one.setup.batch_per_device != batch, one.place != target.place))
+    return min(equal, key=lambda one: (one.setup.local_batch != batch, one.place != target.place))
 
 
 def _answer(target: Entry, every: Sequence[Entry]) -> Answer:
@@ -318,7 +318,7 @@ def _microbatches(anchor: Entry, target: Entry) -> tuple[Entry, Entry]:
     if products[0] != products[1] or not products[0] or all(steps == 1 for _, steps in cells):
         return anchor, target
     before, after = (
-        replace(one, setup=replace(one.setup, batch_per_device=own or 1, accumulation=steps))
+        replace(one, setup=replace(one.setup, local_batch=own or 1, accumulation=steps))
         for (own, steps), one in zip(cells, (anchor, target), strict=True)
     )
     return before, after
@@ -330,12 +330,12 @@ def _with_whole_batch(anchor: Entry, target: Entry) -> Entry:
     It is that of the anchor's step divided among the devices, or the anchor's own, whichever has those digits.
     """
     cell = re.sub(r"\.0+$", "", target.row.fields.get("batch_per_gpu", ""))
-    own = target.setup.batch_per_device
-    for meant in (anchor.samples // target.setup.devices, anchor.setup.batch_per_device):
+    own = target.setup.local_batch
+    for meant in (anchor.samples // target.setup.devices, anchor.setup.local_batch):
         text = str(meant)
         cut = len(text) > 3 and cell in (text[-3:], text[:-3]) and int(cell or 0) != meant
         if cut and own != meant:
-            return replace(target, setup=replace(target.setup, batch_per_device=meant))
+            return replace(target, setup=replace(target.setup, local_batch=meant))
     return target
 
 

@@ -345,11 +345,11 @@ def _answer(one: LoaderRow, setup: Setup, unfed: Unfed, rate: LoaderRate | None,
     if one.setting.workers == 0:
         if rate is None or not rate.of_worker:
             return _skipped(one, "its processes load for themselves, and no row shows what a worker hands over", setup)
-        waits = setup.batch_per_device * setup.accumulation / rate.samples_per_s
+        waits = setup.local_batch * setup.accumulation / rate.samples_per_s
     elif rate is not None:
         per_s = rate.samples_per_s * (_working(one, setup) if rate.of_worker else 1)
         feed = Feed(samples_per_s=per_s, source=f"row {rate.row_id}")
-        batch = setup.batch_per_device * setup.accumulation
+        batch = setup.local_batch * setup.accumulation
         waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=unfed.step_s)
     step_s = unfed.step_s + waits
     row = replace(one.row, family=FEEDING)
@@ -373,7 +373,7 @@ def _skipped(one: LoaderRow, why: str, setup: Setup | None) -> Answer:
 
 
 def _samples(setup: Setup) -> int:
-    return setup.batch_per_device * setup.accumulation * setup.devices
+    return setup.local_batch * setup.accumulation * setup.devices
 
 
 def _working(one: LoaderRow, setup: Setup) -> int:

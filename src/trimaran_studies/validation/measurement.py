@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
+from trimaran.base.precision import Precision
 from trimaran.base.user_errors import summary
 from trimaran.machine.types import Machine
 from trimaran.pricing.exchange.step import Sync
@@ -46,9 +47,9 @@ class Setup:
     Attributes:
         network: name of a job of ours
         options: of that job, such as {"sequence": "128"}
-        batch_per_device: samples
+        local_batch: samples
         accumulation: microbatches of a step, whose gradients are exchanged once
-        precision: "float32", "tf32", "float16" or "bfloat16"
+        precision: "fp32", "tf32", "fp16" or "bf16"
         machine: nodes and fabric; also for one device, what it stands in
         device: name in the catalog
         devices: in use
@@ -62,9 +63,9 @@ class Setup:
 
     network: str
     options: Mapping[str, str]
-    batch_per_device: int
+    local_batch: int
     accumulation: int = 1
-    precision: str
+    precision: Precision
     machine: Machine
     device: str
     devices: int
@@ -289,7 +290,7 @@ def _work(row: Row, setup: Setup) -> float:
     unit = row.unit.lower()
     per_device = 1.0
     if not re.search(r"\bsteps?\s*/", unit):
-        per_device = float(setup.batch_per_device * setup.accumulation * setup.items_per_sample)
+        per_device = float(setup.local_batch * setup.accumulation * setup.items_per_sample)
     if "/ms" in unit:
         per_device *= 1e-3
     if "/gpu" in unit or "per gpu" in unit:

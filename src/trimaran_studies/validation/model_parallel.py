@@ -34,6 +34,7 @@ import re
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
@@ -303,7 +304,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Divi
 
 def _megatron_of_then(source: str) -> Program:
     return Program(
-        precision="float16",
+        precision="fp16",
         attention="fused" if "aceso" in source else "unfused",
         overlaps=False,
         gradient_bytes=2,
@@ -326,7 +327,7 @@ def _sharded(row: Row, devices: int) -> Division:
 
 
 def _foundry(row: Row) -> Program:
-    precision = "float8" if "fp8" in row.fields.get("precision", "").lower() else "bfloat16"
+    precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
     return Program(precision=precision, fused=False, gradient_bytes=4, year=2023.0)
 
 
@@ -367,7 +368,7 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     per_rank = _state_bytes(shape, division)
     frozen = per_rank > 80e9
     program = Program(
-        precision="float8" if eight else "bfloat16",
+        precision="fp8" if eight else "bf16",
         tensor_overlaps=True,
         frozen=frozen,
         year=2025.0,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.machine.matching import MatchedMachine, match_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.networks.names import canonical_network
@@ -119,7 +120,7 @@ def understand(row: Row) -> Setup:
     return Setup(
         network=network,
         options=recipe.options,
-        batch_per_device=micro,
+        local_batch=micro,
         accumulation=steps,
         precision=_precision(row, recipe, machine),
         machine=machine,
@@ -214,13 +215,13 @@ def _says_microbatch(row: Row, own: int, devices: int, steps: int) -> bool:
     return together is not None and together >= own * devices * steps
 
 
-def _precision(row: Row, recipe: Recipe, machine: Machine) -> str:
+def _precision(row: Row, recipe: Recipe, machine: Machine) -> Precision:
     kinds = words(f"{row.fields.get('precision', '')} {row.unit}")
     if not row.fields.get("precision"):
         kinds |= words(row.fields.get("config", "").split("|")[0])
     if kinds & {"bf16", "bfloat16"}:
-        return "bfloat16"
+        return "bf16"
     if kinds & REDUCED:
-        return "float16"
+        return "fp16"
     able = "tf32" in machine.node.device.compute
-    return "tf32" if able and ("tf32" in kinds or recipe.tf32) else "float32"
+    return "tf32" if able and ("tf32" in kinds or recipe.tf32) else "fp32"

@@ -113,12 +113,12 @@ def row_workload(setup: Setup, recipe: Recipe) -> Workload:
     """What a microbatch of the set-up asks of a device."""
     if setup.network.startswith(SIZED):
         name = setup.network.removeprefix(SIZED)
-        return sized_workload(name, batch=setup.batch_per_device, precision=setup.precision, split=recipe.split)
+        return sized_workload(name, batch=setup.local_batch, precision=setup.precision, split=recipe.split)
     options = dict(setup.options)
     optimizer = options.pop("optimizer", None)
     return workload(
         with_options(setup.network, options),
-        batch=setup.batch_per_device,
+        batch=setup.local_batch,
         precision=setup.precision,
         optimizer=optimizer,
     )
@@ -173,5 +173,5 @@ def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
 
 def roofline_step_s(workload: Workload, device: Device) -> float:
     """A step at a fixed share of the device's peak [s]."""
-    rate = device.compute.get(workload.precision) or device.compute["float32"]
+    rate = device.compute.get(workload.precision) or device.compute["fp32"]
     return workload.flops() / (_SHARE * rate.flops_per_s)

@@ -26,7 +26,7 @@ def cell(job: str, limits: dict[int, int | None], *, curve: str | None = None, n
     return {
         "job": job,
         "device": "a card",
-        "precision": "float32",
+        "precision": "fp32",
         "local_batch_size": 64,
         "curve": None if curve is None else {"name": curve},
         "crossings": [crossing(basis, width, limits, needed) for width in (2, 4) for basis in ("paper", "ours")],

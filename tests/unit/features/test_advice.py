@@ -43,7 +43,7 @@ def test_accumulation_saves_exchange_and_update() -> None:
 
 def test_half_the_bytes_save_half_of_the_whole_exchange_where_some_of_it_is_hidden() -> None:
     """4 ms of 10 are exposed, the exchange takes 6: halved it takes 3, of which 2 were hidden, so 1 remains of 4."""
-    ddp = {"backend": "gloo", "comm_hook": "", "buckets": "", "exchange_ns": 6e6, "hidden_ns": 2e6}
+    ddp = {"backend": "gloo", "comm_hook": "", "buckets": "", "exchange_ns": 6e6, "overlapped_ns": 2e6}
     steps = [{"forward": 6, "exposed": 4}] * 40
     ranks = [make_record(steps, rank=rank, world=2, model=FACTS["model"] | {"ddp": ddp}) for rank in range(2)]
     assert advised(*ranks)["send bf16 gradients"].predicted_gain == pytest.approx(0.3)

@@ -12,13 +12,13 @@ from torch.nn import functional
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.split import FoundSplit, search_split
 from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.memory import minimum_memory, plan_memory
-from trimaran.memory.minimum import kept_bytes
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planning.meta_trace import JobTracer, parse_split, split_maker, written
@@ -83,7 +83,7 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
     """
     tracer = JobTracer(JobSource(reference="vgg16", global_batch_size=256).make())
     trace = tracer.trace(256)
-    budget = int(0.43 * kept_bytes(trace).max())
+    budget = int(0.43 * live_kept(trace).max())
     assert minimum_memory(trace).nbytes > budget
 
     found = search_split(

@@ -113,7 +113,7 @@ def test_zeros_shaped_after_the_data_are_not_sent() -> None:
     assert inputs["new_zeros"] == inputs["zeros_like"] == ()
     assert inputs["cell"] == ("input",)
     assert inputs["cell@1"] == ("input", "cell:0", "cell:1")
-    assert graph.cuts == ("cell", "cell@1", "cell@2")
+    assert graph.split_points == ("cell", "cell@1", "cell@2")
 
 
 def test_capture_leaves_no_trace() -> None:

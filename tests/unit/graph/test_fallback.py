@@ -18,7 +18,7 @@ def test_branch_on_data_falls_back_with_a_note() -> None:
     (note,) = found.graph.notes
     assert "no pipeline, no operator placement, and costs only of the whole model" in note
     assert "data-dependent" in note
-    assert found.graph.cuts == ()
+    assert found.graph.split_points == ()
 
 
 def test_whole_model_has_its_figures() -> None:
@@ -95,7 +95,7 @@ def test_name_that_torch_keeps_for_itself_falls_back() -> None:
 def test_loss_that_needs_data_is_run_on_data() -> None:
     """A loss over the samples that a mask selects cannot be seen without data; the model can still be cut."""
     found = capture(make_job(Layers, loss=lambda output, target: ((output - target) ** 2)[target > 0].mean()))
-    assert found.graph.cuts == ("first", "relu")
+    assert found.graph.split_points == ("first", "relu")
     assert found.graph.ops[-1].inputs == ("last", "target")
     assert found.graph.ops[-1].bytes_moved.at(3) > 0
 

@@ -18,7 +18,7 @@ def nested() -> nn.Module:
 
 def named_as_lost(found: Capture) -> str:
     """The modules whose hooks forbid a cut, as the note of the graph names them; empty: the model can be cut."""
-    if found.graph.cuts:
+    if found.graph.split_points:
         return ""
     names = re.fullmatch(r"no pipeline: hooks on (.+) would not fire in parts of the model; .*", found.graph.notes[-1])
     assert names is not None
@@ -74,10 +74,10 @@ def test_hooks_on_containers_and_dropped_identities_are_lost() -> None:
 
 def test_a_model_with_hooks_on_containers_is_not_cut() -> None:
     model: Any = nested()
-    assert capture(make_job(nested), model).graph.cuts
+    assert capture(make_job(nested), model).graph.split_points
     model[0].register_forward_hook(lambda *_: None)
     graph = capture(make_job(nested), model).graph
-    assert graph.cuts == ()
+    assert graph.split_points == ()
     assert "hooks on 0 would not fire" in graph.notes[-1]
 
 

@@ -69,7 +69,7 @@ def test_transformer_encoder_layers_are_whole() -> None:
 
 def test_other_operations_in_training_forbid_cuts() -> None:
     found = capture(make_job(AuxiliaryHead))
-    assert found.graph.cuts == ()
+    assert found.graph.split_points == ()
     assert "auxiliary" in [op.id for op in found.graph.ops]
     (note,) = found.graph.notes
     assert note.startswith("no pipeline: the forward does other things in training than in evaluation (auxiliary")

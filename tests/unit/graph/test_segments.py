@@ -43,15 +43,15 @@ from trimaran.graph.capture.segments import build_part, build_segment
 
 def spread(found: Capture, parts: int) -> tuple[str, ...]:
     """Boundaries at even distances among the legal cuts."""
-    cuts = found.graph.cuts
+    cuts = found.graph.split_points
     return tuple(cuts[len(cuts) * part // parts] for part in range(1, parts))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_cut_gives_the_same_step(name: str) -> None:
     job, found = captured(name)
-    assert len(found.graph.cuts) >= 4
-    for cut in found.graph.cuts[:: 4 if name == "gpt" else 1]:
+    assert len(found.graph.split_points) >= 4
+    for cut in found.graph.split_points[:: 4 if name == "gpt" else 1]:
         assert_equal_to_model(job, found, (cut,))
 
 
@@ -82,9 +82,9 @@ def test_every_cut_of_odd_models_gives_the_same_step(model: Callable[[], nn.Modu
     """To the last bit, but where sums over the uses of a layer or over the batch have another order."""
     job = make_job(model)
     found = capture(job)
-    assert found.graph.cuts, found.graph.notes
+    assert found.graph.split_points, found.graph.notes
     tolerance = 1e-6 if model in (RecurrentLoop, SizesOfBatch) else 0.0
-    for boundaries in [*((cut,) for cut in found.graph.cuts), found.graph.cuts]:
+    for boundaries in [*((cut,) for cut in found.graph.split_points), found.graph.split_points]:
         assert_equal_to_model(job, found, boundaries, tolerance=tolerance)
 
 

@@ -26,7 +26,7 @@ def captured(name: str) -> Capture:
 def test_a_built_in_job_is_captured_with_cuts_and_without_notes(name: str) -> None:
     found = captured(name)
     assert found.flow is not None
-    assert found.graph.cuts
+    assert found.graph.split_points
     assert found.graph.notes == ()
 
 
@@ -41,7 +41,7 @@ def test_a_built_in_job_is_captured_with_cuts_and_without_notes(name: str) -> No
     ],
 )
 def test_a_pipeline_can_be_cut_near_the_middle(name: str, cut: str) -> None:
-    assert cut in captured(name).graph.cuts
+    assert cut in captured(name).graph.split_points
 
 
 def test_both_ends_of_the_gpt_use_one_parameter() -> None:

@@ -12,10 +12,10 @@ from torch.nn import functional
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
 from trimaran.features.memory_fit import MemoryStudy, estimate_memory
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
 from trimaran.memory import minimum_memory
-from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 
 
@@ -102,7 +102,7 @@ def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> Non
     batches, tracer = study.estimate.largest_batch, JobTracer(chain())
     assert batches is not None
     for most, need in (
-        (batches.without_plan, lambda trace: int(kept_bytes(trace).max())),
+        (batches.without_plan, lambda trace: int(live_kept(trace).max())),
         (batches.ignoring_slowdown, lambda trace: minimum_memory(trace).nbytes),
     ):
         budget = study.estimate.budget_bytes
@@ -136,7 +136,7 @@ def test_another_policy_can_be_the_plan_that_is_shown() -> None:
 
 
 def test_lower_precision_takes_less_memory_and_time() -> None:
-    plain, low = (_study(device="h200", precision=one).estimate for one in ("float32", "bfloat16"))
+    plain, low = (_study(device="h200", precision=one).estimate for one in ("fp32", "bf16"))
     assert low.keep.peak_bytes < plain.keep.peak_bytes
     assert low.kept_s < plain.kept_s
     tf32 = _study(device="h200", precision="tf32").estimate
@@ -161,7 +161,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
         ({"budget": "150%"}, "budget.bad-share", {"match": r"\b100\b"}),
         ({"budget": "24GiB"}, "device.budget-exceeds-memory", {"match": r"12\.0 GiB.*24\.0 GiB"}),
         ({"precision": "tf32"}, "device.precision-unsupported", {"dtype": "tf32"}),
-        ({"precision": "fp8"}, "workload.unknown-precision", {"precision": "fp8"}),
+        ({"precision": "fp8"}, "precision.not-priced", {"precision": "fp8"}),
     ],
 )
 def test_wrong_requests_are_told(asked: dict[str, str], code: str, figures: dict[str, Any]) -> None:

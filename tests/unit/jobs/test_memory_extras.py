@@ -11,10 +11,10 @@ from torch.nn import functional
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
 from trimaran.features.memory_fit import estimate_memory
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
 from trimaran.memory import minimum_memory
-from trimaran.memory.minimum import kept_bytes
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.report.memory import MemoryEstimate, explanation_lines, memory_document
 
@@ -133,7 +133,7 @@ def test_batches_without_help_are_those_of_the_whole_step(below: str) -> None:
     batches, tracer = found.largest_batch, JobTracer(chain())
     assert batches is not None
     most = batches.without_plan
-    kept = [int(kept_bytes(tracer.trace(samples)).max()) for samples in (most, most + 1)]
+    kept = [int(live_kept(tracer.trace(samples)).max()) for samples in (most, most + 1)]
     assert kept[0] <= found.budget_bytes < kept[1]
     assert most < found.batch <= batches.ignoring_slowdown
     assert minimum_memory(tracer.trace(batches.ignoring_slowdown)).nbytes > found.budget_bytes

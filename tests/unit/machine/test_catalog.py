@@ -59,12 +59,12 @@ def test_figures_are_in_range(entry: Device) -> None:
     assert all(0 < group.fraction <= 1 for group in (entry.bandwidth, *entry.compute.values()))
     assert 1e9 < entry.copies.to_host_bytes_per_s < entry.sustained_bytes_per_s
     assert 1e9 < entry.copies.to_device_bytes_per_s < entry.sustained_bytes_per_s
-    assert "float32" in entry.compute
+    assert "fp32" in entry.compute
     assert 2013 <= entry.year <= 2026
     assert 6 <= entry.multiprocessors <= 304
     assert 2**20 <= entry.cache_bytes <= 2**29
     assert 60 <= entry.power_w <= 1500
-    assert set(entry.tensor_dtypes) <= set(entry.compute)
+    assert set(entry.tensor_precisions) <= set(entry.compute)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_peaks_are_of_a_clock_that_a_device_can_have(entry: Device) -> None:
     lanes = {"kepler": 192, "maxwell": 128, "pascal": 128, "ampere": 128, "ada": 128, "hopper": 128, "blackwell": 128}
     each = 64 if entry.name.startswith(("p100", "a100", "a800", "a30")) else lanes.get(entry.architecture, 64)
     each = 256 if entry.architecture == "cdna3" else each
-    clock_hz = entry.compute["float32"].flops_per_s / (entry.multiprocessors * each * 2)
+    clock_hz = entry.compute["fp32"].flops_per_s / (entry.multiprocessors * each * 2)
     assert 0.7e9 < clock_hz < 2.7e9
 
 
@@ -93,11 +93,11 @@ def test_the_constants_that_were_fixed_before_the_comparison() -> None:
     H200: 67 × 0.7, 495 × 0.55 and 989 × 0.55 TFLOP/s, 4.8 TB/s × 0.75, and 53 GB/s.
     """
     titan, h200 = find_device("titan-x"), find_device("h200")
-    assert titan.sustained_flops_per_s("float32") == pytest.approx(4.27e12)
+    assert titan.sustained_flops_per_s("fp32") == pytest.approx(4.27e12)
     assert (titan.copies.to_host_bytes_per_s, titan.copies.to_device_bytes_per_s) == (12.8e9, 12.8e9)
-    assert h200.sustained_flops_per_s("float32") == pytest.approx(46.9e12)
+    assert h200.sustained_flops_per_s("fp32") == pytest.approx(46.9e12)
     assert h200.sustained_flops_per_s("tf32") == pytest.approx(272.25e12)
-    assert h200.sustained_flops_per_s("bfloat16") == pytest.approx(543.95e12)
+    assert h200.sustained_flops_per_s("bf16") == pytest.approx(543.95e12)
     assert h200.sustained_bytes_per_s == pytest.approx(3.6e12)
     assert (h200.copies.to_host_bytes_per_s, h200.copies.to_device_bytes_per_s) == (53e9, 53e9)
 
@@ -125,5 +125,5 @@ def test_less_than_the_context_is_refused() -> None:
 
 
 def test_a_dtype_that_a_device_lacks_is_told_with_those_it_has() -> None:
-    with raises("device.precision-unsupported", match="float32", dtype="tf32"):
+    with raises("device.precision-unsupported", match="fp32", precision="tf32"):
         find_device("v100").sustained_flops_per_s("tf32")

@@ -22,8 +22,8 @@ def test_the_example_of_the_documentation() -> None:
     assert (node.name, node.devices, machine.nodes, machine.devices) == ("builder", 4, 3, 12)
     assert machine.fabric == (2, find_link("ethernet-25g"))
     assert node.device.memory.nbytes == 16 * 2**30
-    assert node.device.tensor_dtypes == ("float16",)
-    assert node.device.compute["float16"].flops_per_s == 76.7e12
+    assert node.device.tensor_precisions == ("fp16",)
+    assert node.device.compute["fp16"].flops_per_s == 76.7e12
     assert not node.peer_access
     # 4 links of 12.9e9 B/s; two of the user's own; nothing across sockets
     assert pair(node, 0, 1).bytes_per_s == pytest.approx(51.6e9)
@@ -47,9 +47,9 @@ BAD = [
     ('memory = "16 GiB"', 'memmory = "16 GiB"', {"match": r'devices\[0\]\.memmory.*"memory"'}),
     ('memory = "16 GiB"\n', "", {"match": r'devices\[0\]\.memory.*"16 GiB"'}),
     ('"448 GB/s"', '"448 GiB"', {"match": r'devices\[0\]\.bandwidth.*"25 GB/s".*"1 Gb/s"', "value": "448 GiB"}),
-    ('"19.2 TFLOP/s"', '"19.2 TB/s"', {"match": r"devices\[0\]\.compute\.float32"}),
-    ("float32 =", "float23 =", {"match": r'devices\[0\]\.compute\.float23.*"float32"'}),
-    ('tensor = ["float16"]', 'tensor = ["bfloat16"]', {"match": r'devices\[0\]\.tensor.*"bfloat16"'}),
+    ('"19.2 TFLOP/s"', '"19.2 TB/s"', {"match": r"devices\[0\]\.compute\.fp32"}),
+    ("fp32 =", "float23 =", {"match": r"devices\[0\]\.compute\.float23.*fp32"}),
+    ('tensor = ["fp16"]', 'tensor = ["bf16"]', {"match": r'devices\[0\]\.tensor.*"bf16"'}),
     ('pcie = "4.0 x16"', 'pcie = "4.0"', {"match": r'devices\[0\]\.pcie.*x16"', "value": "4.0"}),
     ('power = "140 W"', 'power = "140"', {"match": r'devices\[0\]\.power.*"300 W"', "key": "power", "value": "140"}),
     ('source = "its data sheet"\n', "", {"match": r"devices\[0\]\.source"}),

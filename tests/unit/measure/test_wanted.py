@@ -91,7 +91,7 @@ def test_one_rank_needs_no_links_and_one_form() -> None:
 
 
 def test_a_model_without_cuts_is_not_measured_in_segments() -> None:
-    assert forms(dataclasses.replace(GRAPH, cuts=()), ranks=2, execution="eager") == ("module", "replicated")
+    assert forms(dataclasses.replace(GRAPH, split_points=()), ranks=2, execution="eager") == ("module", "replicated")
 
 
 def test_of_many_batch_sizes_a_few_are_measured_with_the_ends_among_them() -> None:

@@ -89,7 +89,7 @@ def test_one_forward_one_backward_in_turn(named: bool, rule: str) -> None:
     model.zero_grad()
     with executing(recording, rule=rule, delay=random_delays(3)) as executor:
         with executor.hooks():
-            run(executor.begin_forward if named else lambda _: None)
+            run(lambda _: executor.begin_forward() if named else lambda _: None)
         done = executor.finish_step()
         assert same_bits(gradients(model), expected)
         assert (done.mismatches, done.on_demand) == (0, 0)

@@ -20,7 +20,12 @@ def chain(count: int, cuts: tuple[int, ...] | None = None, nbytes: int = 4) -> G
         ops.append(Op(id=f"op{index}", target="Linear", inputs=inputs, outputs=(spec,)))
     places = range(count - 1) if cuts is None else cuts
     return Graph(
-        name="chain", inputs=(), ops=tuple(ops), buffers={}, storages={}, cuts=tuple(f"op{place}" for place in places)
+        name="chain",
+        inputs=(),
+        ops=tuple(ops),
+        buffers={},
+        storages={},
+        split_points=tuple(f"op{place}" for place in places),
     )
 
 
@@ -51,7 +56,7 @@ def test_of_equal_stages_the_fewest_bytes_cross() -> None:
         ops=(first, Op(id="op1", target="MaxPool2d", inputs=second.inputs, outputs=(small,)), third),
         buffers={},
         storages={},
-        cuts=graph.cuts,
+        split_points=graph.split_points,
     )
     assert partition(graph, {"op0": 2.0, "op1": 0.0, "op2": 2.0}, stages=2) == ("op1",)
 
@@ -70,5 +75,5 @@ def test_the_largest_stage_is_that_of_brute_force(times: list[int], stages: int,
     places = data.draw(st.sets(st.integers(0, len(times) - 2), min_size=stages - 1))
     graph = chain(len(times), cuts=tuple(sorted(places)))
     seconds = {f"op{index}": float(time) for index, time in enumerate(times)}
-    best = min(largest_stage(graph, seconds, cuts) for cuts in itertools.combinations(graph.cuts, stages - 1))
+    best = min(largest_stage(graph, seconds, cuts) for cuts in itertools.combinations(graph.split_points, stages - 1))
     assert largest_stage(graph, seconds, partition(graph, seconds, stages=stages)) == best

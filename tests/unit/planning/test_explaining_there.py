@@ -75,7 +75,7 @@ def test_links_between_each_two_devices_have_a_latency_that_may_change(stages: P
 def test_by_other_costs_than_those_it_was_made_by_it_is_said_so(stages: Planned, path: Path) -> None:
     assert not any("other costs" in note for note in of_file(path, HERE).notes)
     notes = of_file(path, dataclasses.replace(HERE, cluster="dgx-a100")).notes
-    assert any("other costs than those of dgx-a100 in float32" in note for note in notes)
+    assert any("other costs than those of dgx-a100 in fp32" in note for note in notes)
 
 
 @pytest.mark.parametrize(

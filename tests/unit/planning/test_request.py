@@ -30,7 +30,10 @@ def test_nothing_asked_is_everything_this_machine_has() -> None:
     assert parse_request() == builders.plan_request()
 
 
-@pytest.mark.parametrize(("text", "bytes_per_s"), [("1Gb/s", 125e6), ("200 Mb/s", 25e6), ("25MB/s", 25e6)])
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("1Gb/s", 125e6), ("200 Mb/s", 25e6), ("25MB/s", 25e6), ("1 Gbit/s", 125e6), ("1Gbps", 125e6)],
+)
 def test_a_link_is_a_rate(text: str, bytes_per_s: float) -> None:
     link = parse_request(link=text).link
     assert link == builders.link(bytes_per_s=bytes_per_s, source=f"asked: {text}")
@@ -39,9 +42,9 @@ def test_a_link_is_a_rate(text: str, bytes_per_s: float) -> None:
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("1Gb", "rate.malformed"),
+        ("1Gb", "quantity.malformed"),
         ("fast", "quantity.malformed"),
-        ("0Mb/s", "rate.malformed"),
+        ("0Mb/s", "quantity.not-positive"),
         ("", "quantity.malformed"),
     ],
 )

@@ -12,7 +12,7 @@ from trimaran.graph.kernels.workload import WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.planning import workloads as making
 from trimaran.planning.workload_tracing import WorkloadTracer
-from trimaran.planning.workloads import make_request, memory_of_step, path_of, workload
+from trimaran.planning.workloads import STEPS, make_request, memory_of_step, workload
 
 PREAMBLE = """
 import torch
@@ -51,19 +51,19 @@ def _empty_memory() -> None:
         cached.cache_clear()
 
 
-def tracer(reference: str, precision: str = "float32") -> WorkloadTracer:
+def tracer(reference: str, precision: str = "fp32") -> WorkloadTracer:
     return WorkloadTracer(make_request(reference, precision=precision, options=None, optimizer=None))
 
 
 @pytest.mark.parametrize(
     ("reference", "precision"),
     [
-        ("digits", "float32"),
-        ("digits-resnet", "bfloat16"),
-        ("text-lstm", "float16"),
-        ("text-gpt", "float32"),
-        ("resnet18", "float32"),
-        ("lstm", "bfloat16"),
+        ("digits", "fp32"),
+        ("digits-resnet", "bf16"),
+        ("text-lstm", "fp16"),
+        ("text-gpt", "fp32"),
+        ("resnet18", "fp32"),
+        ("lstm", "bf16"),
     ],
 )
 def test_a_workload_is_that_of_a_trace_at_its_batch(reference: str, precision: str) -> None:
@@ -104,7 +104,7 @@ def test_a_kept_workload_is_the_same() -> None:
 
 def test_a_damaged_file_is_set_aside_and_traced_again(caplog: pytest.LogCaptureFixture) -> None:
     first = workload("digits", batch=7)
-    path = path_of(make_request("digits", precision="float32", options=None, optimizer=None))
+    path = STEPS.path(make_request("digits", precision="fp32", options=None, optimizer=None))
     path.write_bytes(path.read_bytes()[:100])
     _forget()
     with caplog.at_level(logging.WARNING):
@@ -132,15 +132,15 @@ def test_a_kept_workload_needs_no_torch() -> None:
 
 
 def test_tf32_has_the_works_of_float32() -> None:
-    first, second = (workload("digits", batch=7, precision=precision) for precision in ("float32", "tf32"))
+    first, second = (workload("digits", batch=7, precision=precision) for precision in ("fp32", "tf32"))
     assert first.works == second.works
     assert second.precision == "tf32"
 
 
 def test_autocast_converts() -> None:
-    casts = [one for one in workload("digits", batch=7, precision="bfloat16").works if one.kind is WorkKind.COPY]
+    casts = [one for one in workload("digits", batch=7, precision="bf16").works if one.kind is WorkKind.COPY]
     assert {one.name for one in casts} >= {"aten._to_copy"}
-    products = [one for one in workload("digits", batch=7, precision="float16").works if one.flops]
+    products = [one for one in workload("digits", batch=7, precision="fp16").works if one.flops]
     assert {one.dtype for one in products} == {"float16"}
 
 
@@ -175,7 +175,7 @@ def test_a_file_of_the_user(tmp_path: Path) -> None:
     mine = workload(f"{path}:make", batch=5)
     assert mine.name == "own"
     assert mine.works == workload("digits", batch=5).works
-    assert not path_of(make_request(f"{path}:make", precision="float32", options=None, optimizer=None)).exists()
+    assert not STEPS.path(make_request(f"{path}:make", precision="fp32", options=None, optimizer=None)).exists()
 
 
 def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:
     one = workload(str(path), batch=3, options={"sequence": "16"})
     assert (
         one
-        == WorkloadTracer(
-            make_request(f"{path}:sequence=16", precision="float32", options=None, optimizer=None)
-        ).direct(3)[0]
+        == WorkloadTracer(make_request(f"{path}:sequence=16", precision="fp32", options=None, optimizer=None)).direct(
+            3
+        )[0]
     )
     assert one.items_per_sample == 16
     assert sum(gradient.elements for gradient in one.gradients) * 4 == one.parameter_bytes
@@ -203,7 +203,7 @@ def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:
     [
         ({"reference": "resnet5", "batch": 2}, "job.unknown", {"reference": "resnet5"}),
         ({"reference": "digits", "batch": 0}, "workload.no-sample", {"batch": 0}),
-        ({"reference": "digits", "batch": 2, "precision": "fp32"}, "workload.unknown-precision", {"precision": "fp32"}),
+        ({"reference": "digits", "batch": 2, "precision": "fp7"}, "precision.unknown", {"precision": "fp7"}),
         (
             {"reference": "digits", "batch": 2, "optimizer": "adm"},
             "optimizer.unknown",

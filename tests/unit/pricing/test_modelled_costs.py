@@ -8,7 +8,7 @@ from tests import builders
 from tests.raising import raises
 from torch import nn
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.graph.types import Phase
@@ -40,11 +40,11 @@ def of_estimate(trace: StepTrace, device: Any, precision: str, software: Softwar
 @pytest.mark.parametrize(
     ("device", "precision", "autocast", "software"),
     [
-        (TITAN, "float32", None, Software()),
-        (TITAN, "float32", None, Software(framework="torch7", year=2016.2, libraries="cudnn-4")),
+        (TITAN, "fp32", None, Software()),
+        (TITAN, "fp32", None, Software(framework="torch7", year=2016.2, libraries="cudnn-4")),
         (H200, "tf32", None, Software(compiled=True)),
-        (H200, "bfloat16", torch.bfloat16, Software()),
-        (H200, "float16", torch.float16, Software(framework="mxnet", year=2019.0)),
+        (H200, "bf16", torch.bfloat16, Software()),
+        (H200, "fp16", torch.float16, Software(framework="mxnet", year=2019.0)),
     ],
 )
 def test_phases_take_what_the_estimate_of_the_step_says(
@@ -65,7 +65,7 @@ def test_phases_take_what_the_estimate_of_the_step_says(
 def test_an_operation_takes_what_its_kernels_take() -> None:
     """The backward of a convolution is three: gradients of weight and bias, and of the input but for the first."""
     trace = traced()
-    work, estimate = of_estimate(trace, TITAN, "float32", Software())
+    work, estimate = of_estimate(trace, TITAN, "fp32", Software())
     costs = modelled_costs(trace, TITAN)
     (backward,) = (op for op in trace.ops if "convolution_backward" in op.name)
     own = [seconds for one, seconds in zip(work.works, estimate.work_s, strict=True) if backward.moment in one.moments]
@@ -76,7 +76,7 @@ def test_an_operation_takes_what_its_kernels_take() -> None:
 def test_an_update_is_divided_by_the_bytes_that_its_operations_move() -> None:
     trace = traced()
     costs = modelled_costs(trace, TITAN)
-    work, _ = of_estimate(trace, TITAN, "float32", Software())
+    work, _ = of_estimate(trace, TITAN, "fp32", Software())
     largest = max((one for one in work.works if one.phase is Phase.UPDATE), key=lambda one: one.nbytes)
     assert len(largest.moments) > 1
     moved = [trace.events[moment].nbytes for moment in largest.moments]  # type: ignore[union-attr]
@@ -104,11 +104,9 @@ def test_a_step_without_update_is_priced_without_one() -> None:
 def test_tensor_cores_speed_up_products() -> None:
     """Of 4,096 samples, so that products take most of the step."""
     plain, rounded = (
-        modelled_costs(traced(batch=4096, width=4096), H200, precision=one).compute_s for one in ("float32", "tf32")
+        modelled_costs(traced(batch=4096, width=4096), H200, precision=one).compute_s for one in ("fp32", "tf32")
     )
-    lower = modelled_costs(
-        traced(batch=4096, width=4096, autocast=torch.bfloat16), H200, precision="bfloat16"
-    ).compute_s
+    lower = modelled_costs(traced(batch=4096, width=4096, autocast=torch.bfloat16), H200, precision="bf16").compute_s
     assert lower < rounded < plain
 
 
@@ -121,12 +119,12 @@ def test_later_libraries_are_faster() -> None:
     assert late < early
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_lower_precision_needs_a_trace_that_has_it(precision: str) -> None:
     with raises("memory-costs.not-in-precision", precision=precision):
         modelled_costs(traced(), H200, precision=precision)
 
 
 def test_an_unknown_precision_is_refused_with_those_there_are() -> None:
-    with raises("workload.unknown-precision", match="bfloat16", precision="fp8"):
+    with raises("precision.unknown", match="bf16", precision="fp8"):
         modelled_costs(builders.step_trace(events=()), TITAN, precision="fp8")

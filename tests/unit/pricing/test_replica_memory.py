@@ -5,8 +5,8 @@ from typing import Any
 
 from tests import builders
 
-from trimaran.graph.kernels import StepMemory
 from trimaran.graph.kernels.workload import Work, WorkKind
+from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES, ReplicaMemory, replica_memory
 

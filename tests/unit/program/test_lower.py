@@ -7,7 +7,8 @@ from tests.graphs import BIAS_BYTES, BUFFER_BYTES, TENSOR_BYTES, WEIGHT_BYTES, b
 from tests.raising import raises
 
 from trimaran.graph.types import Graph
-from trimaran.program import check_program, lower, lower_evaluation, lower_order, parse_order, tied_parameters
+from trimaran.program import check_program, lower, lower_evaluation, lower_order, parse_order
+from trimaran.program.lowering.partition import tied_segments
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Mark, Program
 
@@ -183,7 +184,7 @@ def test_a_tied_weight_without_replicas_is_summed_after_the_backwards() -> None:
 
 def test_the_number_of_a_tie_is_its_place_among_the_tied_parameters() -> None:
     graph = chain(4, tied=[(0, 3), (1, 2)])
-    assert tied_parameters(graph, ("op1",)) == {"op0.weight": (0, 1), "op1.weight": (0, 1)}
+    assert tied_segments(graph, graph.parts(("op1",))) == {"op0.weight": (0, 1), "op1.weight": (0, 1)}
 
 
 def test_a_weight_shared_inside_a_segment_needs_no_sum() -> None:

@@ -116,7 +116,7 @@ def test_replicas_of_a_placement_reduce_each_part_over_its_own_ranks() -> None:
 
 
 def test_operations_between_two_cuts_are_one_stretch() -> None:
-    graph = dataclasses.replace(GRAPH, cuts=("op1", "op3"))
+    graph = dataclasses.replace(GRAPH, split_points=("op1", "op3"))
     assert stretches(graph) == (("op0", "op1"), ("op2", "op3"), ("op4", "op5", "loss"))
 
 
@@ -160,7 +160,7 @@ def test_parts_that_do_not_cover_the_graph_or_cannot_run_are_refused(
 
 
 def test_operations_that_must_stay_together_are_not_separated() -> None:
-    graph = dataclasses.replace(GRAPH, cuts=tuple(cut for cut in GRAPH.cuts if cut != "op1"))
+    graph = dataclasses.replace(GRAPH, split_points=tuple(cut for cut in GRAPH.split_points if cut != "op1"))
     with raises("parts.in-place-split", match='"op1".*"op2"'):
         check_strategy(graph, TWO, batch=4)
 

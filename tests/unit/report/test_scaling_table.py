@@ -14,7 +14,7 @@ def row(seconds: float, *, devices: int = 1024, peak_gib: float = 79.9, fits: bo
     """A step of which compute is six tenths, and each other part a tenth."""
     step = ScaledStep(
         devices=devices,
-        batch_per_device=64,
+        local_batch=64,
         sync="nccl",
         step=Cost(seconds, seconds, seconds, "example"),
         forward_s=0.2 * seconds,
@@ -47,7 +47,7 @@ def study(*rows: ScalingRow) -> ScalingStudy:
         job="vgg416",
         cluster="dgx1-v100:128",
         device="V100",
-        precision="float32",
+        precision="fp32",
         software="PyTorch",
         mode="weak",
         unit="images",

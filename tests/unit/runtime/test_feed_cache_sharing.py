@@ -88,7 +88,6 @@ def test_a_feed_that_is_refused_leaves_no_memory_open() -> None:
             World(),
             replica=0,
             reads=True,
-            group=None,
         )
     gc.collect()
     assert opened() == before

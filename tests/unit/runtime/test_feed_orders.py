@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 from trimaran.base.errors import InputError
 from trimaran.planning.preparation import epoch_data
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.seeds import mark_host
+from trimaran.runtime.seeds import host_states
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:
@@ -62,9 +62,9 @@ def test_planning_knows_the_length_and_moves_no_generator() -> None:
         random.random(), numpy.random.rand(), torch.rand(1)  # noqa: NPY002
         return list(range(7))
 
-    before = mark_host()
+    before = host_states()
     assert epoch_data(job(12, 4, sampler=draws)).samples == 7
-    assert mark_host() == before
+    assert host_states() == before
 
 
 def test_a_state_goes_on_only_in_its_own_order() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from trimaran.runtime.data.reading import Drawing, Reading, Request, now, since
-from trimaran.runtime.seeds import ALL_GENERATORS, find_moved, mark_host, seed_host, turn_back
+from trimaran.runtime.seeds import ALL_GENERATORS, find_moved, host_states, restore_host, seed_host
 
 GENERATORS = {
     "torch": lambda: torch.rand(()),
@@ -43,12 +43,12 @@ class Rows(Dataset[Any]):
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_draw_from_any_global_generator_is_seen_and_taken_back(name: str) -> None:
-    marks = mark_host()
+    marks = host_states()
     assert not find_moved(marks)
     first = float(GENERATORS[name]())
     moved = find_moved(marks)
     assert len(moved) == 1
-    turn_back(marks, moved)
+    restore_host(marks, moved)
     assert not find_moved(marks)
     assert float(GENERATORS[name]()) == first
 
@@ -215,6 +215,6 @@ def test_both_parts_of_a_span_add_up_to_the_clock() -> None:
 
 
 def test_rows_of_tensors_are_not_looked_at_for_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimaran.runtime.data.reading.mark_host", None)
+    monkeypatch.setattr("trimaran.runtime.data.reading.host_states", None)
     reading = Reading(TensorDataset(torch.arange(6)), None)
     assert reading[request(3, 1)].batch[0].tolist() == [3, 1]

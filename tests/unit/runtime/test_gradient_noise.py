@@ -208,14 +208,16 @@ def test_a_session_tells_it_at_any_time() -> None:
 def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], strategy: Strategy, reason: str) -> None:
     graph = capture(job()).graph
     if strategy.pp > 1:
-        strategy = dataclasses.replace(strategy, boundaries=_halves(graph.cuts))
+        strategy = dataclasses.replace(strategy, boundaries=_halves(graph.split_points))
     with raises("gradient-noise.strategy-unsupported", match=reason):
         check_observable(strategy, graph)
 
 
 def test_a_pipeline_without_shared_weights_can_be_observed() -> None:
     graph = capture(zoo.lstm()).graph
-    check_observable(builders.strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.cuts)), graph)
+    check_observable(
+        builders.strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.split_points)), graph
+    )
 
 
 def _halves(cuts: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from functools import partial
 import torch
 
 from trimaran.base.timeline import COMMUNICATION, WAIT
-from trimaran.runtime.communication.channels import InFlight, Pending
+from trimaran.program.types import Instruction, Kind
+from trimaran.runtime.communication.channels import InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import HostStreams
 
@@ -17,6 +18,11 @@ def ended() -> torch.futures.Future[None]:
     return future
 
 
+def bucket(label: str) -> Instruction:
+    """A reduction whose end nobody is told of."""
+    return Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, label=label)
+
+
 def test_two_pieces_of_one_instruction_are_waited_for_together() -> None:
     """DDP may have one bucket more than the program, under the name of the last one."""
     streams = HostStreams()
@@ -24,10 +30,9 @@ def test_two_pieces_of_one_instruction_are_waited_for_together() -> None:
     in_flight = InFlight(0, streams, recorder)
     done: list[str] = []
     for nbytes, name in ((10, "one"), (20, "other")):
-        add = partial(done.append, name)
-        pending = Pending(token="0AR#b7", nbytes=nbytes, works=[ended()], buffers=[], start=streams.stamp(), finish=add)
-        in_flight.add(pending, "channel", collective=False, stood_still=False)
-    in_flight.wait("0AR#b7")
+        pending = in_flight.add(bucket("b7"), [ended()], [], start=streams.stamp(), nbytes=nbytes)
+        pending.finish = partial(done.append, name)
+    in_flight.wait("0SEND_F#b7")
     assert done == ["one", "other"]
     recorder.end_step(0)
     assert [span.nbytes for span in recorder.timeline() if span.stream == COMMUNICATION] == [30]
@@ -41,16 +46,16 @@ def test_rounds_of_one_instruction_are_one_transfer() -> None:
     done = []
 
     def add(nbytes: int, start: int, finish: object) -> None:
-        pending = Pending(token="0AR#b0", nbytes=nbytes, works=[ended()], buffers=[], start=start, finish=finish)  # type: ignore[arg-type]
-        in_flight.add(pending, "channel", collective=False, stood_still=False)
+        pending = in_flight.add(bucket("b0"), [ended()], [], start=start, nbytes=nbytes)
+        pending.finish = finish  # type: ignore[assignment]
 
     begun = streams.stamp()
     add(10, begun, lambda: (done.append("first"), add(30, begun, lambda: done.append("second"))))
-    in_flight.advance("0AR#b0")
+    in_flight.advance("0SEND_F#b0")
     assert done == ["first"]
-    in_flight.wait("0AR#b0")
+    in_flight.wait("0SEND_F#b0")
     assert done == ["first", "second"]
-    in_flight.wait("0AR#b0")
+    in_flight.wait("0SEND_F#b0")
     recorder.end_step(0)
     spans = list(recorder.timeline())
     assert [span.nbytes for span in spans if span.stream == COMMUNICATION] == [30]

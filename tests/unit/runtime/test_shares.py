@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.runtime.data.batch_shares import cut_batch, microbatch_sizes, split_evenly
+from trimaran.runtime.data.batch_shares import microbatch_sizes, partition_batch, split_evenly
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
@@ -33,14 +33,14 @@ def test_all_replicas_leave_out_the_same_microbatches(replicas: int, microbatche
 
 def test_a_batch_is_cut_along_its_first_dims() -> None:
     batch = ((torch.arange(10.0).view(5, 2), torch.arange(5)), torch.arange(5))
-    parts = cut_batch(batch, (2, 2, 1, 0))
+    parts = partition_batch(batch, (2, 2, 1, 0))
     assert [part[1].tolist() for part in parts] == [[0, 1], [2, 3], [4], []]
     assert torch.equal(torch.cat([part[0][0] for part in parts]), batch[0][0])
 
 
 def test_a_share_of_another_size_is_refused_with_both_numbers() -> None:
     with raises("share.wrong-size", samples=5, expected=4) as caught:
-        cut_batch((torch.zeros(5, 1), torch.zeros(5)), (2, 2))
+        partition_batch((torch.zeros(5, 1), torch.zeros(5)), (2, 2))
     assert caught.value.figures == {"samples": 5, "expected": 4}
 
 
@@ -49,10 +49,10 @@ NAMED = {"values": torch.zeros(7, 2), "edges": torch.zeros(2, 9), "names": ["a",
 
 def test_a_batch_in_which_samples_cannot_be_seen_is_used_whole_or_refused() -> None:
     """Strings would stay whole where tensors are cut."""
-    assert cut_batch(NAMED, (3, 0), known=True) == [NAMED, None]
+    assert partition_batch(NAMED, (3, 0), known=True) == [NAMED, None]
     with raises("share.cannot-split", match=r"session\.feed\.shares", microbatches=2):
-        cut_batch(NAMED, (2, 1), known=True)
+        partition_batch(NAMED, (2, 1), known=True)
     with raises("share.size-unknown", match=r"\b7\b.*\b2\b", expected=3):
-        cut_batch(NAMED, (3, 0))
+        partition_batch(NAMED, (3, 0))
     with raises("share.cannot-split", microbatches=2):
-        cut_batch((torch.zeros(3, 2), ["a", "b", "c"]), (2, 1))
+        partition_batch((torch.zeros(3, 2), ["a", "b", "c"]), (2, 1))

@@ -4,7 +4,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.runtime.launch.rate_limited_links import Uplink, switch, up_end, wired_nodes
+from trimaran.runtime.launch.rate_limited_links import Uplink, rate_limited_network, switch, up_end
 
 GIGABIT = builders.link(bytes_per_s=125e6)
 SLOW = builders.link(bytes_per_s=25e6)
@@ -27,6 +27,6 @@ def test_ports_of_either_rate_have_packets_of_one_size() -> None:
 def test_ranks_that_cannot_be_dealt_are_refused(nodes: int) -> None:
     with (
         raises("uplink.uneven-ranks", ranks=4, nodes=nodes),
-        wired_nodes(GIGABIT, Uplink(nodes=nodes, link=SLOW), ranks=4),
+        rate_limited_network(GIGABIT, Uplink(nodes=nodes, link=SLOW), ranks=4),
     ):
         pass

@@ -12,7 +12,7 @@ from tests.raising import raises
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.machine import Link
 from trimaran.runtime.launch import rate_limited_links as wires
-from trimaran.runtime.launch.rate_limited_links import Seat, rank_end, switch, throttle, wired
+from trimaran.runtime.launch.rate_limited_links import Seat, rank_end, rate_limited_network, switch, throttle
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
@@ -62,7 +62,7 @@ def test_a_switch_has_a_port_for_each_rank_held_to_the_rate_without_the_latency(
 
 @pytest.mark.parametrize(("held", "ranks"), [(None, 2), (GIGABIT, 1)])
 def test_without_a_link_or_alone_ranks_stay_where_their_parent_is(held: Link | None, ranks: int) -> None:
-    with wired(held, ranks=ranks) as seats:
+    with rate_limited_network(held, ranks=ranks) as seats:
         assert seats == (Seat(),) * ranks
         assert seats[0].start(lambda: 7) == 7
 
@@ -76,7 +76,7 @@ def test_without_a_link_or_alone_ranks_stay_where_their_parent_is(held: Link | N
     ],
 )
 def test_what_cannot_be_is_refused(held: Link, ranks: int, code: str, figures: dict[str, Any]) -> None:
-    with raises(code, **figures), wired(held, ranks=ranks):
+    with raises(code, **figures), rate_limited_network(held, ranks=ranks):
         pass
 
 
@@ -86,7 +86,10 @@ def test_a_missing_tool_is_told(missing: str, tmp_path: Path, monkeypatch: pytes
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(wires, "_SBIN", "")
-    with raises("link-limit.missing-tool", EnvironmentProblem, tool=missing) as caught, wired(GIGABIT, ranks=2):
+    with (
+        raises("link-limit.missing-tool", EnvironmentProblem, tool=missing) as caught,
+        rate_limited_network(GIGABIT, ranks=2),
+    ):
         pass
     assert caught.value.exit_code == 4
 
@@ -99,11 +102,11 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
 import os, sys
 from trimaran.machine import Link
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.runtime.launch.rate_limited_links import wired
+from trimaran.runtime.launch.rate_limited_links import rate_limited_network
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
-    with wired(Link(bytes_per_s=1e6, latency_s=0.0, source="example"), ranks=2):
+    with rate_limited_network(Link(bytes_per_s=1e6, latency_s=0.0, source="example"), ranks=2):
         pass
 except EnvironmentProblem as error:
     sys.exit(error.message)

@@ -108,7 +108,7 @@ def test_accumulated_gradients_are_exchanged_once() -> None:
     once, four = scaled(LARGE_FIRST, 8), scaled(LARGE_FIRST, 8, options=ExchangeOptions(accumulation=4))
     assert four.communication_s == pytest.approx(once.communication_s)
     assert four.forward_s == pytest.approx(4 * once.forward_s)
-    assert four.batch_per_device == 4 * once.batch_per_device
+    assert four.local_batch == 4 * once.local_batch
 
 
 def test_a_starved_step_is_as_long_as_its_data_take() -> None:

@@ -9,11 +9,11 @@ from trimaran.simulator.exchange_clock import Ready
 from trimaran.simulator.parameter_server import Path, Star, exchange_star, star_of
 
 
-def star(homes: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
+def star(owners: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
     """Three devices; each way has one link of 1 byte a second, shared by what names it alike."""
     return Star(
         devices=("gpu0", "gpu1", "gpu2"),
-        homes=homes,
+        owners=owners,
         paths={ends: Path(((name, 1.0),), 1.0, 0.0) for ends, name in links.items()},
         sum_bytes_per_s=1e12,
         update_s=0.0,
@@ -60,7 +60,7 @@ def test_the_largest_tensors_get_homes_of_their_own() -> None:
 
 def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:
     found = star_of([8], find_machine("dgx1-v100").node, STAR, devices=8, on_host=False, update_s=0.0)
-    assert found.homes == ("gpu0",)
+    assert found.owners == ("gpu0",)
     staged = [ends for ends, path in found.paths.items() if len(path.links) > 1]
     assert sorted(staged) == sorted(
         [(f"gpu{a}", f"gpu{b}") for a, b in ((0, 5), (0, 6), (0, 7), (5, 0), (6, 0), (7, 0))]

@@ -53,7 +53,7 @@ def test_the_document_has_a_summary_over_all_batches_and_of_each() -> None:
     rows = tuple(row("net", "ddp", "all", saved, batch=batch) for batch, saved in ((16, 0.2), (32, 0.4)))
     found = ReproducedFeeding(devices=4, software="pytorch of 2021", rows=rows, titles={"box": "a box"})
     document = feeding_document(found)
-    assert [(one["batch_per_device"], one["mean_saved"]) for one in document["summary"]] == [
+    assert [(one["local_batch_size"], one["mean_saved"]) for one in document["summary"]] == [
         (None, pytest.approx(0.3)), (16, 0.2), (32, 0.4),
     ]  # fmt: skip
     assert json.loads(json.dumps(document, allow_nan=False)) == document

@@ -21,6 +21,7 @@ from trimaran.planner.result import Search
 from trimaran.planning.documents import goal_of_plan, option_degrees, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
+from trimaran.program.strategy import strategy_legend
 from trimaran.report.plans import training_line
 from trimaran.report.remedies import remedies_document, remedies_view, share_saved
 from trimaran.report.tables import add_figures, add_words, frame_table
@@ -225,6 +226,8 @@ def _print_rivals(out: Console, explained: Explained) -> None:
     if rivals or references:
         out.print()
         out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
+        if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
+            out.print(f"[dim]{words}[/]", soft_wrap=True)
         more = len(explanation.rivals) - MOST_RIVALS
         if more > 0:
             out.print(f"[dim]and {more} more[/]")

@@ -26,7 +26,7 @@ from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned
 from trimaran.program.json_files import to_plain
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
 from trimaran.report.plans import machine_plan_lines, outlook_lines, training_line
@@ -273,7 +273,8 @@ def candidate_table(
     marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
     marked = [(mark, what, {id(one) for one in some}) for mark, what, some in marks]
     legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(id(row) in known for row in rows))
-    table = frame_table("Candidates", f"{legend}\ninterval: 90 %, in the unit of the step".lstrip())
+    notes = (legend, "interval: 90 %, in the unit of the step", strategy_legend(row.strategy.name for row in rows))
+    table = frame_table("Candidates", "\n".join(note for note in notes if note))
     add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)
     add_figures(table, "step", "interval", "peak")

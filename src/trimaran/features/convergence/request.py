@@ -1,12 +1,12 @@
 """What a person asks of `trimaran converge`, checked before anything runs."""
 
 import math
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import parse_seconds
 from trimaran.jobs.learning_rate import Schedule, check_rule
 
 
@@ -61,28 +61,18 @@ class ConvergeRequest:
             raise InputError("--max-epochs must be more than 0", value=self.max_epochs)
 
 
-def parse_duration(text: str) -> float:
-    """A time as people write it.
+def parse_time_limit(text: str) -> float:
+    """A limit of the time [s].
 
     Args:
-        text: seconds, or a number with "s", "min" or "h"
-
-    Returns:
-        Time [s].
+        text: seconds, or with a unit, such as "10min"
 
     Raises:
-        InputError: it is none, or not positive
-
-    Example:
-        >>> parse_duration("90"), parse_duration("10min"), parse_duration("1.5 h")
-        (90.0, 600.0, 5400.0)
+        InputError: it is none, or leaves no time
     """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(s|min|h|)\s*", text)
-    seconds = 0.0 if found is None else float(found[1]) * {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}[found[2]]
+    seconds = parse_seconds(text)
     if not seconds > 0:
-        raise InputError(
-            f'expected a time such as "600", "10min" or "2h", got "{text}"', code="duration.malformed", text=text
-        )
+        raise InputError(f'--time-limit "{text}" leaves no time', code="converge.no-time", text=text)
     return seconds
 
 

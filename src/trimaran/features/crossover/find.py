@@ -19,6 +19,7 @@ from trimaran.features.crossover.request import check_request, counts_of, machin
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
 from trimaran.pricing.kernels.software import Software
@@ -293,7 +294,7 @@ def find_crossover(
     widths: Sequence[int] = (2, 4, 8),
     curve: str | None = None,
     local_batch: int | None = None,
-    precision: str = "float32",
+    precision: str | None = None,
     software: str | None = None,
     options: Mapping[str, str] | None = None,
     progress: Progress = ignore_progress,
@@ -309,7 +310,7 @@ def find_crossover(
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker; None: the job's batch
-        precision: of compute: "float32", "tf32", "bfloat16" or "float16"
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "pytorch:2022"; None: PyTorch of today
         options: of the job, by name
         progress: told what is being done
@@ -325,16 +326,17 @@ def find_crossover(
     known = None if name is None else _curve(name, job)
     base = local_batch or made.global_batch_size
     framework = Software() if software is None else parse_software(software)
-    asked = PlanRequest(cluster=found_cluster, precision=precision, software=framework, options=options or {})
+    chosen = choose_precision(job, precision, machine.node.device)
+    asked = PlanRequest(cluster=found_cluster, precision=chosen.name, software=framework, options=options or {})
     check_size(job, asked, max(widths))
     workers = Workers(job, asked, base)
-    replicas = Replicas(
-        DataParallelJob(reference=job, machine=machine, precision=precision, software=framework, options=options or {})
+    alone = DataParallelJob(
+        reference=job, machine=machine, precision=chosen.name, software=framework, options=options or {}
     )
     case = Case(
         asked=counts,
         base=base,
-        replicas=replicas,
+        replicas=Replicas(alone),
         workers=workers,
         demand=Demand(None if known is None else known[0]),
     )
@@ -347,7 +349,8 @@ def find_crossover(
         job=job,
         cluster=found_cluster,
         device=machine.node.device.title,
-        precision=precision,
+        precision=chosen.name,
+        precision_source=chosen.source,
         software=f"{framework.framework} of {framework.year:.0f}",
         local_batch=base,
         counts=case.asked,

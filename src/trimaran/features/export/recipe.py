@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes, format_count
 from trimaran.graph.types import Graph, Op
 from trimaran.pricing.closed_form.parallel_degrees import Division
@@ -33,8 +34,6 @@ from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
-
-Precision = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +142,13 @@ def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) 
         microbatches=strategy.microbatches,
         global_batch_size=batch,
         sequence_length=_sequence_length(graph),
-        precision=_PRECISIONS_OF_GRAPHS[graph.precision],
+        precision=parse_precision(graph.precision),
         recompute="none" if strategy.memory_bytes is None else "full",
         bucket_bytes=None if strategy.bucket_bytes == DEFAULT_BUCKET_BYTES else strategy.bucket_bytes,
         clip_norm=clip_norm,
         compiled=strategy.execution == "compiled",
         beyond=tuple(_beyond_of_plan(strategy)),
     )
-
-
-_PRECISIONS_OF_GRAPHS: dict[str, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}
 
 
 def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
@@ -246,8 +242,6 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
 # What a runtime calls "selective" is attention's probabilities, or what is cheap to compute again.
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
 
-_PRECISIONS: dict[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8": "bf16"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
@@ -288,24 +282,18 @@ def recipe_of_degrees_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
     decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
     degrees = decided.division
     _check_parts(degrees, decided.layers, source=source)
-    if decided.precision not in _PRECISIONS:
-        raise InputError(
-            f'{source}: precision is "{decided.precision}", known are {", ".join(_PRECISIONS)}',
-            code="export.unknown-precision",
-            source=source,
-            precision=decided.precision,
-        )
+    precision = parse_precision(decided.precision, what=f"{source}: precision")
     recipe = recipe_of_degrees(
         degrees,
         job=decided.job,
         layers=decided.layers,
         global_batch_size=decided.global_batch_size,
         sequence_length=decided.sequence_length,
-        precision=_PRECISIONS[decided.precision],
+        precision="bf16" if precision == "fp8" else precision,
     )
-    if decided.precision != "float8":
+    if precision != "fp8":
         return recipe
-    return replace(recipe, beyond=(*recipe.beyond, "products in float8: the file says bf16"))
+    return replace(recipe, beyond=(*recipe.beyond, "products in fp8: the file says bf16"))
 
 
 _NAMES_OF_VERSION_1 = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Literal
 
-from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
@@ -36,7 +36,6 @@ from trimaran.features.memory_fit.figures import (
 )
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
-from trimaran.graph.kernels.workload import PRECISIONS, check_precision
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
@@ -44,6 +43,7 @@ from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
+from trimaran.planning.precision import ChosenPrecision, choose_precision
 from trimaran.planning.requests import parse_budget
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures, storage_lines
@@ -97,13 +97,13 @@ class Found:
         )
 
 
-def estimate_of(job: Job, device: Device, precision: str, found: Found) -> MemoryEstimate:
+def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Found) -> MemoryEstimate:
     """The figures of a planned step.
 
     Args:
         job: whose step it is
         device: that it is for
-        precision: in which products are computed
+        precision: in which products are computed, and who chose it
         found: what was found
     """
     whole, planned, budget_bytes = found.whole, found.planned, found.budget_bytes
@@ -114,7 +114,8 @@ def estimate_of(job: Job, device: Device, precision: str, found: Found) -> Memor
         job=job.name,
         batch=job.global_batch_size,
         device=device.title,
-        precision=precision,
+        precision=precision.name,
+        precision_source=precision.source,
         source=whole.costs.source,
         budget_bytes=budget_bytes,
         weight_bytes=state,
@@ -201,9 +202,6 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
     )
 
 
-_PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class MemoryStudy:
     """What was found.
@@ -239,7 +237,7 @@ def estimate_memory(
         batch: samples of a step; None: the job's
         budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
             whole card
-        precision: "float32", "tf32" or "bfloat16"; None: the job's
+        precision: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         policy: whose memory plan is shown
         slowdown_limit: most that a plan may cost for the largest batch: 0.1 for 10 % of the step
         largest_batch: whether to look for it
@@ -255,11 +253,11 @@ def estimate_memory(
     catalog_device = sharing_device(find_device(device), HostPath(sharing=sharing))
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
-    precision = _precision_of(made, precision, catalog_device)
+    chosen = choose_precision(source.reference, precision or source.precision, catalog_device)
     samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    steps = PricedSteps(tracer=JobTracer(made, precision=precision), device=catalog_device, precision=precision)
+    steps = PricedSteps(tracer=JobTracer(made, precision=chosen.name), device=catalog_device, precision=chosen.name)
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
     traced_s = perf_counter()
@@ -272,7 +270,7 @@ def estimate_memory(
         known = (samples, found.outcome.run.step_time_s / whole.costs.compute_s - 1.0)
         batches = find_largest_batch(steps, in_parts, budget_bytes, slowdown_limit=slowdown_limit, known=known)
     estimate = replace(
-        estimate_of(made, catalog_device, precision, found),
+        estimate_of(made, catalog_device, chosen, found),
         card_bytes=card_bytes,
         context_bytes=0 if card_bytes is None else catalog_device.memory.context_bytes,
         largest_batch=batches,
@@ -302,20 +300,6 @@ def _plan(
         budget_bytes=budget_bytes,
     )
     return found, in_parts
-
-
-def _precision_of(job: Job, asked: str | None, device: Device) -> str:
-    """In which precision the step is traced and priced."""
-    if asked is None and job.precision not in _PRECISIONS:
-        raise InputError(
-            f"{job.name} trains in {job.precision}, for which the catalog has no figures: ask for --precision "
-            f"{', '.join(PRECISIONS)}",
-            precision=job.precision,
-        )
-    precision = _PRECISIONS[job.precision] if asked is None else asked
-    check_precision(precision)
-    device.sustained_flops_per_s(precision)  # refuses what the device does not compute in
-    return precision
 
 
 def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:

@@ -213,7 +213,7 @@ class Callbacks:
             _digest([after.options]) if retuned and self._alike else 0,
         )
         doing, stops, flips, moved, weights, buffers, tuned, options = zip(
-            *self._executor.told_by_all(own), strict=True
+            *self._executor.agreement.figures(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
         if first:
@@ -247,7 +247,7 @@ class Callbacks:
         model = self._executor.model
         sampled = None if self._running == "on_epoch" else _SAMPLED
         sums = sums and not self._alone
-        optimizer = self._executor.torch_optimizer
+        optimizer = self._executor.updater.optimizer
         return _State(
             identities={name: (id(one), one.shape) for name, one in model.named_parameters()},
             trained={name: one.requires_grad for name, one in model.named_parameters()},

@@ -260,7 +260,7 @@ def train_rank(
     executor, notes, memory = session.executor, session.feed.notes, session.memory
     noise = None
     if gradient_noise and epochs:
-        noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.optimizer)
+        noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
     timeline = session.timeline()
     session.save(RunDirectory(path=run).model)
     session.close()

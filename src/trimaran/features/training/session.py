@@ -183,7 +183,7 @@ class Session:
             if self.job.target is not None and metrics["metric"] >= self.job.target:
                 self.stopped = True
         if self.executor.follows_metric:
-            self.executor.end_epoch(metrics.get("metric", metrics["loss"]))
+            self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
@@ -202,7 +202,8 @@ class Session:
     @property
     def optimizer(self) -> Optimizer | None:
         """The torch optimizer of what this rank updates, which may be a share of the parameters; None: nothing."""
-        return self.executor.torch_optimizer
+        optimizer: Optimizer | None = self.executor.updater.optimizer
+        return optimizer
 
     @property
     def steps(self) -> int:

@@ -184,7 +184,7 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
     if lost:
         names = ", ".join(path or "the model itself" for path in lost)
         note = f"no pipeline: hooks on {names} would not fire in parts of the model; hooks on leaf modules would"
-        graph = dataclasses.replace(graph, cuts=(), notes=(*graph.notes, note))
+        graph = dataclasses.replace(graph, split_points=(), notes=(*graph.notes, note))
     return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)
 
 

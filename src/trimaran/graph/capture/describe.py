@@ -1,4 +1,4 @@
-"""The pure graph of a flow: operations with their work, parameters, tensors, saved storages and legal cuts.
+"""The pure graph of a flow: operations with their work, parameters, tensors, saved storages and split points.
 
 Everything is looked at for two batch sizes, which gives what is fixed and what grows with the batch.
 
@@ -9,7 +9,7 @@ They run on data, at two batch sizes, as nothing else shows what they do.
 Stable names of the operations and tensors of a flow.
 
 An operation is a call of a leaf module or of a tensor function. Items of what it returns, numbers and attributes are
-not operations of their own. Names do not depend on what lies inside leaf modules, so that they stay the same across
+no separate operations. Names do not depend on what lies inside leaf modules, so that they stay the same across
 versions of torch.
 
 Set on the nodes of the flow: `meta["op"]`, the id of the operation that makes the node's value, and `meta["tensor"]`,
@@ -17,9 +17,10 @@ the name of the tensor.
 """
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,11 +38,11 @@ from trimaran.graph.capture.operations import (
     SavedStorages,
     State,
     Walk,
-    choose_cuts,
+    choose_splits,
     content_text,
     digest,
     fill_workspaces,
-    legal_cuts,
+    legal_splits,
     mark_rewrites,
     tensors_in,
     walk,
@@ -50,7 +51,8 @@ from trimaran.graph.capture.sizes import Batches, describe_shape, fit
 from trimaran.graph.flops import Tally, state_of, tally_operation
 from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.regions import find_regions
-from trimaran.graph.types import Affine, Graph, Op, TensorSpec
+from trimaran.graph.trace.storages import dtype_name
+from trimaran.graph.types import OUTSIDE, ROOT, Affine, Graph, Op, TensorSpec
 from trimaran.graph.user_model import (
     begin_training,
     device_of,
@@ -113,9 +115,10 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
     """
     state = State(model)
     names = [name for name, first in runs[0].inputs.items() if _is_alike(first, runs[1].inputs.get(name))]
-    inputs = tuple(_spec(name, (runs[0].inputs[name], runs[1].inputs[name]), runs) for name in names)
+    batches = runs[0].batch, runs[1].batch
+    inputs = tuple(_spec(name, runs[0].inputs[name], runs[1].inputs[name], batches) for name in names)
     outputs = tuple(
-        _spec(f"model:{place}", pair, runs)
+        _spec(f"model:{place}", *pair, batches)
         for place, pair in enumerate(zip(runs[0].outputs, runs[1].outputs, strict=False))
         if _is_alike(*pair)
     )
@@ -147,7 +150,8 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
 def loss_op(runs: tuple[WholeRun, WholeRun], inputs: tuple[str, ...]) -> Op:
     """The loss as an operation, with the figures of runs on data."""
     tallies = tuple(run.loss_tally for run in runs)
-    return whole_op("loss", runs, tallies, inputs, (_spec("loss", (runs[0].loss, runs[1].loss), runs),), None)
+    spec = _spec("loss", runs[0].loss, runs[1].loss, (runs[0].batch, runs[1].batch))
+    return whole_op("loss", runs, tallies, inputs, (spec,), None)
 
 
 def loss_storage(runs: tuple[WholeRun, WholeRun]) -> Affine:
@@ -172,12 +176,10 @@ def whole_op(
         outputs=outputs,
         parameters=read.parameters if read else (),
         buffers=read.buffers if read else (),
-        flops=_fit(runs, first.flops, second.flops),
-        backward_flops=_fit(runs, first.backward_flops, second.backward_flops),
-        bytes_moved=_fit(runs, first.nbytes, second.nbytes),
-        backward_bytes_moved=_fit(runs, first.backward_nbytes, second.backward_nbytes),
         saved=(f"{name}/0",),
         content=digest(f"{name} {first.kernels} {first.flops} {second.flops} {first.nbytes} {second.nbytes}"),
+        origins=(OUTSIDE if name == "loss" else ROOT,),
+        **_work(first, second, partial(_fit, runs)),
     )
 
 
@@ -230,13 +232,12 @@ def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine
     return fit(first, second, (runs[0].batch, runs[1].batch))
 
 
-def _spec(name: str, pair: tuple[Tensor, Tensor], runs: tuple[WholeRun, WholeRun]) -> TensorSpec:
-    first, second = pair
-    batches: Batches = (runs[0].batch, runs[1].batch)
+def _spec(name: str, first: Tensor, second: Tensor, batches: Batches) -> TensorSpec:
+    """A tensor by what it is at two batch sizes."""
     return TensorSpec(
         name=name,
         shape=describe_shape(first.shape, second.shape, batches),
-        dtype=str(first.dtype).removeprefix("torch."),
+        dtype=dtype_name(first.dtype),
         nbytes=fit(first.numel() * first.element_size(), second.numel() * second.element_size(), batches),
         requires_grad=first.requires_grad,
     )
@@ -310,6 +311,7 @@ def _name_outputs(node: fx.Node, walk: Walk, inputs: set[str]) -> None:
 
 
 BATCHES: Batches = (4, 8)
+_FITTED = partial(fit, batches=BATCHES)
 
 
 class _LossNeedsDataError(Exception):
@@ -371,7 +373,7 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
 
 
 class _Describer:
-    """Turns what was seen of a flow into a graph."""
+    """Makes a graph of what was seen of a flow."""
 
     def __init__(self, job: Job, model: nn.Module, flow: Flow, walks: tuple[Walk, Walk], pair: bool) -> None:
         self._job = job
@@ -419,7 +421,8 @@ class _Describer:
                 outputs=(self._spec(output, "loss"),),
                 saved=self._storages.saved_by(output, "loss"),
                 content=digest(f"loss {shapes} {tallies[0].kernels} {self._job.precision}"),
-                **_work(tallies[0], tallies[1]),
+                origins=(OUTSIDE,),
+                **_work(tallies[0], tallies[1], _FITTED),
             )
         )
 
@@ -437,7 +440,7 @@ class _Describer:
             parameters=self._state.parameters,
             buffers=self._state.buffers,
             storages=self._storages.found,
-            cuts=self._cuts(ops, evaluation) if self._flow.one_for_both_modes else (),
+            split_points=self._split_points(ops, evaluation) if self._flow.one_for_both_modes else (),
             precision=self._job.precision,
             notes=self._flow.notes,
             regions=regions,
@@ -463,7 +466,8 @@ class _Describer:
             buffers=read.buffers,
             saved=self._storages.saved_by(node, name),
             content=digest(text),
-            **_work(*self._tallies[text]),
+            origins=tuple(node.meta["origins"]),
+            **_work(*self._tallies[text], _FITTED),
         )
 
     def _run(self, node: fx.Node, target: Any, seen: Walk) -> Tally:
@@ -473,13 +477,7 @@ class _Describer:
 
     def _spec(self, node: fx.Node, name: str) -> TensorSpec:
         first, second = (seen.values[node] for seen in self._walks)
-        return TensorSpec(
-            name=name,
-            shape=describe_shape(first.shape, second.shape, BATCHES),
-            dtype=str(first.dtype).removeprefix("torch."),
-            nbytes=fit(first.numel() * first.element_size(), second.numel() * second.element_size(), BATCHES),
-            requires_grad=first.requires_grad,
-        )
+        return _spec(name, first, second, BATCHES)
 
     def _read_by_loss(self) -> list[str]:
         """What the loss may read of a batch: the target of a pair, or all of a mapping."""
@@ -487,16 +485,16 @@ class _Describer:
             return []
         return [name for name in self._flow.inputs if not self._pair or name.partition(".")[0] == "target"]
 
-    def _cuts(self, ops: Sequence[Op], evaluation: Walk) -> tuple[str, ...]:
+    def _split_points(self, ops: Sequence[Op], evaluation: Walk) -> tuple[str, ...]:
         legal = [True] * len(self._operations)
         for seen in (*self._walks, evaluation):
-            allowed = legal_cuts(self._flow.module.graph, self._operations, seen)
+            allowed = legal_splits(self._flow.module.graph, self._operations, seen)
             legal = [one and other for one, other in zip(legal, allowed, strict=True)]
         costs = [
             not node.meta.get("constant") and bool(op.flops.at(1) or op.bytes_moved.at(1))
             for node, op in zip(self._operations, ops, strict=False)
         ]
-        return tuple(ops[position].id for position in choose_cuts(legal, costs, _crossing_bytes(ops)))
+        return tuple(ops[position].id for position in choose_splits(legal, costs, _crossing_bytes(ops)))
 
 
 def _check_loss(job: Job, model: nn.Module, flow: Flow, batch: Any) -> None:
@@ -517,17 +515,18 @@ def _names_read(node: fx.Node) -> tuple[str, ...]:
     return tuple(str(source.meta["tensor"]) for source in sources if "tensor" in source.meta)
 
 
-def _work(first: Tally, second: Tally) -> dict[str, Any]:
+def _work(first: Tally, second: Tally, fitted: Callable[[float, float], Affine]) -> dict[str, Any]:
+    """The figures of an operation, of its tallies at two batch sizes."""
     return {
-        "flops": fit(first.flops, second.flops, BATCHES),
-        "backward_flops": fit(first.backward_flops, second.backward_flops, BATCHES),
-        "bytes_moved": fit(first.nbytes, second.nbytes, BATCHES),
-        "backward_bytes_moved": fit(first.backward_nbytes, second.backward_nbytes, BATCHES),
+        "flops": fitted(first.flops, second.flops),
+        "backward_flops": fitted(first.backward_flops, second.backward_flops),
+        "bytes_moved": fitted(first.nbytes, second.nbytes),
+        "backward_bytes_moved": fitted(first.backward_nbytes, second.backward_nbytes),
     }
 
 
 def _crossing_bytes(ops: Sequence[Op]) -> list[float]:
-    """Bytes of one sample that cross a cut after each operation [bytes]."""
+    """Bytes of one sample that cross a split after each operation [bytes]."""
     last = {name: position for position, op in enumerate(ops) for name in op.inputs}
     change = [0.0] * (len(ops) + 1)
     for position, op in enumerate(ops):

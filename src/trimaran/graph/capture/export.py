@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.proxy_tensor import _ModuleStackTracer
 from torch.utils.checkpoint import CheckpointFunction
 
 from trimaran.base.job import Job
 from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
 from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
-# A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every cut.
+# A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every split point.
 CACHES = frozenset({"past_key_values"})
 
 
@@ -141,10 +142,10 @@ def _shapes_of(layer: nn.RNNBase, forward: Callable[..., Any]) -> Callable[..., 
             return forward(source, *arguments, **keywords)
         ends = source.sum((1 if layer.batch_first else 0, 2)).view(1, -1, 1)
         output = source.sum(2, keepdim=True).repeat(1, 1, directions * state)
-        hidden = ends.repeat(directions * layer.num_layers, 1, state)
+        state_h = ends.repeat(directions * layer.num_layers, 1, state)
         if not isinstance(layer, nn.LSTM):
-            return output, hidden
-        return output, (hidden, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
+            return output, state_h
+        return output, (state_h, ends.repeat(directions * layer.num_layers, 1, layer.hidden_size))
 
     return run
 
@@ -245,6 +246,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         precision_context(job, device_of(model)),
         _without_reentrant_checkpoints(),
         _lengths_that_follow(model),
+        _paths_of_sliced_modules(),
     ):
         enter_mode(model, training=training)
         try:
@@ -309,3 +311,48 @@ def _lengths_that_follow(model: nn.Module) -> Iterator[None]:
     finally:
         for names in known.values():
             del names["len"]
+
+
+@contextmanager
+def _paths_of_sliced_modules() -> Iterator[None]:
+    """Give modules that a forward reaches through a slice of a list, as in `self.layers[1:]`, their paths in the model.
+
+    In a model that has a module under two names torch.export calls them "layers.slice(1, None, None).0", and keeps no
+    signature of their calls: they would stay unfolded, and a recurrent layer would be what stands for it in an export.
+    """
+    known = _ModuleStackTracer.path_of_module
+
+    def path_of_module(self: Any, mod: nn.Module) -> str:
+        return unsliced(known(self, mod), self.scope_root)
+
+    _ModuleStackTracer.path_of_module = path_of_module  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _ModuleStackTracer.path_of_module = known  # type: ignore[method-assign]
+
+
+def unsliced(path: str, root: nn.Module) -> str:
+    """The path of a module without slices of the lists that it is in.
+
+    Args:
+        path: with slices, as torch.export writes them
+        root: the path begins there
+
+    Example:
+        >>> root = nn.ModuleDict({"list": nn.ModuleList([nn.ReLU(), nn.Tanh()]), "row": nn.Sequential(nn.ReLU())})
+        >>> unsliced("list.slice(1, None, None).0", root), unsliced("row.slice(0, None, None).0", root)
+        ('list.1', 'row.0')
+    """
+    found: list[str] = []
+    names: list[str] | None = None  # of what the slices so far leave
+    for part in path.split("."):
+        if not part.startswith("slice("):
+            found.append(part if names is None else names[int(part)])
+            names = None
+            continue
+        container = root.get_submodule(".".join(found))
+        if isinstance(container, nn.ModuleList):  # a slice of another list counts from 0; one of a sequence does not
+            bounds = (None if bound == "None" else int(bound) for bound in part[len("slice(") : -1].split(", "))
+            names = (names or list(container._modules))[slice(*bounds)]
+    return ".".join(found)

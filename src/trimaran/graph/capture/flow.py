@@ -35,6 +35,7 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.export import PREFIX, Exported, NotExportableError, OutputStructure, export_model
 from trimaran.graph.capture.modes import OtherOperationsError, compare_modes, switch_by_mode
 from trimaran.graph.capture.sizes import Sizes, check_numbers, compute_sizes_from_batch, is_number
+from trimaran.graph.types import ROOT
 from trimaran.graph.user_model import has_user_hooks
 
 # Modules of torch whose children are parts of one computation rather than steps in a row.
@@ -115,7 +116,7 @@ def _calls(program: ExportedProgram) -> list[_Call]:
         if node.op not in ("call_function", "get_attr") or is_number(node.meta.get("val")):
             continue
         for key, (path, _) in node.meta.get("nn_module_stack", {}).items():
-            call = path + (f"@{key.rpartition('@')[2]}" if "@" in key and "@" not in path else "")
+            call = _call_name(key, path)
             if call in signatures:
                 members.setdefault(call, []).append(node)
                 paths[call] = path.partition("@")[0]
@@ -148,6 +149,7 @@ def _fold_call(graph: fx.Graph, call: _Call, current: dict[str, fx.Node]) -> boo
         path=call.path,
         call=call.name,
         interior=tuple(_operation_text(node) for node in call.members),
+        origins=tuple(dict.fromkeys([call.name, *(_call_of(node) for node in call.members)])),
         constant=all(node.meta.get("constant", False) for node in call.members if node.users or node in made),
     )
     for output, path in zip(call.signature.outputs, steps, strict=True):
@@ -487,9 +489,13 @@ def _fold(exported: Exported, model: nn.Module) -> None:
         drop_marks(program.graph_module, node)
     for node in graph.nodes:
         node.meta["module"] = _module_path(node)
+        node.meta["origins"] = (_origin(node),)
+    shared = _calls_of_shared(graph, model)
     mark_constants(program, {path for path, module in model.named_modules() if has_user_hooks(module)})
     fold_leaves(program)
     for node in graph.nodes:
+        calls = (origin.partition("/") for origin in node.meta.get("origins", ()))
+        node.meta["origins"] = tuple(shared.get(call, call) + slash + function for call, slash, function in calls)
         if node.op == "call_module":
             node.meta["module"] = node.meta["path"]
         if node.meta["constant"] and (node.op == "call_module" or reads_shape_only(node)):
@@ -503,6 +509,44 @@ def _module_path(node: fx.Node) -> str:
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = str(stack[-1][0]).partition("@")[0] if stack else PREFIX
     return path.removeprefix(PREFIX).removeprefix(".") if path.startswith(PREFIX) else ""
+
+
+def _call_name(key: str, path: str) -> str:
+    """The call of a module by its entry in a stack of modules: the path, and from the second call on its number."""
+    return path + (f"@{key.rpartition('@')[2]}" if "@" in key and "@" not in path else "")
+
+
+def _call_of(node: fx.Node) -> str:
+    """The call of the innermost module that an operation belongs to, as `TraceOp.origin` has it."""
+    stack = list(node.meta.get("nn_module_stack", {}).items())
+    call = _call_name(stack[-1][0], str(stack[-1][1][0])) if stack else PREFIX
+    return call.removeprefix(PREFIX).removeprefix(".") or ROOT
+
+
+def _calls_of_shared(graph: fx.Graph, model: nn.Module) -> dict[str, str]:
+    """Calls of modules that have several names, as a trace names them: by the first name, numbered over all of them."""
+    first: dict[int, str] = {}
+    names = {path: first.setdefault(id(part), path) for path, part in model.named_modules(remove_duplicate=False)}
+    shared = {names[path] for path in names if names[path] != path}
+    calls: dict[str, dict[str, None]] = {}
+    for node in graph.nodes:
+        call = _call_of(node)
+        name = names.get(call.partition("@")[0])
+        if name in shared:
+            calls.setdefault(name, {})[call] = None
+    return {
+        call: f"{name}@{number}" if number else name
+        for name, found in calls.items()
+        for number, call in enumerate(found)
+    }
+
+
+def _origin(node: fx.Node) -> str:
+    """The call of a module and the torch function that an operation belongs to, as `TraceOp.origin` has it."""
+    if "torch_fn" not in node.meta:
+        return _call_of(node)
+    numbered, function = node.meta["torch_fn"]
+    return f"{_call_of(node)}/{function}_{numbered.rpartition('_')[2]}"
 
 
 def _drop_checks(graph: fx.Graph) -> None:

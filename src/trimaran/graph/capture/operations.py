@@ -10,15 +10,15 @@ The digest holds the kind of operation, its constants, the shapes (as expression
 reads and of its parameters, and which of them want a gradient. It holds no names, addresses or devices, so that the
 twelve equal blocks of a transformer share their measurements, on every machine and in every process.
 
-Where a model may be cut.
+Where a model may be split.
 
-A segment works on copies of what it receives, so no operation after a cut may write, in place, into a storage that was
-made before it: `relu_(batch_norm(x))` stays together. State that is written (running statistics of a layer that is
-called twice) must be used on one side only.
+A segment works on copies of what it receives, so no operation after a split may write, in place, into a storage that
+was made before it: `relu_(batch_norm(x))` stays together. State that is written (running statistics of a layer that
+is called twice) must be used on one side only.
 
     operation    0     1     2     3     4
-                conv  norm  relu_ conv  relu_         relu_ at 2 writes what norm made at 1: no cut after 1
-    cuts             ^           ^                    relu_ at 4 writes what conv made at 3: no cut after 3
+                conv  norm  relu_ conv  relu_         relu_ at 2 writes what norm made at 1: no split after 1
+    split points     ^           ^                    relu_ at 4 writes what conv made at 3: no split after 3
 """
 
 import hashlib
@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.job import Job
 from trimaran.graph.capture.export import workspace_bytes
 from trimaran.graph.capture.sizes import Batches, describe_number, describe_shape, fit
+from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import Affine, Parameter
 from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
@@ -203,7 +204,7 @@ def content_text(node: fx.Node, target: Any, walks: tuple[Walk, Walk], batches: 
         first, second = (walk.values[source] for walk in walks)
         if isinstance(first, Tensor):
             shape = describe_shape(first.shape, second.shape, batches)
-            return f"{_dtype(first)}{list(shape)}{'+' if first.requires_grad else ''}"
+            return f"{dtype_name(first.dtype)}{list(shape)}{'+' if first.requires_grad else ''}"
         if isinstance(first, fx.GraphModule):
             return [str(part.target) for part in first.graph.nodes]
         return describe_number(first, second, batches)
@@ -213,7 +214,7 @@ def content_text(node: fx.Node, target: Any, walks: tuple[Walk, Walk], batches: 
     if isinstance(target, nn.Module):
         parts["module"] = f"{type(target).__module__}.{type(target).__qualname__}"
         parts["state"] = [
-            f"{name}:{_dtype(tensor)}{list(tensor.shape)}{'+' if tensor.requires_grad else ''}"
+            f"{name}:{dtype_name(tensor.dtype)}{list(tensor.shape)}{'+' if tensor.requires_grad else ''}"
             for name, tensor in [*target.named_parameters(), *target.named_buffers()]
         ]
         if type(target).__module__.startswith("torch.nn."):
@@ -259,10 +260,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(part) for key, part in value.items()}
     return value if isinstance(value, str | int | bool) or value is None else str(value)
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -330,7 +327,7 @@ def _describe(tensor: Tensor, names: list[str]) -> Parameter:
     return Parameter(
         name=names[0],
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=dtype_name(tensor.dtype),
         nbytes=tensor.numel() * tensor.element_size(),
         trainable=tensor.requires_grad,
         aliases=tuple(names[1:]),
@@ -396,8 +393,8 @@ def fill_workspaces(flow: fx.GraphModule, nodes: Sequence[fx.Node], walks: Seque
             seen.sizes.update(zip(empty, workspace_bytes(module, source), strict=False))
 
 
-def legal_cuts(graph: fx.Graph, operations: Sequence[fx.Node], walk: Walk) -> list[bool]:
-    """Whether the model may be cut after each operation, as far as in-place writing goes.
+def legal_splits(graph: fx.Graph, operations: Sequence[fx.Node], walk: Walk) -> list[bool]:
+    """Whether the model may be split after each operation, as far as in-place writing goes.
 
     Args:
         graph: of the flow
@@ -442,18 +439,18 @@ def mark_rewrites(graph: fx.Graph, walk: Walk) -> None:
             ]
 
 
-def choose_cuts(legal: Sequence[bool], costs: Sequence[bool], crossing: Sequence[float]) -> list[int]:
-    """The positions worth cutting after: every segment between two of them has an operation that costs something.
+def choose_splits(legal: Sequence[bool], costs: Sequence[bool], crossing: Sequence[float]) -> list[int]:
+    """The positions worth splitting after: every segment between two of them has an operation that costs something.
 
     Of several positions that differ only by free operations, such as views, the one that least crosses is kept.
 
     Args:
-        legal: for each operation, whether the model may be cut after it
+        legal: for each operation, whether the model may be split after it
         costs: for each operation, whether it costs anything
-        crossing: for each operation, bytes that cross a cut after it [bytes]
+        crossing: for each operation, bytes that cross a split after it [bytes]
 
     Example:
-        >>> choose_cuts([True] * 4, [True, True, False, True], [9.0, 9.0, 3.0, 9.0])
+        >>> choose_splits([True] * 4, [True, True, False, True], [9.0, 9.0, 3.0, 9.0])
         [0, 2]
     """
     best: dict[int, int] = {}

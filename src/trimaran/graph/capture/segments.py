@@ -1,11 +1,11 @@
-"""A part of a captured model as a module of its own: the user's leaf modules and the operations between them.
+"""A part of a captured model as a module: the user's leaf modules and the operations between them.
 
     values by name ─▶ Segment ─▶ body(batch size, *tensors) ─▶ tensors for other segments; on the last, the output
 
 The body is a graph over tensors by position, so that torch.compile takes it in one piece. What a segment can compute
 again (masks, position ids, sizes) it does; everything else that it reads is sent to it or fed to it.
 
-Some operations of a flow as a module of their own, over the batch size and tensors by position.
+Some operations of a flow as a module, over the batch size and tensors by position.
 
 What the operations read is given, or can be computed again: sizes, attributes of the model, and constants (masks,
 position ids) with everything that writes them.
@@ -202,25 +202,25 @@ class Segment(nn.Module):
 
 
 def build_segment(capture: Capture, boundaries: Iterable[str], index: int) -> Segment:
-    """One segment of a model that is cut into a chain.
+    """One segment of a model that is split into a chain.
 
     Build it after the model has moved to its device.
 
     Args:
         capture: of the job
-        boundaries: ids of the last operations of every segment but the last (`Graph.cuts`), in order
+        boundaries: ids of the last operations of every segment but the last (`Graph.split_points`), in order
         index: number of the segment
 
     Raises:
-        InputError: the model has no graph, a boundary is no legal cut, or there is no such segment
+        InputError: the model has no graph, a boundary is no split point, or there is no such segment
     """
     boundaries = tuple(boundaries)
     _flow(capture)
-    order = {name: place for place, name in enumerate(capture.graph.cuts)}
+    order = {name: place for place, name in enumerate(capture.graph.split_points)}
     places = [order.get(name, -1) for name in boundaries]
     if -1 in places or places != sorted(set(places)):
         raise InputError(
-            f"boundaries must be operations after which the model may be cut, in order; got {list(boundaries)}",
+            f"boundaries must be operations after which the model may be split, in order; got {list(boundaries)}",
             code="segment.bad-boundaries",
         )
     return build_part(capture, capture.graph.parts(boundaries), index)
@@ -230,8 +230,8 @@ def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> S
     """One segment of a model whose operations are dealt out in any way that can run.
 
     A parameter or module that several segments use is one object in all of them. What others read is returned when the
-    segment has ended, so the operations between two neighbouring cuts of the graph, which may write into each other's
-    results, must be in one part; whoever makes the parts sees to that (`program.check_strategy`).
+    segment has ended, so the operations between two neighbouring split points of the graph, which may write into each
+    other's results, must be in one part; whoever makes the parts sees to that (`program.check_strategy`).
 
     Args:
         capture: of the job
@@ -275,7 +275,7 @@ def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> S
 def _flow(capture: Capture) -> fx.GraphModule:
     if capture.flow is None:
         raise InputError(
-            f"the model of {capture.graph.name} cannot be cut: {' '.join(capture.graph.notes)}",
+            f"the model of {capture.graph.name} cannot be split: {' '.join(capture.graph.notes)}",
             code="segment.cannot-split",
         )
     return capture.flow

@@ -7,6 +7,7 @@ gradient they make; the update becomes one work a parameter.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.operators import (
     CONVOLUTION_BACKWARDS,
     CONVOLUTIONS,
@@ -24,6 +25,7 @@ from trimaran.graph.kernels.operators import (
     product,
     recurrent,
     short_name,
+    work_of,
 )
 from trimaran.graph.kernels.optimizer import Updates, unscaling
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
@@ -92,7 +94,7 @@ def workload_of(
     *,
     name: str,
     batch: int,
-    precision: str,
+    precision: Precision,
     input_bytes: int,
     items_per_sample: int = 1,
     like: Mapping[str, str] | None = None,
@@ -115,11 +117,10 @@ def workload_of(
     update = updates.works(like or {})
     for op in trace.ops:
         if op.phase is not Phase.UPDATE and has_kernel(op):
-            made = _works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes))
-            works.extend(replace(work, moments=(op.moment,)) for work in made)
+            works.extend(_works(op, makes_weight_gradient=any(number in wanted for number, _ in op.writes)))
             work_of[op.moment] = len(works) - 1
     gradients = weight_gradients(trace, work_of)
-    if update and precision == "float16":
+    if update and precision == "fp16":
         works.append(replace(unscaling(gradients), moments=update[0].moments))
     works.extend(update)
     return Workload(
@@ -156,13 +157,10 @@ def _other(op: TraceOp, *, makes_weight_gradient: bool) -> Iterator[Work]:
     name = short_name(op)
     kind = kind_of(name)
     alone = op.phase is Phase.BACKWARD and makes_weight_gradient and kind is not WorkKind.NORMALIZATION
-    yield Work(
-        kind=kind,
-        phase=op.phase,
+    yield work_of(
+        op,
+        kind,
         gradient=Gradient.WEIGHT if alone else Gradient.NONE,
-        module=op.module,
-        name=op.name.rpartition(".")[0],
-        dtype=op.dtype,
         flops=op.flops,
         nbytes=moved_bytes(op),
         dims=(elements(op),),

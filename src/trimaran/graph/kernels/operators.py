@@ -137,6 +137,45 @@ def moved_bytes(op: TraceOp) -> int:
     return op.nbytes
 
 
+def work_of(
+    op: TraceOp,
+    kind: WorkKind,
+    *,
+    nbytes: int,
+    dims: Shape,
+    name: str = "",
+    gradient: Gradient = Gradient.NONE,
+    flops: float = 0.0,
+    launches: int = 1,
+) -> Work:
+    """A work of an operation.
+
+    Args:
+        op: the operation
+        kind: see `Work`
+        nbytes: see `Work` [bytes]
+        dims: see `Work`
+        name: see `Work`; "": the operator without its overload
+        gradient: see `Work`
+        flops: see `Work` [FLOP]
+        launches: see `Work`
+    """
+    return Work(
+        kind=kind,
+        phase=op.phase,
+        gradient=gradient,
+        module=op.module,
+        name=name or op.name.rpartition(".")[0],
+        dtype=op.dtype,
+        flops=flops,
+        nbytes=nbytes,
+        dims=dims,
+        launches=launches,
+        origin=op.origin,
+        moments=(op.moment,),
+    )
+
+
 CONVOLUTIONS = frozenset(["convolution", "convolution_overrideable", "cudnn_convolution", "mkldnn_convolution"])
 CONVOLUTION_BACKWARDS = frozenset(["convolution_backward", "convolution_backward_overrideable"])
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "addbmm": 1, "_addmm_activation": 1, "mv": 0,
@@ -179,7 +218,7 @@ def convolution(op: TraceOp) -> Iterator[Work]:
     """The works of a convolution's forward."""
     shape = _as_forward(op.operands[0][1], op.operands[1][1], op.results[0] or ())
     biased = len(op.operands) > 2
-    yield _work(op, shape, Gradient.NONE, op.nbytes, launches=1 + biased)
+    yield work_of(op, WorkKind.CONVOLUTION, flops=shape.flops, nbytes=op.nbytes, dims=shape.dims, launches=1 + biased)
 
 
 def convolution_backward(op: TraceOp) -> Iterator[Work]:
@@ -188,21 +227,18 @@ def convolution_backward(op: TraceOp) -> Iterator[Work]:
     item = ITEM_BYTES.get(op.dtype, 4)
     shape = _as_forward(source, weight, grad)
     of_source, of_weight, of_bias = (*op.results, None, None, None)[:3]
-    if of_source is not None:
-        nbytes = (count(grad) + count(weight) + count(source)) * item
-        yield _work(op, shape, Gradient.INPUT, nbytes)
-    if of_weight is not None:
-        nbytes = (count(grad) + count(source) + count(weight)) * item
-        yield _work(op, shape, Gradient.WEIGHT, nbytes)
+    nbytes = (count(grad) + count(source) + count(weight)) * item
+    for asked, gradient in ((of_source, Gradient.INPUT), (of_weight, Gradient.WEIGHT)):
+        if asked is not None:
+            yield work_of(
+                op, WorkKind.CONVOLUTION, gradient=gradient, flops=shape.flops, nbytes=nbytes, dims=shape.dims
+            )
     if of_bias is not None:
-        yield Work(
-            kind=WorkKind.REDUCTION,
-            phase=op.phase,
-            gradient=Gradient.WEIGHT,
-            module=op.module,
+        yield work_of(
+            op,
+            WorkKind.REDUCTION,
             name="aten.convolution_backward",
-            dtype=op.dtype,
-            flops=0.0,
+            gradient=Gradient.WEIGHT,
             nbytes=(count(grad) + count(of_bias)) * item,
             dims=(count(grad),),
         )
@@ -221,17 +257,7 @@ def product(op: TraceOp, *, makes_weight_gradient: bool) -> Iterator[Work]:
     gradient = Gradient.NONE
     if op.phase is Phase.BACKWARD:
         gradient = Gradient.WEIGHT if makes_weight_gradient else Gradient.INPUT
-    yield Work(
-        kind=WorkKind.PRODUCT,
-        phase=op.phase,
-        gradient=gradient,
-        module=op.module,
-        name=f"aten.{name}",
-        dtype=op.dtype,
-        flops=2.0 * math.prod(dims),
-        nbytes=op.nbytes,
-        dims=dims,
-    )
+    yield work_of(op, WorkKind.PRODUCT, gradient=gradient, flops=2.0 * math.prod(dims), nbytes=op.nbytes, dims=dims)
 
 
 def _product_dims(a: Shape, b: Shape) -> tuple[int, int, int, int]:
@@ -253,21 +279,6 @@ def _as_forward(source: Shape, weight: Shape, result: Shape) -> _Convolution:
     if normal and weight[0] == source[1] and math.prod(result[2:]) > math.prod(source[2:]):
         normal = False  # it enlarges; by channels alone both would do
     return _Convolution(source, weight, result) if normal else _Convolution(result, weight, source)
-
-
-def _work(op: TraceOp, shape: _Convolution, gradient: Gradient, nbytes: int, launches: int = 1) -> Work:
-    return Work(
-        kind=WorkKind.CONVOLUTION,
-        phase=op.phase,
-        gradient=gradient,
-        module=op.module,
-        name=f"aten.{short_name(op)}",
-        dtype=op.dtype,
-        flops=shape.flops,
-        nbytes=nbytes,
-        dims=shape.dims,
-        launches=launches,
-    )
 
 
 def _plane(size: Shape) -> tuple[int, int]:
@@ -296,13 +307,10 @@ def attention(op: TraceOp) -> Iterator[Work]:
     backward = "backward" in op.name
     (_, query), (_, key) = op.operands[backward : backward + 2]
     batch, heads, queries, size = query
-    yield Work(
-        kind=WorkKind.ATTENTION,
-        phase=op.phase,
+    yield work_of(
+        op,
+        WorkKind.ATTENTION,
         gradient=Gradient.INPUT if backward else Gradient.NONE,
-        module=op.module,
-        name=f"aten.{short_name(op)}",
-        dtype=op.dtype,
         flops=op.flops,
         nbytes=op.nbytes,
         dims=(batch, heads, queries, key[2], size),
@@ -321,13 +329,10 @@ def recurrent(op: TraceOp) -> Iterator[Work]:
     steps, batch, _ = op.operands[0][1]
     directions = op.operands[1][1][0]
     rows, width = matrices[0]
-    yield Work(
-        kind=WorkKind.RECURRENT,
-        phase=op.phase,
+    yield work_of(
+        op,
+        WorkKind.RECURRENT,
         gradient=_MAKES[part],
-        module=op.module,
-        name=name,
-        dtype=op.dtype,
         flops=2.0 * steps * batch * sum(map(math.prod, matrices)),
         nbytes=op.nbytes,
         dims=(steps, batch, width, rows // GATES[cell], GATES[cell], directions),

@@ -72,7 +72,7 @@ class Updates:
 
 
 def unscaling(gradients: Sequence[WeightGradient]) -> Work:
-    """Losses are scaled in float16: all gradients are divided by the scale and looked through, some tensors a launch.
+    """Losses are scaled in fp16: all gradients are divided by the scale and looked through, some tensors a launch.
 
     Source:
         torch.amp.GradScaler; pytorch aten/src/ATen/native/cuda/MultiTensorApply.cuh: 110 tensors of one list a launch.

@@ -7,33 +7,19 @@ in it but the shapes of weights grows with the batch, so a workload at any batch
 A workload at any batch, from those at two batches.
 
 A step does the same kernels at every batch, and every size in it is `a + b * batch`: weights do not grow, everything
-else grows with the samples. What decides by the batch, such as a model that takes another path for a small one, has
-another structure at another batch; that is seen, and has no such form.
+else grows with the samples. What depends on the batch otherwise, such as a model that takes another path for a small
+one, has another structure at another batch; that is seen, and has no such form.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from trimaran.base.errors import InputError
-from trimaran.graph.types import Phase
+from trimaran.base.precision import Precision
+from trimaran.graph.types import OUTSIDE, Phase
 
-PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
-"""How products are computed: in float32; the same on tensor cores that round to TF32; in lower types under autocast."""
-
-
-def check_precision(precision: str) -> None:
-    """Refuse a precision that does not exist.
-
-    Raises:
-        InputError: it is none of `PRECISIONS`
-    """
-    if precision not in PRECISIONS:
-        raise InputError(
-            f'precision is one of {", ".join(PRECISIONS)}, not "{precision}"',
-            code="workload.unknown-precision",
-            precision=precision,
-        )
+KERNEL_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
+"""Those that the kernel model prices."""
 
 
 class WorkKind(StrEnum):
@@ -71,7 +57,7 @@ class Work:
         gradient: which one it makes, of products, convolutions and recurrent layers in the backward
         module: path of the module that asked for it
         name: of the operator, such as "aten.convolution"
-        dtype: in which it computes: "float32", "bfloat16" or "float16"
+        dtype: of the tensors that it computes with: "float32", "bfloat16" or "float16"
         flops: floating-point operations, a multiplication and an addition counted as two [FLOP]
         nbytes: bytes read and written [bytes]
         dims: shape, by kind. Convolution: (batch, channels in, height in, width in, channels out, kernel height, kernel
@@ -79,6 +65,7 @@ class Work:
             forward that they are the gradient of. Product: (batch, m, n, k). Recurrent: (steps, batch, input, hidden,
             gates, directions), one layer. Attention: (batch, heads, queries, keys, size). Others: (elements,)
         launches: kernels that an eager framework starts for it
+        origin: see `TraceOp`; not compared
         moments: of its operations in the trace that it was made from, ascending; not compared. Of an update that was
             not traced, those of the one that stands for it
     """
@@ -93,6 +80,7 @@ class Work:
     nbytes: int
     dims: tuple[int, ...]
     launches: int = 1
+    origin: str = field(default=OUTSIDE, compare=False)
     moments: tuple[int, ...] = field(default=(), compare=False)
 
 
@@ -124,7 +112,7 @@ class Workload:
     Attributes:
         name: of the network
         batch: samples of the step on this rank
-        precision: one of `PRECISIONS`
+        precision: one of `KERNEL_PRECISIONS`
         optimizer: class name, such as "SGD" or "Adam"; "" without an update
         works: in the order in which they run
         gradients: of all trained parameters, in the order in which they are complete
@@ -137,7 +125,7 @@ class Workload:
 
     name: str
     batch: int
-    precision: str
+    precision: Precision
     optimizer: str
     works: tuple[Work, ...]
     gradients: tuple[WeightGradient, ...]
@@ -247,5 +235,6 @@ def _grown(work: Work, growth: Growth, more: int) -> Work:
         nbytes=work.nbytes + more * growth.nbytes,
         dims=tuple(size + more * gain for size, gain in zip(work.dims, growth.dims, strict=True)),
         launches=work.launches,
+        origin=work.origin,
         moments=work.moments,
     )

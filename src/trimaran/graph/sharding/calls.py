@@ -143,7 +143,7 @@ def interior(node: fx.Node) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]
     """The operations inside a call of a leaf module: names, arguments (tensors as "_"), keywords.
 
     Raises:
-        NotSharedError: what is inside cannot be told
+        NotSharedError: what is inside is not known
     """
     found = []
     for text in node.meta.get("interior", ()):

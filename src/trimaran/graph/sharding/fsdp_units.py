@@ -2,8 +2,8 @@
 
 A library that shards parameters gathers those of a module when its forward begins, and frees them when it ends. Large
 modules need much memory while they are gathered, and small ones cost a message each. From the root of the model down,
-a module is a unit if it is one of several alike (the blocks of a transformer), or small beside the whole model, or has
-no parts. What is smaller than the minimum stays with the root, which is gathered for the whole step.
+a module is a unit if it is one of several alike (the blocks of a transformer), or small compared with the whole model,
+or has no parts. What is smaller than the minimum stays with the root, which is gathered for the whole step.
 
 Everything is found from the paths of modules and the shapes of parameters; classes are not known here. A module is no
 unit where that could fail: it runs several times, other modules use its parameters, or it may be a mere list of

@@ -2,8 +2,8 @@
 
     seeds ─▶ users, in the order of the graph ─▶ ... ─▶ rows
 
-Where an operation needs a second tensor split as well, and that one comes from a linear layer of its own (keys and
-values beside queries, an up projection beside its gate), that layer becomes a seed too and the region grows anew. What
+Where an operation needs a second tensor split as well, and that one comes from another linear layer (keys and
+values with queries, an up projection with its gate), that layer becomes a seed too and the region grows anew. What
 comes from elsewhere, every rank has whole and takes its share of.
 
 Where a region starts: a linear layer, and how its output is taken apart.
@@ -230,7 +230,7 @@ class Growth:
             check_drawn_alike(node)
             module = self._owner.get_submodule(str(node.target))
             if any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())):
-                raise NotSharedError(f"{node.target} has tensors of its own, which are whole")
+                raise NotSharedError(f"{node.target} has tensors, which are whole")
             name = "clone"  # any elementwise operation
         if name not in RULES:
             raise NotSharedError(f"there is no rule for {name} on shares")

@@ -57,7 +57,7 @@ def find_regions(
     return regions, stream, found.whole
 
 
-# What an unforeseen graph may raise: what cannot be told stays whole, and the model is captured all the same.
+# What an unforeseen graph may raise: what is not known stays whole, and the model is captured all the same.
 _NOT_UNDERSTOOD = (NotSharedError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -99,7 +99,7 @@ class _Finder:
             self.whole[lonely.name] = "its weight is read whole, or split in another way, by another operation"
 
     def with_layers(self, regions: Sequence[Region]) -> tuple[Region, ...]:
-        """Regions, and beside them each layer that is in none of them as a region of its own."""
+        """Regions, and each layer that is in none of them as one more region."""
         self._regions = list(regions)
         taken = {name for region in regions for name in (*region.columns, *region.rows)}
         for node in self._flow.graph.nodes:

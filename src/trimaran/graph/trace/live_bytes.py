@@ -1,22 +1,17 @@
-"""Bytes that are there at each moment, with what autograd holds in an ordinary step and without.
+"""Live bytes at each moment of an ordinary step, and peaks of steps at any batch.
 
-Memory at a moment is a sum over lives, so it depends on no clock. `live_kept` is an ordinary step. In `live_dropped`
-everything that autograd packs is let go, and is there again only while a node uses it: no plan that moves whole
-storages can need less, and its peak is the floor.
-
-Bytes of a step at any batch, exactly, from traces at two batches.
-
-A storage is there from one moment to another, whatever the batch, and its size is `a + b * batch`. So what is there at
-a moment is a line over the batch, and the peak of the step is the largest of these lines: a convex function with a
-kink wherever another moment takes over. Of thousands of moments a few lines matter; these are kept.
+Memory at a moment is a sum over lives, so it depends on no clock. From traces at two batches the peak follows exactly
+at any batch. A storage is there from one moment to another, whatever the batch, and its size is `a + b * batch`. So
+what is there at a moment is a line over the batch, and the peak of the step is the largest of these lines: a convex
+function with a kink wherever another moment takes over. Of thousands of moments a few lines matter; these are kept.
 
     peak(batch) = max over lines of (fixed + per_sample * batch)
 
-Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds beside
+Left out: the rounding and the fragments of an allocator, the workspaces of libraries, and what an update holds besides
 the state, beyond one parameter's.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,36 +35,26 @@ def live_kept(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
         trace: of the step
         roles: which storages count
     """
-    lives = ((storage.birth, storage.keep_end, storage.nbytes) for storage in _of(trace, roles))
-    return _sum(trace, lives) + _scratch(trace, roles)
+    wanted = frozenset(roles)
+    lives = ((one.birth, one.keep_end, one.nbytes) for one in trace.storages if one.role in wanted)
+    live = sum_of_lives(trace, lives)
+    # Scratch grows with the batch, as activations do.
+    return live + scratch_bytes(trace) if Role.ACTIVATION in wanted else live
 
 
-def live_dropped(trace: StepTrace, roles: Iterable[Role] = EVERY) -> Live:
-    """Bytes at each moment if every movable storage were there only outside of autograd and while a node uses it.
+def sum_of_lives(trace: StepTrace, lives: Iterable[tuple[int, int, int]]) -> Live:
+    """Bytes at each moment.
 
     Args:
         trace: of the step
-        roles: which storages count
+        lives: `(first moment, end, bytes)` of each; empty ones do not count
     """
-    windows: dict[int, list[tuple[int, int]]] = {}
-    for tick in trace.unpacks:
-        windows.setdefault(tick.storage, []).append((tick.moment, tick.end))
-    return _sum(trace, _dropped_lives(trace, roles, windows)) + _scratch(trace, roles)
-
-
-def peak(live: Live) -> int:
-    """Largest number of bytes at any moment [bytes]."""
-    return int(live.max(initial=0))
-
-
-def mean(live: Live) -> float:
-    """Mean over the moments [bytes]. It weighs every operation and tick alike, whatever time it takes."""
-    return float(live.mean()) if live.size else 0.0
-
-
-def without_weights() -> frozenset[Role]:
-    """Roles that grow with the batch: inputs and activations."""
-    return EVERY - WEIGHTS
+    change = np.zeros(trace.length + 1, dtype=np.int64)
+    for start, end, nbytes in lives:
+        if start < end:
+            change[max(start, 0)] += nbytes
+            change[min(end, trace.length)] -= nbytes
+    return np.cumsum(change[:-1])
 
 
 def writers(trace: StepTrace) -> dict[Value, int]:
@@ -78,43 +63,9 @@ def writers(trace: StepTrace) -> dict[Value, int]:
 
 
 def scratch_bytes(trace: StepTrace) -> Live:
-    """What is on the device at each moment only while an operation runs there [bytes]."""
+    """Bytes at each moment that are there only while an operation runs [bytes]."""
     sizes = (event.scratch_bytes if isinstance(event, TraceOp) else 0 for event in trace.events)
     return np.fromiter(sizes, dtype=np.int64, count=trace.length)
-
-
-def _scratch(trace: StepTrace, roles: Iterable[Role]) -> Live:
-    """It grows with the batch, as activations do."""
-    return scratch_bytes(trace) if Role.ACTIVATION in roles else np.zeros(trace.length, dtype=np.int64)
-
-
-def _of(trace: StepTrace, roles: Iterable[Role]) -> Iterator[TraceStorage]:
-    wanted = frozenset(roles)
-    return (storage for storage in trace.storages if storage.role in wanted)
-
-
-def _dropped_lives(
-    trace: StepTrace, roles: Iterable[Role], windows: dict[int, list[tuple[int, int]]]
-) -> Iterator[tuple[int, int, int]]:
-    for storage in _of(trace, roles):
-        if not storage.movable:
-            yield storage.birth, storage.keep_end, storage.nbytes
-            continue
-        until = storage.outside_end
-        yield storage.birth, until, storage.nbytes
-        for start, end in windows.get(storage.number, ()):
-            start = max(start, until)
-            if end > start:
-                yield start, end, storage.nbytes
-                until = end
-
-
-def _sum(trace: StepTrace, lives: Iterable[tuple[int, int, int]]) -> Live:
-    change = np.zeros(trace.length + 1, dtype=np.int64)
-    for birth, end, nbytes in lives:
-        change[max(birth, 0)] += nbytes
-        change[max(end, 0)] -= nbytes
-    return np.cumsum(change[:-1])
 
 
 Line = tuple[int, int]
@@ -166,7 +117,7 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
         low: the step with one sample less; it may lack the update
         high: the step
         batch: samples of `high`
-        untraced_bytes: state of the optimizer that is there beside what was traced [bytes]
+        untraced_bytes: state of the optimizer that is there besides what was traced [bytes]
 
     Returns:
         It; None: the two differ in more than sizes.
@@ -217,13 +168,13 @@ def _envelope(lines: Iterable[Line]) -> tuple[Line, ...]:
     for fixed, slope in sorted(set(lines), key=lambda line: (line[1], line[0])):
         if kept and kept[-1][1] == slope:
             kept.pop()
-        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _hidden(kept, (fixed, slope))):
+        while kept and (_crossing(kept[-1], (fixed, slope)) <= 1 or _never_largest(kept, (fixed, slope))):
             kept.pop()
         kept.append((fixed, slope))
     return tuple(kept)
 
 
-def _hidden(kept: list[Line], line: Line) -> bool:
+def _never_largest(kept: list[Line], line: Line) -> bool:
     """Whether the last of the kept lines is nowhere above both its neighbours."""
     return len(kept) > 1 and _crossing(kept[-2], line) <= _crossing(kept[-2], kept[-1])
 

@@ -3,7 +3,7 @@
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
 kernel than a device does, the device's is asked for: attention (`attention`), dropout (`dropout`) and autocast
 (`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
-in one storage of its own; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
+in one storage; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
 workspace.
 
 Lets functions of torch be replaced while a model runs, also those that functions of torch call.
@@ -67,6 +67,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
 from trimaran.graph.trace.calls import replaced, tensors_in
 from trimaran.graph.trace.record import Recorder
+from trimaran.graph.trace.tape import ModulePaths
 from trimaran.graph.trace.types import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, GATES, NAMESPACE, StepTrace
 
 Replacement = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
@@ -76,21 +77,36 @@ _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_funct
 
 
 class Overrides(TorchFunctionMode):
-    """Calls replacements in the place of functions.
+    """Calls replacements in the place of functions, and says which function of a module runs.
 
     Args:
         replace: gives the replacement of a function by its name; None where there is none
+        paths: told of functions that a module calls, with the names that torch.export gives them; None: nobody is told
     """
 
-    def __init__(self, replace: Callable[[str], Replacement | None]) -> None:
+    def __init__(self, replace: Callable[[str], Replacement | None], paths: ModulePaths | None = None) -> None:
         super().__init__()
         self._replace = replace
+        self._paths = paths
+        self._calls: dict[Any, int] = {}
+        self._inside = False
 
     def __torch_function__(
         self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run a function, or what replaces it."""
-        kwargs = kwargs or {}
+        if self._inside or self._paths is None:
+            return self._run(func, args, kwargs or {})
+        number = self._calls[func] = self._calls.get(func, 0) + 1
+        self._inside = True
+        self._paths.begin_function(f"{type(func).__name__}.{getattr(func, '__name__', '')}_{number}")
+        try:
+            return self._run(func, args, kwargs or {})
+        finally:
+            self._paths.end_function()
+            self._inside = False
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         replacement = self._replace(getattr(func, "__name__", ""))
         if replacement is not None:
             return replacement(func, args, kwargs)
@@ -488,12 +504,19 @@ def _made(make_optimizer: Callable[[Trained], Optimizer], model: nn.Module) -> O
 def _recorded(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | None, rules: "_Rules") -> StepTrace:
     recorder = Recorder(model)
     with recorder:
-        _step(model, batch, loss, optimizer, rules)
+        _step(model, batch, loss, optimizer, rules, recorder.paths)
     return recorder.recording.trace
 
 
-def _step(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | None, rules: "_Rules") -> None:
-    with _META, rules.asked_for(), Overrides(rules.of):
+def _step(
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    optimizer: Optimizer | None,
+    rules: "_Rules",
+    paths: ModulePaths | None = None,
+) -> None:
+    with _META, rules.asked_for(), Overrides(rules.of, paths):
         value = loss(model, batch)
     rules.end_forward()
     value.backward()

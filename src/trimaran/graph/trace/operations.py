@@ -36,9 +36,9 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.saved_tensors import SavedTensors
 from trimaran.graph.trace.storages import dtype_name, has_storage, view_of
-from trimaran.graph.trace.tape import ModulePaths, OpDraft, Tape
-from trimaran.graph.trace.types import Role, Value
-from trimaran.graph.types import Phase
+from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape
+from trimaran.graph.trace.types import Role, Shape, TraceOp, Value
+from trimaran.graph.types import OUTSIDE, Phase
 
 Interval = tuple[torch.cuda.Event, torch.cuda.Event]
 
@@ -167,7 +167,7 @@ class Operations(TorchDispatchMode):
         opaque = self.opaque and phase is not Phase.UPDATE
         made_unseen = opaque or op in UNSEEN or tensor.grad_fn is not None or phase is Phase.BACKWARD
         if made_unseen:
-            return book.add(storage, Role.ACTIVATION, len(self.tape.events), self.paths.current, unseen=True)
+            return book.add(storage, Role.ACTIVATION, len(self.tape.events), self.paths.current.module, unseen=True)
         role = Role.OPTIMIZER if phase is Phase.UPDATE and self.tape.updating else Role.INPUT
         return book.add(storage, role, -1)
 
@@ -184,29 +184,36 @@ class Operations(TorchDispatchMode):
             tape.running = False
         out = ran.out
         outputs = [tensor for tensor in tensors_in(out) if has_storage(tensor)]
-        module = self._module()
-        made, changed = self._made(outputs, module), self._changed(func, args, kwargs)
+        place = self._place()
+        made, changed = self._made(outputs, place.module), self._changed(func, args, kwargs)
         if func._schema.name in _ACCUMULATING:
             self._mark_gradients(outputs)
         if not made and not changed and (outputs or not inputs or torch.Tag.inplace_view in func.tags):
             return out  # a view
-        draft = OpDraft(
+        moment = len(tape.events)
+        call = None if template is None else self._call(func, template, made, changed)
+        if call is not None:
+            tape.calls[moment] = call
+        if ran.interval is not None:
+            tape.intervals[moment] = ran.interval
+        operation = TraceOp(
+            moment=moment,
             name=f"{func.namespace}.{func._opname}.{func._overloadname}",
             phase=tape.phase(),
-            module=module,
+            module=place.module,
+            origin=place.origin,
             reads=reads,
             writes=(*((number, 0) for number in made), *self._next_versions(changed)),
             flops=flops_of(func, args, kwargs, out),
             nbytes=bytes_of(inputs, outputs),
             dtype=dtype_name((outputs or inputs)[0].dtype) if outputs or inputs else "",
-            call=None if template is None else self._call(func, template, made, changed),
+            repeatable=call is not None,
             duration_s=ran.duration_s,
-            interval=ran.interval,
             scratch_bytes=ran.scratch_bytes,
-            operands=tuple((number, tensor.shape) for number, tensor in zip(numbers, inputs, strict=True)),
+            operands=tuple((number, tuple(tensor.shape)) for number, tensor in zip(numbers, inputs, strict=True)),
             results=_shapes(out),
         )
-        tape.events.append(draft)
+        tape.events.append(operation)
         return out
 
     def _call(
@@ -278,22 +285,23 @@ class Operations(TorchDispatchMode):
             if number is not None and self.tape.book.records[number].role is Role.ACTIVATION:
                 self.tape.book.records[number].role = Role.GRADIENT
 
-    def _module(self) -> str:
-        path = self.paths.current
-        node = None if path else torch._C._current_autograd_node()
+    def _place(self) -> Place:
+        """Where the operation that runs is called from."""
+        place = self.paths.current
+        node = torch._C._current_autograd_node() if place is NOWHERE else None
         if node is None:
-            return path
+            return place
         if node.name() == ACCUMULATION:
             number = self.tape.book.find(node.variable.untyped_storage())  # type: ignore[attr-defined]
             name = self.tape.book.names.get(number, "") if number is not None else ""
-            return name.rpartition(".")[0]
+            return Place(name.rpartition(".")[0], name or OUTSIDE)
         return self.paths.of_node(node._sequence_nr())
 
 
-def _shapes(out: Any) -> tuple[torch.Size | None, ...]:
+def _shapes(out: Any) -> tuple[Shape | None, ...]:
     """Shapes of results, in order."""
     if isinstance(out, torch.Tensor):
-        return (out.shape,)
+        return (tuple(out.shape),)
     if out is None:
         return (None,)
     return tuple(shape for part in out for shape in _shapes(part)) if isinstance(out, tuple | list) else ()

@@ -5,7 +5,7 @@
         optimizer.step()
     recorder.recording.trace
 
-While it records, autograd holds no tensor that it packs: each is let go, and given back in a storage of its own. So the
+While it records, autograd holds no tensor that it packs: each is let go, and given back in another storage. So the
 recorded step tells how long everything is there without autograd, and each time that autograd needs something again.
 Gradients are those of an ordinary step, bit for bit.
 
@@ -16,6 +16,7 @@ compiled blocks, and steps on several threads.
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,8 +32,8 @@ from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.saved_tensors import HostStore, SavedTensors, Store
 from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage
-from trimaran.graph.trace.tape import ModulePaths, OpDraft, Tape, TickDraft
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, View
+from trimaran.graph.trace.tape import ModulePaths, Tape
+from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What each storage is to the step: parameters and buffers of modules, gradients, the state of optimizers
@@ -155,23 +156,18 @@ def finished(tape: Tape) -> Recording:
     length = len(tape.events)
     for record in tape.book.records:
         _settle(record)
-    ticks: list[list[tuple[int, TickDraft]]] = [[] for _ in tape.book.records]
-    for moment, event in enumerate(tape.events):
-        if isinstance(event, TickDraft):
-            ticks[event.storage].append((moment, event))
+    events = tuple(
+        replace(event, end=min(tape.ends.get(event.moment, length), length)) if isinstance(event, Tick) else event
+        for event in (_timed(tape, event) for event in tape.events)
+    )
+    ticks: list[list[Tick]] = [[] for _ in tape.book.records]
+    for event in events:
+        if isinstance(event, Tick):
+            ticks[event.storage].append(event)
     storages = tuple(
         _storage(number, record, ticks[number], length, on_device=_is_on_device(tape, record))
         for number, record in enumerate(tape.book.records)
     )
-    events = tuple(
-        _op(moment, event, _duration_s(tape, event)) if isinstance(event, OpDraft) else _tick(moment, event, length)
-        for moment, event in enumerate(tape.events)
-    )
-    calls = {
-        moment: event.call
-        for moment, event in enumerate(tape.events)
-        if isinstance(event, OpDraft) and event.call is not None
-    }
     externals = {
         number: record.reference
         for number, record in enumerate(tape.book.records)
@@ -185,7 +181,7 @@ def finished(tape: Tape) -> Recording:
         gradients=dict(tape.gradients),
         optimizer=tape.optimizer,
     )
-    return Recording(trace=trace, calls=calls, externals=externals)
+    return Recording(trace=trace, calls=tape.calls, externals=externals)
 
 
 def _settle(record: Record) -> None:
@@ -194,14 +190,10 @@ def _settle(record: Record) -> None:
         record.role, record.birth = Role.GRADIENT, -1
 
 
-def _storage(
-    number: int, record: Record, ticks: list[tuple[int, TickDraft]], length: int, *, on_device: bool
-) -> TraceStorage:
+def _storage(number: int, record: Record, ticks: list[Tick], length: int, *, on_device: bool) -> TraceStorage:
     """The storage of a record. What is on another device takes no memory of this one, and no plan can move it."""
     outside_end = length if record.end is None else min(record.end, length)
-    ends = [length if tick.end is None else min(tick.end, length) for _, tick in ticks]
-    packs = [(moment, tick) for moment, tick in ticks if tick.kind == "pack"]
-    views: list[View] = [tick.view for _, tick in packs]
+    packs = [tick for tick in ticks if tick.kind == "pack"]
     single = len(record.packed_at) == 1 and not record.changed
     return TraceStorage(
         number=number,
@@ -209,10 +201,10 @@ def _storage(
         role=record.role,
         birth=record.birth,
         outside_end=outside_end,
-        keep_end=max(outside_end, *ends) if ends else outside_end,
-        copy_bytes=covered_bytes(views) if on_device else 0,
-        packs=tuple(moment for moment, _ in packs),
-        unpacks=tuple(moment for moment, tick in ticks if tick.kind == "unpack"),
+        keep_end=max(outside_end, *(tick.end for tick in ticks)) if ticks else outside_end,
+        copy_bytes=covered_bytes([tick.view for tick in packs]) if on_device else 0,
+        packs=tuple(tick.moment for tick in packs),
+        unpacks=tuple(tick.moment for tick in ticks if tick.kind == "unpack"),
         version=next(iter(record.packed_at)) if single else None,
         module=record.module,
     )
@@ -222,51 +214,20 @@ def _is_on_device(tape: Tape, record: Record) -> bool:
     return not record.elsewhere and tape.place in (None, record.device)
 
 
-def _duration_s(tape: Tape, draft: OpDraft) -> float | None:
-    """How long an operation took; none of the device's time where all that it touches is on the host [s]."""
+def _timed(tape: Tape, event: TraceOp | Tick) -> TraceOp | Tick:
+    """An operation with the time that the device needed; none where all that it touches is on the host."""
+    if isinstance(event, Tick) or tape.device == "cpu":
+        return event
     if tape.device == "meta":
-        return None
-    numbers = {number for number, _ in (*draft.reads, *draft.writes)}
-    if tape.device != "cpu" and numbers and all(tape.book.records[n].device.type == "cpu" for n in numbers):
-        return 0.0
-    if draft.interval is None:
-        return draft.duration_s
-    start, end = draft.interval
+        return event if event.duration_s is None else replace(event, duration_s=None)
+    numbers = {number for number, _ in (*event.reads, *event.writes)}
+    if numbers and all(tape.book.records[number].device.type == "cpu" for number in numbers):
+        return replace(event, duration_s=0.0)
+    if event.moment not in tape.intervals:
+        return event
+    start, end = tape.intervals[event.moment]
     end.synchronize()
-    return float(start.elapsed_time(end)) / 1000.0  # milliseconds
-
-
-def _op(moment: int, draft: OpDraft, duration_s: float | None) -> TraceOp:
-    return TraceOp(
-        moment=moment,
-        name=draft.name,
-        phase=draft.phase,
-        module=draft.module,
-        reads=draft.reads,
-        writes=draft.writes,
-        flops=draft.flops,
-        nbytes=draft.nbytes,
-        dtype=draft.dtype,
-        repeatable=draft.call is not None,
-        duration_s=duration_s,
-        scratch_bytes=draft.scratch_bytes,
-        operands=tuple((number, tuple(shape)) for number, shape in draft.operands),
-        results=tuple(None if shape is None else tuple(shape) for shape in draft.results),
-    )
-
-
-def _tick(moment: int, draft: TickDraft, length: int) -> Tick:
-    return Tick(
-        moment=moment,
-        kind=draft.kind,
-        index=draft.index,
-        pack=draft.pack,
-        storage=draft.storage,
-        version=draft.version,
-        view=draft.view,
-        node=draft.node,
-        end=length if draft.end is None else min(draft.end, length),
-    )
+    return replace(event, duration_s=float(start.elapsed_time(end)) / 1000.0)  # milliseconds
 
 
 class Recorder:
@@ -355,6 +316,11 @@ class Recorder:
         if self._own_hooks:
             self._hooks.__enter__()
         self._operations.__enter__()  # type: ignore[no-untyped-call]
+
+    @property
+    def paths(self) -> ModulePaths:
+        """Which module runs, while it records: told of torch functions, it says these too."""
+        return self._paths
 
     @property
     def held_bytes(self) -> int:

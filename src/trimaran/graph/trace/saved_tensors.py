@@ -12,13 +12,15 @@ handle keeps the tensor's version counter, and makes the check.
 
 import re
 import weakref
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trimaran.graph.trace.storages import PERSISTENT, has_storage, look, view_of
-from trimaran.graph.trace.tape import Tape, TickDraft
+from trimaran.graph.trace.tape import Tape
+from trimaran.graph.trace.types import Tick
 
 
 class Aside(Protocol):
@@ -65,10 +67,10 @@ class Dropped:
     def __init__(self, number: int, aside: Aside) -> None:
         self.number = number
         self.aside = aside
-        self.users: list[TickDraft] = []
+        self.users: list[int] = []  # moments of unpacks
         self._fresh: weakref.ref[torch.UntypedStorage] | None = None
 
-    def storage(self, tape: Tape, tick: TickDraft | None) -> torch.UntypedStorage:
+    def storage(self, tape: Tape, tick: Tick | None) -> torch.UntypedStorage:
         """The storage that has the bytes again."""
         fresh = self._fresh() if self._fresh is not None else None
         if fresh is None:
@@ -78,14 +80,13 @@ class Dropped:
                 self.users = []
                 tape.book.stand_in(fresh, self.number, _ender(tape, self.users))
         if tick is not None:
-            self.users.append(tick)
+            self.users.append(tick.moment)
         return fresh
 
 
-def _ender(tape: Tape, users: list[TickDraft]) -> Any:
+def _ender(tape: Tape, users: list[int]) -> Any:
     def gone() -> None:
-        for user in users:
-            user.end = tape.now()
+        tape.ends.update(dict.fromkeys(users, tape.now()))
 
     return gone
 
@@ -95,7 +96,7 @@ class Handle:
 
     __slots__ = ("__weakref__", "_tape", "counter", "description", "dropped", "kept", "saved_version", "tick", "view")
 
-    def __init__(self, tape: Tape, tensor: torch.Tensor, tick: TickDraft, dropped: Dropped | None) -> None:
+    def __init__(self, tape: Tape, tensor: torch.Tensor, tick: Tick, dropped: Dropped | None) -> None:
         self._tape = tape
         self.tick = tick
         self.view = tick.view
@@ -122,7 +123,7 @@ class Handle:
 
     def __del__(self) -> None:
         if not self._tape.stopped:
-            self.tick.end = self._tape.now()
+            self._tape.ends[self.tick.moment] = self._tape.now()
 
 
 class SavedTensors:
@@ -150,7 +151,16 @@ class SavedTensors:
         try:
             number = self._meet(tensor)
             record = tape.book.records[number]
-            tick = TickDraft("pack", tape.packs, tape.packs, number, record.version, view_of(tensor), node)
+            tick = Tick(
+                moment=len(tape.events),
+                kind="pack",
+                index=tape.packs,
+                pack=tape.packs,
+                storage=number,
+                version=record.version,
+                view=view_of(tensor),
+                node=node,
+            )
             tape.packs += 1
             tape.events.append(tick)
             record.packed_at.add(record.version)
@@ -202,13 +212,13 @@ class SavedTensors:
             self._dropped[number, record.version] = dropped
         return dropped
 
-    def _note(self, handle: Handle) -> TickDraft | None:
-        tape, pack = self._tape, handle.tick
+    def _note(self, handle: Handle) -> Tick | None:
+        tape = self._tape
         if tape.stopped:
             return None
-        tick = TickDraft("unpack", tape.unpacks, pack.index, pack.storage, pack.version, pack.view, pack.node)
+        tick = replace(handle.tick, moment=len(tape.events), kind="unpack", index=tape.unpacks)
         if handle.dropped is None:
-            tick.end = len(tape.events) + 1
+            tape.ends[tick.moment] = tick.moment + 1
         tape.unpacks += 1
         tape.events.append(tick)
         return tick

@@ -3,7 +3,7 @@
 The identity of a storage is the live storage itself, never its address in memory: an address is used again as soon as
 its storage has gone. Each storage that is met gets a number; a weak reference tells when it goes, to the event.
 
-A **stand-in** is a storage that holds again what another one held. It has that one's number, and a life of its own.
+A **stand-in** is a storage that holds again what another one held. It has that one's number, and another life.
 """
 
 import functools

@@ -6,17 +6,18 @@ A model may be copied or saved at any time, with the hooks that it has. A bound 
 object along; this one is left behind: in a copy, or a file, lies a function of the standard library that takes anything
 and does nothing. So a file can be read where this project is not installed.
 
-Which module runs: paths of modules while they run forward, and afterwards for the nodes that they left to autograd.
+Where the step is in the model: the call of a module, and the torch function in it, that run in the forward; in the
+backward, those that made the node of autograd that runs.
 
-Autograd numbers its nodes in the order in which the forward makes them. Noting that number whenever a module begins or
-ends tells, in the backward, which module a node came from.
+Autograd numbers its nodes in the order in which the forward makes them. Noting that number whenever a module or a
+function begins or ends tells, in the backward, where a node came from.
 """
 
 import bisect
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,45 +25,11 @@ from torch.nn.modules import module as hooks
 
 from trimaran.graph.trace.calls import Call
 from trimaran.graph.trace.storages import StorageBook
-from trimaran.graph.trace.types import View
-from trimaran.graph.types import Phase
+from trimaran.graph.trace.types import Tick, TraceOp
+from trimaran.graph.types import OUTSIDE, ROOT, Phase
 
 _RANKS = {"cpu": 0, "meta": 1}
 """Which device a step is on that has tensors on several; not named: above these."""
-
-
-@dataclass(slots=True)
-class OpDraft:
-    """An operation; see `TraceOp`."""
-
-    name: str
-    phase: Phase
-    module: str
-    reads: tuple[tuple[int, int], ...]
-    writes: tuple[tuple[int, int], ...]
-    flops: float
-    nbytes: int
-    dtype: str
-    call: Call | None
-    duration_s: float | None = None
-    interval: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-    scratch_bytes: int = 0
-    operands: tuple[tuple[int, torch.Size], ...] = ()
-    results: tuple[torch.Size | None, ...] = ()
-
-
-@dataclass(slots=True)
-class TickDraft:
-    """A tick; see `Tick`."""
-
-    kind: Literal["pack", "unpack"]
-    index: int
-    pack: int
-    storage: int
-    version: int
-    view: View
-    node: str
-    end: int | None = None
 
 
 @dataclass
@@ -70,7 +37,10 @@ class Tape:
     """What has happened so far in the step.
 
     Attributes:
-        events: operations and ticks in order
+        events: operations and ticks in order; the `end` of a tick and times of a GPU are set when the step has ended
+        ends: `Tick.end` by moment, of those that have ended
+        calls: operations that can be run again, by moment
+        intervals: events before and after an operation on a GPU, by moment
         packs: number of packs
         unpacks: number of unpacks
         running: whether an operation runs now, whose event comes when it has ended
@@ -85,7 +55,10 @@ class Tape:
         optimizer: class name of the first optimizer that steps
     """
 
-    events: list[OpDraft | TickDraft] = field(default_factory=list)
+    events: list[TraceOp | Tick] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, Call] = field(default_factory=dict)
+    intervals: dict[int, tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=dict)
     packs: int = 0
     unpacks: int = 0
     running: bool = False
@@ -162,8 +135,25 @@ class Watch:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an operation is called from.
+
+    Attributes:
+        module: path of the module; "" outside of all modules, and in the root
+        origin: see `TraceOp`
+    """
+
+    module: str
+    origin: str
+
+
+NOWHERE = Place("", OUTSIDE)
+"""Outside of all modules."""
+
+
 class ModulePaths:
-    """The path of the module that runs.
+    """The call of a module, and the torch function in it, that run.
 
     Args:
         root: whose names to use; None: the first module that runs from outside is the root; others that do have the
@@ -175,9 +165,11 @@ class ModulePaths:
         self._met = met
         self._names: dict[int, str] = {}
         self._roots: list[nn.Module] = []  # held, so that no other module gets the identity of one of theirs
-        self._stack: list[str] = []
+        self._calls: dict[str, int] = {}  # of each module so far
+        self._stack: list[Place] = []
+        self._function: Place | None = None
         self._numbers: list[int] = []
-        self._paths: list[str] = []
+        self._places: list[Place] = []
         self._handles: list[Any] = []
         if root is not None:
             self._adopt(root, "")
@@ -190,7 +182,7 @@ class ModulePaths:
                 hooks.register_module_forward_hook(self._end, always_call=True),
             ]
             return
-        for module in _not_compiled(self._roots[0]):
+        for module in dict.fromkeys(_not_compiled(self._roots[0])):
             self._handles.append(module.register_forward_pre_hook(Watch(self._begin)))
             self._handles.append(module.register_forward_hook(Watch(self._end), always_call=True))
 
@@ -203,21 +195,38 @@ class ModulePaths:
         self._roots.clear()
 
     @property
-    def current(self) -> str:
-        """Path of the module that runs; "" outside of all."""
-        return self._stack[-1] if self._stack else ""
+    def current(self) -> Place:
+        """What runs."""
+        return self._function or (self._stack[-1] if self._stack else NOWHERE)
 
-    def of_node(self, number: int) -> str:
-        """Path of the module that ran when autograd made the node of that number; "" where unknown."""
+    def of_node(self, number: int) -> Place:
+        """What ran when autograd made the node of that number; `NOWHERE` where unknown."""
         place = bisect.bisect_right(self._numbers, number) - 1
-        return self._paths[place] if place >= 0 else ""
+        return self._places[place] if place >= 0 else NOWHERE
+
+    def begin_function(self, name: str) -> None:
+        """A torch function begins, called by the module that runs.
+
+        Args:
+            name: of the function, with its number; see `TraceOp.origin`
+        """
+        caller = self._stack[-1] if self._stack else NOWHERE
+        self._function = Place(caller.module, f"{caller.origin}/{name}")
+        self._mark()
+
+    def end_function(self) -> None:
+        """The torch function ends."""
+        self._function = None
+        self._mark()
 
     def _begin(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
             return
         if id(module) not in self._names:
             self._adopt(module, "" if not self._roots else type(module).__name__)
-        self._stack.append(self._names[id(module)])
+        path = self._names[id(module)]
+        number = self._calls[path] = self._calls.get(path, -1) + 1
+        self._stack.append(Place(path, f"{path}@{number}" if number else path or ROOT))
         self._mark()
 
     def _end(self, module: nn.Module, _: Any, __: Any) -> None:
@@ -231,8 +240,11 @@ class ModulePaths:
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         if self._numbers and number < self._numbers[-1]:
             return  # another thread numbers its own nodes
+        if self._numbers and number == self._numbers[-1]:
+            self._places[-1] = self.current  # no node was made since
+            return
         self._numbers.append(number)
-        self._paths.append(self.current)
+        self._places.append(self.current)
 
     def _adopt(self, root: nn.Module, prefix: str) -> None:
         self._roots.append(root)

@@ -9,10 +9,10 @@ is an interval of moments, so that memory at a moment is a sum that depends on n
     storage 7   [birth 0 ......................................... end 7)
 
 A storage is there in the moments `birth <= m < end`: during the operation that makes it, and no more when event `end`
-begins. Views are no storages of their own; a unit of a memory plan is always a whole storage.
+begins. Views are no storages; a unit of a memory plan is always a whole storage.
 
 Lives are recorded in a step in which autograd itself holds nothing: each packed tensor is dropped, and what an unpack
-gives back is a storage of its own, there for as long as the node uses it. What autograd holds in an ordinary step
+gives back is another storage, there for as long as the node uses it. What autograd holds in an ordinary step
 follows from the packs, and what it would hold under any other plan as well.
 """
 
@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Literal
 
-from trimaran.graph.types import Phase
+from trimaran.graph.types import OUTSIDE, Phase
 
 Value = tuple[int, int]
 """What a storage held at some time: (storage, version). An operation that changes a storage makes its next version."""
@@ -71,6 +71,9 @@ class TraceOp:
         name: of the operator, such as "aten.convolution.default"
         phase: forward, backward or update
         module: path of the module that called it, such as "features.3"; "" where unknown
+        origin: the call of that module, such as "features.3", or "features.3@1" for its second call; where it is known,
+            with the torch function: "features.3@1/method_descriptor.add_2" is the second addition of the step. Of what
+            adds up the gradient of a parameter, the name of the parameter
         reads: values that it reads
         writes: values that it makes: a new storage's version 0, or the next version of a storage that it changes
         flops: floating-point operations [FLOP]
@@ -96,6 +99,7 @@ class TraceOp:
     repeatable: bool
     duration_s: float | None = None
     scratch_bytes: int = 0
+    origin: str = OUTSIDE
     operands: tuple[Operand, ...] = ()
     results: tuple[Shape | None, ...] = ()
 
@@ -125,7 +129,7 @@ class Tick:
     version: int
     view: View
     node: str
-    end: int
+    end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

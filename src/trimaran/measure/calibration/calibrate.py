@@ -1,20 +1,20 @@
 """Measuring a machine, whatever jobs it will train: its devices, its links, how far identical runs are apart.
 
-    links not held     one launch       devices, then curves of transfers, then interference
-    held to 1 Gb/s     one launch each  curves, interference
+    links as they are  one launch       devices, then curves of transfers, then interference
+    limited to 1 Gb/s  one launch each  curves, interference
     noise              R launches       `measure/calibration/calibrate.py`
 
 Everything is measured anew. The transfers are kept with the measured costs, so that plans find them.
 
-Running one small program again and again, each time with fresh processes.
+The noise of runs: one small program is run several times, each time with fresh processes.
 
     run 1    start processes    one device: 20 steps, then 120 that count    all ranks: the same
     run 2    start processes    one device: 20 steps, then 120 that count    all ranks: the same
     ...
 
-The program is LeNet on random images, run by the runtime as a job of a user's is. What differs between two runs is what
-differs between any two: where memory lies, on which cores the ranks are, what else the machine does. A larger network
-is disturbed less; for a pipeline, nothing else is known.
+The program is LeNet on random images. The runtime runs it as it runs a user's job. Two runs differ in the addresses of
+their memory, the cores of their ranks and the other work of the machine. A larger network is disturbed less. The noise
+of a pipeline is not measured.
 """
 
 import functools
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one rank found.
+    """Result of one rank.
 
     Attributes:
         rounds: durations on its device; empty where only links were wanted
@@ -62,7 +62,7 @@ class Found:
 
 
 def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, CostTable]:
-    """The devices of this machine and the links between them, held to nothing.
+    """The devices of this machine and the links between them, without a rate limit.
 
     Args:
         ranks: that are busy at the same time
@@ -85,16 +85,16 @@ def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, C
 
 
 def measure_links(link: Link, *, ranks: int, gathers: bool = False, progress: Progress) -> CostTable:
-    """The transfers between ranks whose links are held to a rate.
+    """The transfers between ranks whose links are rate-limited.
 
     Args:
-        link: what they are held to
+        link: their rate limit
         ranks: at least two
         gathers: what shards of parameters need too: gathers and scatters
         progress: told what is measured
 
     Raises:
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: the rate of links cannot be limited here
         ExecutionError: a rank failed
     """
     return _table(_launch(ranks, devices=False, link=link, gathers=gathers, progress=progress), ranks, link)
@@ -191,7 +191,7 @@ def run_on_rank(world: World, programs: Sequence[tuple[Strategy, str, str]], ste
         steps: that count
 
     Returns:
-        The median step time of each, on rank 0 [s]; what the others return means nothing.
+        The median step time of each, on rank 0 [s]; what other ranks return is not used.
     """
     from trimaran.measure.rounds import meet
 
@@ -217,7 +217,7 @@ def batch_for(ranks: int) -> int:
 
 
 def make_job(ranks: int) -> Job:
-    """The small job that is run on so many ranks."""
+    """The small job that is run on a number of ranks."""
     import torch
     from torch.nn.functional import cross_entropy
 

@@ -1,4 +1,4 @@
-"""What a device does at best: products of matrices, traffic to memory, and what the host spends on an operator.
+"""The best rates of a device: matrix products, memory traffic, and the host's time for an operator.
 
 All ranks measure the same thing at the same moment, so that what they share (memory, caches, the power of the chip) is
 shared. A sample is as many calls as take a few milliseconds, by the clock of the device. Samples are taken in rounds,
@@ -9,14 +9,12 @@ spread over the measuring time; the median is a cost, and becomes a rate:
     axpy       y += a * x: both vectors read, one written
     operator   the sum of two tensors of one element: all of it is Python, dispatch and allocation
 
-No figure of these enters a price, which is measured operation by operation. They say what kind of machine it is. Runs
-inside the ranks; imports torch.
+None of these figures enters a price, because prices are measured operation by operation. They describe the machine.
+Runs inside the ranks; imports torch.
 
-The clock by which compute is measured.
-
-On a CPU it counts only while the rank's thread computes, so that other programs on the machine do not pass for costs of
-the job: what is predicted is a machine that is otherwise idle. Where there are more ranks than cores, waiting for a
-core is part of the cost, and the clock is that on the wall. On a GPU it is the device's.
+The clock of compute. On a CPU it counts only while the rank's thread computes, so that costs of a job do not contain
+other programs: predictions are for a machine that is otherwise idle. Where there are more ranks than cores, waiting for
+a core is part of the cost, and the clock is the wall clock. On a GPU it is the device's clock.
 
 Runs inside the ranks; imports torch.
 """
@@ -36,7 +34,7 @@ from trimaran.runtime.streams import CudaStreams, HostStreams, Stamp, Streams
 
 
 class ThreadStreams:
-    """A CPU whose clock stands still while another program has its core."""
+    """A CPU whose clock stops while another program has its core."""
 
     host_blocks = True
 
@@ -45,7 +43,7 @@ class ThreadStreams:
         return time.thread_time_ns()
 
     def watch(self, work: Any, channel: str, done: Callable[[Stamp], None]) -> None:
-        """Nobody can know when communication ends on a clock that stands still meanwhile."""
+        """Nothing: this clock stops while communication runs, so it cannot tell when that ends."""
 
     def nanoseconds(self, stamp: Stamp) -> int:
         """The stamp itself [ns]."""
@@ -149,7 +147,7 @@ def _calls(device: str) -> Iterator[tuple[Timed, Call]]:
         yield Timed("product", width), _product(width, device)
     x, y = (torch.ones(VECTOR_BYTES // 4, device=device) for _ in range(2))
     yield Timed("copy"), lambda: y.copy_(x)
-    # A small factor: what is summed up again and again stays a number.
+    # A small factor: sums of many calls stay finite.
     yield Timed("axpy"), lambda: y.add_(x, alpha=1e-6)
     one = torch.ones(1, device=device)
     yield Timed("operator"), lambda: one + one

@@ -29,7 +29,7 @@ from trimaran.pricing.types import Interference
 from trimaran.runtime.launch.world import World
 
 NBYTES = 1024 * 1024
-"""Size of the transfers that run beside the compute [bytes]."""
+"""Size of the transfers that run while the device computes [bytes]."""
 
 BOX_S = 1.5
 """Time for all rounds of a kind together [s]."""
@@ -43,7 +43,7 @@ Work = Callable[[], None]
 
 
 def measure_interference(world: World, kind: str) -> Interference:
-    """Slowdown of compute beside a transfer, and of a transfer beside compute.
+    """Slowdown of compute by a transfer, and of a transfer by compute.
 
     Args:
         world: this rank; all ranks call this
@@ -58,21 +58,21 @@ def measure_interference(world: World, kind: str) -> Interference:
     _round(piece, post, world, _PIECES // _MOST_ROUNDS)
     warm_up_s = largest(world, time.perf_counter() - started_s)
     rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(BOX_S / warm_up_s)))
-    # Fewer rounds have more pieces beside their longer transfers; alone they have as many together as ever.
+    # With fewer rounds, each has longer transfers and more pieces during them; the pieces alone are as many in total.
     times = [_round(piece, post, world, _PIECES // rounds) for _ in range(rounds)]
-    # Ratios of means, not means of ratios: a round is too short for its parts to meet the same neighbours.
-    alone_s, transfer_s, piece_beside_s, transfer_beside_s = (
+    # Ratios of means, not means of ratios: other programs disturb the parts of a short round unequally.
+    alone_s, transfer_s, piece_together_s, transfer_together_s = (
         summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)
     )
-    factors = torch.tensor([piece_beside_s / alone_s, transfer_beside_s / transfer_s], dtype=torch.float64)
+    factors = torch.tensor([piece_together_s / alone_s, transfer_together_s / transfer_s], dtype=torch.float64)
     factors = factors.to(world.device)
     dist.all_reduce(factors)
     compute, communication = (max(1.0, float(value) / world.size) for value in factors)
-    beside = "messages" if kind == SEND else "all-reduces"
+    transfers = "messages" if kind == SEND else "all-reduces"
     return Interference(
         compute=compute,
         communication=communication,
-        source=f"measured: matrix products beside {beside} of {NBYTES // 2**20} MiB, {world.size} ranks",
+        source=f"measured: matrix products during {transfers} of {NBYTES // 2**20} MiB, {world.size} ranks",
     )
 
 

@@ -1,4 +1,4 @@
-"""What messages and collectives take between the ranks of this machine.
+"""Durations of messages and collectives between the ranks of this machine.
 
 Each transfer is timed from the moment its last member is ready to the moment its last member has the result. On one
 machine the monotonic clock is the same for all processes, so the times of the ranks are compared directly. A barrier
@@ -8,40 +8,36 @@ before each transfer keeps one from running into the next.
     rank 1   ────barrier───┤ start ═══ all-reduce ══════╡ end
                            └────── the sample ──────────┘
 
-How often, follows from what one takes, so that a slow link takes about as long to measure as a quick one:
+The number of repeats depends on the duration of one, so that a slow link takes about as long to measure as a fast one:
 
-    first pass   all transfers, from small to large     says what each takes; a size that would take longer than
-                                                        `LONGEST_S` is left out, with those above it
-    rounds       each as often as fits a short time     as many rounds as fit what is left of `BOX_S`
+    first pass   all transfers, from small to large     gives the duration of each; a size that would take longer than
+                                                        `LONGEST_S` is left out, and all larger ones
+    rounds       each as often as fits a short time     as many rounds as fit the rest of `BOX_S`
 
-Where a transfer takes long, it is bytes on the wire that take it: beyond the last size the curve goes on in a straight
-line, three samples a round say as much as many, and from `_LONG_S` on one does, with none before it.
+A long transfer spends its time on bytes on the link: beyond the last size the curve continues in a straight line. Three
+samples a round are enough for it, and from `_LONG_S` on one is, without a warm-up.
 
 Runs inside the ranks; imports torch.
 
-What a rank's own thread does for a transfer: packing and handing over, and taking up what has come.
+The time of a rank's thread for a transfer: packing, posting, and storing what arrived.
 
-On a CPU that thread computes nothing meanwhile, so the time is the rank's, however well the bytes themselves are
-hidden. Measured with the runtime's own records of pending communication, by the clock of the thread, while the
-transfer runs beside compute as it does in a pipeline:
+On a CPU that thread computes nothing meanwhile, so the rank loses this time even where the transfer itself overlaps
+with compute. It is measured with the runtime's records of pending communication, by the clock of the thread, while the
+transfer overlaps with compute as it does in a pipeline:
 
     rank 0   ──barrier──┤ compute ┤ send ┤ compute ────────────┤ wait ┤      send + wait is the sample
     rank 1   ──barrier──┤ receive ┤ compute ───────────────────┤ wait ┤      receive + wait is the sample
 
 Runs inside the ranks; imports torch.
 
-The transfers whose durations are measured, as one rank takes part in them.
+The time of a rank's thread for a compressed bucket of gradients, while every rank does the same.
 
-Runs inside the ranks; imports torch.
-
-What a rank's thread does for a compressed bucket of gradients, while every rank does the same.
-
-    encode    from a complete bucket to what goes on the wire
+    encode    from a complete bucket to what is sent
     decode    from the sums to the bucket, with what PowerSGD computes between its two sums
 
-The codecs are those of the runtime, without a process group: what a codec does takes as long whatever the sums are. Of
-PowerSGD one matrix is the unit. Buckets are taken in turn from more memory than most caches hold, as the gradients of a
-backward and the errors of the step before are.
+The codecs are those of the runtime, without a process group: their time does not depend on the sums. The unit of
+PowerSGD is one matrix. Buckets are taken in turn from more memory than most caches hold, as the gradients of a backward
+and the errors of the step before are.
 
 Runs inside the ranks; imports torch.
 """
@@ -63,7 +59,7 @@ from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.transfers import HOST, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
 from trimaran.program.gradients import Compression
-from trimaran.program.types import Kind
+from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import InFlight, Pending, all_gather, reduce_scatter
 from trimaran.runtime.communication.compression import Codec, open_codec
 from trimaran.runtime.communication.point_to_point import MessageLayout
@@ -78,7 +74,7 @@ HANDLING_SIZES = (16, 128 * 1024, 1024 * 1024, 4 * 1024 * 1024)
 _WARM_UP = 1
 _WIDTH = 192
 _BEFORE = 4
-_BESIDE = 16
+_MEANWHILE = 16
 
 
 def measure_handling(
@@ -90,7 +86,7 @@ def measure_handling(
     *,
     repeats: int,
 ) -> list[float]:
-    """Time that the rank's thread spends on transfers of one size.
+    """Time of the rank's thread for transfers of one size.
 
     Args:
         world: this rank; all members of the group call this
@@ -128,6 +124,7 @@ class _Exchange:
         self._tensor = torch.zeros(count, device=world.device)
         self._piece = torch.ones(_WIDTH, _WIDTH, device=world.device)
         self._recorder = Recorder(world.rank, streams, None)
+        self._instruction = Instruction(kind=Kind.SEND_FORWARD, rank=world.rank, peer=1 - world.rank)
         self._in_flight = InFlight(world.rank, streams, self._recorder)
 
     def message(self) -> float:
@@ -143,9 +140,9 @@ class _Exchange:
         started = time.thread_time_ns()
         post()
         posted = time.thread_time_ns() - started
-        self._compute(_BESIDE)
+        self._compute(_MEANWHILE)
         started = time.thread_time_ns()
-        self._in_flight.wait("x")
+        self._in_flight.wait(self._instruction.token)
         self._recorder.discard()
         return (posted + time.thread_time_ns() - started) * 1e-9
 
@@ -171,9 +168,7 @@ class _Exchange:
 
     def _add(self, work: object, *buffers: torch.Tensor) -> Pending:
         start = self._recorder.stamp()
-        pending = Pending(token="x", nbytes=self._layout.nbytes, works=[work], buffers=list(buffers), start=start)
-        self._in_flight.add(pending, "measured", collective=False, stood_still=True)
-        return pending
+        return self._in_flight.add(self._instruction, [work], buffers, start=start, blocking=True)
 
     def _compute(self, pieces: int) -> None:
         for _ in range(pieces):
@@ -186,7 +181,7 @@ QUEUE = 32
 """Transfers that are started at once, where a curve is of queued ones."""
 
 OF_16_BITS = {f"{Kind.ALL_REDUCE} bf16": torch.bfloat16, f"{Kind.ALL_REDUCE} fp16": torch.float16}
-"""Types of what is added up, by the kinds of curves that are not of whole numbers."""
+"""Types of what is summed, by the kinds of curves that are not of float32."""
 
 _SHARED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
 _COLD_BYTES = 32 * 1024 * 1024
@@ -211,7 +206,7 @@ def make_transfer(
     boxes: Sequence[Letterbox],
     memory: torch.Tensor,
 ) -> Callable[[], None]:
-    """What runs a transfer to its end, each time on other memory.
+    """A function that runs a transfer to its end, each time on other memory.
 
     Args:
         world: this rank, a member of the group
@@ -266,7 +261,7 @@ def _queue(kind: str, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup)
 
 
 def _pass(box: Letterbox) -> None:
-    """The word that a message is there; the copies in and out are the work of the ranks' own threads (`handling`)."""
+    """Tell that a message is there; the copies in and out are done by the ranks' threads (`measure_handling`)."""
     byte = torch.zeros(1, dtype=torch.uint8)
     if isinstance(box, Sender):
         box.send(byte)
@@ -298,7 +293,7 @@ LONGEST_S = 0.3
 
 ROUNDS = 3
 _SAMPLES_S = 0.03
-# Most of what is timed there is compute beside the transfer, which does not count.
+# Most of this time is the compute during the transfer, which does not count.
 _HANDLING_S = 0.1
 _LEAST_REPEATS, _MOST_REPEATS = 3, 20
 # What takes longer is run once a round.
@@ -317,7 +312,7 @@ class _Point:
         nbytes: the size [bytes]
         seconds: that one takes with all that is around it, the same on every rank [s]
         first: what was measured in the first pass
-        rounds: what was measured
+        rounds: what was measured after it
     """
 
     key: CurveKey
@@ -335,7 +330,7 @@ class _Point:
 
     @property
     def round_s(self) -> float:
-        """What it takes in a round, with the one that does not count [s]; `seconds` of handling has one of its own."""
+        """Its time in a round, the warm-up included [s]; `seconds` of handling contains a warm-up already."""
         untimed = 0 if self.key.kind.endswith(HOST) else _untimed(self.repeats)
         return (untimed + self.repeats) * self.seconds
 
@@ -345,8 +340,8 @@ def measure_curves(world: World, keys: Sequence[CurveKey], *, sizes: Sequence[in
 
     Args:
         world: this rank; all ranks call this with the same keys
-        keys: which transfers, between the first so many ranks
-        sizes: at which sizes, as far as they do not take too long, ascending [bytes]
+        keys: which transfers, each between the first ranks
+        sizes: ascending; those that take too long are left out [bytes]
 
     Returns:
         The curves, on every rank.
@@ -373,7 +368,7 @@ def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_P
             bench.run(key, nbytes, 1)  # connects
         seconds, first = bench.timed(key, nbytes)
         if seconds < _SAMPLES_S:
-            # The first time is longer, by what decides how often a short one can be repeated.
+            # The first one takes longer, which would give a short transfer too few repeats.
             seconds, first = bench.timed(key, nbytes)
         points.append(_Point(key=key, nbytes=nbytes, seconds=seconds, first=first))
     return points
@@ -392,7 +387,7 @@ def _expected_s(points: Sequence[_Point], nbytes: int) -> float:
 
 
 def _count_rounds(spent_s: float, round_s: float) -> int:
-    """How many rounds fit what is left of the box: two at least, but for a box that one fills."""
+    """How many rounds fit the rest of the box: at least two, or one where one fills it."""
     least = 2 if spent_s + round_s < BOX_S else 1
     return max(least, min(ROUNDS, int((BOX_S - spent_s) / max(round_s, 1e-9))))
 
@@ -424,7 +419,7 @@ class _Bench:
         self._boxes = _letterboxes(world, sizes)
 
     def run(self, key: CurveKey, nbytes: int, repeats: int) -> list[float]:
-        """Durations of so many transfers, the same list on every rank [s]."""
+        """Durations of `repeats` transfers, the same list on every rank [s]."""
         world, group = self._world, self._groups[key.ranks]
         takes_part = world.rank < key.ranks
         if key.kind.endswith(HOST):
@@ -439,7 +434,7 @@ class _Bench:
         return [seconds / depth for seconds in _last_to_last(times, world)]
 
     def timed(self, key: CurveKey, nbytes: int) -> tuple[float, list[float]]:
-        """What one takes on the slowest rank with all that is around it, and its duration; alike on every rank [s]."""
+        """Time of one on the slowest rank with its overhead, and its duration; the same on every rank [s]."""
         started_s = time.perf_counter()
         durations = self.run(key, nbytes, 1)
         return largest(self._world, time.perf_counter() - started_s), durations
@@ -459,7 +454,7 @@ def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
     if key.kind.endswith(QUEUED):
         return [size for size in sizes if size <= _LARGEST_QUEUED]
     if key.kind in OF_16_BITS:
-        # Beyond it goes on as that of whole numbers does.
+        # Larger ones follow the curve of float32.
         return [size for size in sizes if size <= _LARGE]
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 

@@ -1,14 +1,13 @@
-"""What was measured of a machine, as one value: its devices, its links, its noise, and the costs that plans take.
+"""The measurements of a machine as one value: its devices, its links, its noise, and the costs that plans use.
 
 The cost tables are those of `measure_costs`, found by their fingerprint: one for the ranks of this machine, and one for
-each rate that the links between them were held to. The other figures are for people, and say what the tables are made
-on.
+each rate limit of the links between them. The other figures are for people and describe the machine.
 
 Calibrations as JSON files, and the one of this machine that is kept.
 
-A file carries a digest of its content, so that a truncated or edited one is refused instead of believed. The one that
-is kept lies beside the measured costs, in `calibrations/<machine>.json` of the cache directory; a later calibration of
-the same machine takes its place.
+A file carries a digest of its content, so that a truncated or edited one is refused. The one that
+is kept is next to the measured costs, in `calibrations/<machine>.json` of the cache directory; a later calibration of
+the same machine replaces it.
 """
 
 import hashlib
@@ -65,7 +64,7 @@ class ProductRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFigures:
-    """What one device does while all are busy with the same.
+    """Rates of one device while all devices are busy with the same work.
 
     Attributes:
         name: of the device
@@ -88,7 +87,7 @@ class DeviceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFigures:
-    """What a transfer takes between ranks of this machine.
+    """Duration and rate of a transfer between ranks of this machine.
 
     Attributes:
         rate_limit: of the links, such as "1 Gb/s"; empty: none
@@ -131,14 +130,14 @@ class Calibration(MachineFigures):
     """What was measured of a machine.
 
     Attributes:
-        tables: costs, each table with a fingerprint of its own
+        tables: costs, each table with its fingerprint
     """
 
     tables: tuple[CostTable, ...]
 
 
 def reciprocal(cost: Cost, amount: float) -> Estimate:
-    """A duration as a rate: so much in that time.
+    """A duration as a rate.
 
     Args:
         cost: duration
@@ -157,7 +156,7 @@ def duration(cost: Cost) -> Estimate:
 
 
 def link_figures(tables: Iterable[CostTable]) -> tuple[LinkFigures, ...]:
-    """The transfers of some tables, as people want to see them.
+    """The transfers of some tables, for people.
 
     Args:
         tables: with curves

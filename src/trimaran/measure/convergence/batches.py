@@ -9,7 +9,7 @@ _DOTS = ("…", "...", "..")
 # Below this share of what the device is known to take, microbatches are so small that a step is mostly overhead.
 _SMALLEST_SHARE = 0.25
 _MOST_BATCHES = 300
-"""As many as a curve may have points."""
+"""The largest number of points of a curve."""
 
 _MOST_DIGITS = 12
 """Of a batch: larger than any data set."""
@@ -145,7 +145,7 @@ def check_batches(batches: Sequence[int], *, samples: int) -> tuple[str, ...]:
 
 
 def count_microbatches(batch: int, *, fits: int) -> int:
-    """Into how many equal microbatches one device cuts a batch.
+    """Into how many equal microbatches one device splits a batch.
 
     Args:
         batch: of one update [samples]
@@ -173,7 +173,7 @@ def count_microbatches(batch: int, *, fits: int) -> int:
         return 1
     near = sorted({max(1, batch // fits) * fits, -(-batch // fits) * fits})
     raise InputError(
-        f"a batch of {batch} cannot be cut into equal microbatches of at most {fits} that are not tiny: take "
+        f"a batch of {batch} cannot be split into equal microbatches of at most {fits} that are not tiny: take "
         f"{' or '.join(map(str, near))}",
         code="batches.uneven-microbatches",
         batch=batch,

@@ -1,4 +1,4 @@
-"""Finished runs on disk: a line each, so that whatever ends the command leaves them.
+"""Finished runs on disk, one line each, so that they remain however the command ends.
 
 A run is kept with its evaluations, so that it also says when a lower target was reached. One that ended before a
 higher target, or at a smaller limit of epochs, is run again.
@@ -226,7 +226,7 @@ class Run(Trained):
         return best_metric(self.evaluations)
 
     def needed(self, target: float, *, most: float) -> float | None:
-        """Epochs to a target; None where it was not reached within so many.
+        """Epochs to a target; None where it was not reached within `most` epochs.
 
         Args:
             target: value of the metric
@@ -261,7 +261,7 @@ class Run(Trained):
         """
         if self.end == "diverged" or (target is not None and self.needed(target, most=most) is not None):
             return True
-        # One that reached the target after the limit, such as by its last update, has not reached it within.
+        # A run that reached the target after `most` epochs, such as by its last update, has not reached it within them.
         ended = self.end == "epochs" or (target is not None and self.end == "reached")
         return ended and self.epochs >= most - 1e-9
 

@@ -1,8 +1,8 @@
 """From the records of processes to where the time of the job goes.
 
-Ranks are laid beside each other step by step. What is blocked in an exchange has two causes, and they have different
-remedies: the shortest block of a step, over the ranks, is the exchange itself, because the last rank to come waits for
-nobody; what another rank is blocked longer, it waits for the slower ones. No common clock is needed for that.
+Ranks are compared step by step. A rank blocks in an exchange for two causes, which have different remedies. The
+shortest blocked time of a step, over the ranks, is the exchange itself, because the last rank to come waits for no
+other. What another rank blocks longer, it waits for slower ranks. No common clock is needed for that.
 
 The ranks of a job among processes that were watched, and their steps that count.
 

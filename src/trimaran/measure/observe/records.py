@@ -1,4 +1,4 @@
-"""What each observed process wrote."""
+"""Records of observed processes."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +111,7 @@ class Parts:
         start: making the iterator of a loader, its workers included
         forward: forward and loss
         backward: as far as it computes
-        exchange: DDP's exchange of gradients, as far as nothing hides it and all ranks are there
+        exchange: DDP's exchange of gradients, the exposed part while all ranks are there
         wait: in DDP's exchange, waiting for slower ranks
         wait_in_collective: in collectives outside of DDP, waiting for slower ranks
         update: the optimizer, zeroing, clipping

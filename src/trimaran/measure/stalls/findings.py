@@ -1,4 +1,4 @@
-"""What the runs of all ranks say together: a mean step of each way, and what advice is computed from."""
+"""Results of all ranks together: a mean step of each kind, and the figures for advice."""
 
 import statistics
 from collections import defaultdict
@@ -74,7 +74,7 @@ class StallFindings:
 
     Attributes:
         ways: by name
-        runs: what each rank brought home
+        runs: result of each rank
         buckets: in order; none where gradients are not added up over all ranks
         backward_s: all backwards of a step, of the mean rank [s]
         update_s: the update, likewise [s]

@@ -1,24 +1,24 @@
-"""One rank's part in a stall analysis: steps of the three ways, in turns, and what advice needs to know beside them.
+"""One rank's part in a stall analysis: steps of three kinds in turn, and further figures for advice.
 
 Runs inside the ranks; imports torch.
 
-Which steps are taken in which order: blocks of the three ways, which take turns.
+The order of the steps: blocks of the three kinds, in turn.
 
     round 0    cold 1..8    cached 1..8    synthetic
     round 1    synthetic    cold 9..16     cached 9..16
     ...
 
-What changes over seconds so falls on all ways alike. A cold block reads batches that nothing has read before, as far as
+Changes over seconds so affect all kinds alike. A cold block reads batches that nothing has read before, as far as
 the epoch has them; the cached block after it reads the same. The first batch of an epoch has been read for the
 synthetic steps, so that an epoch of one batch has no cold block. Each block begins with steps that do not count: ranks
 meet there, workers start, and what was ready before is used up.
 
-What a data set is like, seen from a second one of its kind, before the training reads a sample.
+Properties of a data set, found with a second instance before the training reads a sample.
 
 The samples of a rank are read once in advance, to learn which files hold them: only then can the host be asked to
 forget these before they are read in earnest.
 
-What adding up over all ranks takes while nothing else goes on.
+Time of an all-reduce over all ranks while nothing else runs.
 
 Runs inside the ranks; imports torch.
 """
@@ -93,7 +93,7 @@ def plan_rounds(*, steps: int, batches: int, rounds: int, lead: int = 1, multipl
         batches: full global batches of an epoch, at least one; the first is that of the synthetic steps
         rounds: at most
         lead: steps at the start of a block that do not count
-        multiple: a block has a multiple of so many steps that count, as batches of so many workers come together
+        multiple: the steps of a block that count are a multiple of it, as batches of several workers come together
 
     Returns:
         The rounds, without a cold block where the epoch has no further batches.
@@ -243,7 +243,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeTime:
-    """What adding up over all ranks takes here while nothing else goes on: a time, and a time a byte.
+    """Time of an all-reduce over all ranks while nothing else runs: a latency and a rate.
 
     Attributes:
         latency_s: of a small one [s]
@@ -264,7 +264,7 @@ class ExchangeTime:
 
 
 def measure_exchange(world: World, nbytes: int, dtype: torch.dtype = torch.float32) -> ExchangeTime:
-    """What adding up over all ranks takes while they do nothing else; every rank takes part.
+    """Time of an all-reduce over all ranks while they do nothing else; every rank takes part.
 
     Args:
         world: this rank
@@ -296,7 +296,7 @@ WAY_S = 3.0
 """Time that the steps of one way take, where nobody says how many [s]."""
 
 COMPRESSIONS = (Compression(method="bf16"), Compression(method="powersgd", rank=4))
-"""Forms of gradients on the wire that are looked at."""
+"""Compressions of gradients that are looked at."""
 
 LEAST_STEPS, MOST_STEPS = 12, 120
 _ROUNDS = 6
@@ -308,7 +308,7 @@ _MATTERS = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """What one rank brings home.
+    """Result of one rank.
 
     Attributes:
         steps: that count
@@ -356,7 +356,7 @@ def run_ways(
         strategy: what is run
         world: this rank; all ranks call this
         feeding: how batches are loaded
-        steps: of each way that count; None: as many as take `WAY_S`
+        steps: of each kind that count; None: what fits `WAY_S`
         gradient_bytes: of all gradients, where they are added up over all ranks [bytes]; 0: they are not
         samples: find out what samples take, for advice
 
@@ -376,7 +376,7 @@ def run_ways(
     rounds = plan_rounds(
         steps=wanted,
         batches=length // job.global_batch_size,
-        # So that the record is brought home between rounds, as far as it can be.
+        # So that the record can be read between rounds.
         rounds=max(_ROUNDS_WITH_WORKERS if feeding.workers else _ROUNDS, -(-4 * wanted // STEPS_KEPT)),
         lead=1 + feeding.workers,
         multiple=max(1, feeding.workers),
@@ -482,12 +482,12 @@ class _Run:
         self.feed.close()
 
     def make_room(self, steps: int) -> None:
-        """Bring home what was recorded, where the recorder would forget it before the next steps are done."""
+        """Read the record where the recorder would drop it before the next steps are done."""
         if self.executor.steps - self.seen + steps > STEPS_KEPT:
             self.finish()
 
     def finish(self) -> tuple[Timeline, ...]:
-        """Bring home all that was recorded."""
+        """Read all that was recorded."""
         self.timelines.append(self.executor.timeline())
         self.seen = self.executor.steps
         return tuple(self.timelines)

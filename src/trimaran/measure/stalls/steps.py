@@ -1,19 +1,19 @@
-"""From the records of ranks to a split of each step.
+"""Each step split by what it was spent on, from the records of ranks.
 
 A step of a rank lasts from when it asks for its share of a batch until its loss is known. Of this time the record has
 the spans of loads, of waits for exchanges, and of compute: forwards, backwards, clipping, the update with its zeroing.
-A wait may lie in the middle of a backward, and is then no compute. What is in no span belongs to no class: the
-interpreter that goes from one instruction to the next, and whatever else nobody measured.
+A wait may lie in the middle of a backward, and is then no compute. Time in no span belongs to no class: the
+interpreter between two instructions, and whatever else is not measured.
 
     ask │ IN ▓▓▓▓▓▓▓ │ F ████ │ B ███ ▒▒ ███ │ wait ▒▒▒▒ │ U ██ │ loss
         fetch, prepare, copy    compute        communication, synchronization
 
-What the loading of a step stood for: reading, preparing, or bringing it to the device.
+Why a step waits for its loading: reading, preparing, or the copy to the device.
 
-Where the training's own thread loads, its loading says so itself. Where workers load beside it, the thread only waits;
-what it waits for is what the workers did in that time, reading or preparing, in the proportion in which they did it.
+Where the training's thread loads, its times are known. Where workers load, the thread only waits; its wait is shared
+out to reading and preparing in the proportion of the workers' times.
 
-Why a rank stood still in an exchange: because of the exchange itself, or because another rank came late.
+Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late.
 
 For what several ranks do together (all-reduces and their kin) the two are told apart as `observe` does: the shortest
 wait over the ranks is the exchange, because the last one to come waits for nobody; what another one waits longer, it
@@ -23,8 +23,8 @@ the rank could go on:
     rank 0   F ██ B ████ b0 ▒▒▒▒▒▒ b1 ▒▒▒│ U      7 = 3 communication + 4 synchronization
     rank 1   F ██ B ████████ b0 ▒ b1 ▒▒  │ U      3 communication
 
-A message has two ends. Before both have posted it, whoever waits does so for the other rank; from then on for the wire.
-Packing and handing over, which come first, are communication.
+A message has two ends. Before both have posted it, a rank that waits does so for the other rank; after that for the
+link. Packing and posting, which come first, are communication.
 """
 
 from bisect import bisect_right
@@ -47,12 +47,12 @@ class Split:
     """Time of a step of one rank, or of the mean of many [s].
 
     Attributes:
-        fetch: standing still while data are read
+        fetch: blocked while data are read
         prepare: work of data set and collate function, a worker's start and handing over, waiting for a core meanwhile
         copy: from the host to the device
         compute: forward, backward, clipping, update
-        communication: exchanges that nothing hides: the shortest wait for each over its ranks
-        synchronization: what a rank waits longer than that: for slower ranks, or for its turn in a pipeline
+        communication: exposed exchanges: the shortest wait for each over its ranks
+        synchronization: longer waits of a rank than that: for slower ranks, or for earlier stages of a pipeline
         unattributed: the step less all that was measured, such as the interpreter between instructions; clocks that
             disagree can make it negative
     """
@@ -149,13 +149,13 @@ def sum_loadings(loadings: Sequence[Loading]) -> Loading | None:
 
 
 def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool = True) -> LoadParts:
-    """Divide the time that a step stood at its loading.
+    """Split the time that a step waited for its loading.
 
     Args:
         loading: what was observed of it, all microbatches together; None: nothing
         load_s: length of it as the record has it [s]
         host_blocks: the record has the host's time; False: the device's, which also holds copies that the host has
-            only issued, and in which the host's loading may be hidden behind compute
+            only issued, and in which the host's loading may overlap with compute
 
     Returns:
         Parts that sum to `load_s`.
@@ -178,7 +178,7 @@ def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool 
     copy = loading.copied_s
     known = fetch + prepare + copy
     if known > load_s:
-        # What the step did not stand for was done while something else went on.
+        # The rest was done while something else ran.
         scale = load_s / known
         fetch, prepare, copy, known = fetch * scale, prepare * scale, copy * scale, load_s
     rest = load_s - known
@@ -187,7 +187,7 @@ def divide_loading(loading: Loading | None, load_s: float, *, host_blocks: bool 
 
 @dataclass(slots=True, kw_only=True)
 class Waited:
-    """How long one rank stood still in the exchanges of a step.
+    """How long one rank blocked in the exchanges of a step.
 
     Attributes:
         communication: because of the exchanges themselves [s]
@@ -244,7 +244,7 @@ class Exchanges:
         return self._instructions.get(name)
 
     def divide(self, spans: Iterable[Span]) -> dict[int, Waited]:
-        """How long each rank stood still in one step, and why.
+        """How long each rank blocked in one step, and why.
 
         Args:
             spans: of one step, all ranks
@@ -272,15 +272,15 @@ class Exchanges:
                 part = bisect_right(busy[wait.rank], wait.start_s)
                 groups[instruction.group][wait.rank].add(part, instruction.token, wait.seconds)
                 continue
-            wire_s = self._on_the_wire(wait, posted)
-            found[wait.rank].communication += wire_s
-            found[wait.rank].synchronization += wait.seconds - wire_s
+            on_link_s = self._on_the_link(wait, posted)
+            found[wait.rank].communication += on_link_s
+            found[wait.rank].synchronization += wait.seconds - on_link_s
         for group, standing in groups.items():
             _divide_group(group, standing, found)
         return dict(found)
 
-    def _on_the_wire(self, wait: Span, posted: Mapping[str, float]) -> float:
-        """How much of the wait for a message was because of the wire [s]."""
+    def _on_the_link(self, wait: Span, posted: Mapping[str, float]) -> float:
+        """How much of the wait for a message was because of the link [s]."""
         own_s = posted.get(wait.instruction, wait.start_s)
         other_s = posted.get(self._other.get(wait.instruction, ""), own_s)
         if wait.start_s <= own_s:
@@ -314,7 +314,7 @@ class TimedStep:
         number: of the step, as the timeline has it
         way: how it got its batch
         block: number of the block of consecutive steps that it is in
-        asked_s: from asking the feed until it had named the share [s]
+        asked_s: from asking the input pipeline until it had named the share [s]
         step_s: from then until the loss was known [s]
         busy_s: processor time of the process meanwhile [s]
         loading: what was observed of its loading; None: nothing

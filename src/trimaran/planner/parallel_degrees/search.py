@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.precision import Precision
 from trimaran.base.units import format_count
-from trimaran.machine.types import Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.planner.choice import front_of
 from trimaran.planner.parallel_degrees.candidates import groups, members
 from trimaran.planner.parallel_degrees.problem import (
@@ -40,6 +41,7 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.closed_form.memory import Bookkeeping
 from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.closed_form.step_time import Program
+from trimaran.pricing.kernels.software import Software
 
 TIME_LIMIT_S = 20.0
 """Of a search, where nothing else is asked for [s]."""
@@ -97,7 +99,8 @@ def search_divisions(
     machine: Machine,
     *,
     batch: int,
-    precision: str = "",
+    precision: Precision = "bf16",
+    software: Software | None = None,
     devices: int | None = None,
     limits: DivisionLimits | None = None,
     pins: Pins = NO_PINS,
@@ -109,7 +112,8 @@ def search_divisions(
         shape: the network
         machine: nodes and fabric
         batch: sequences of a step, of all replicas
-        precision: "bfloat16", "float16" or "float8"; "": the device's usual one for training
+        precision: of products: "bf16", "fp16" or "fp8"
+        software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
         limits: where the search ends
         pins: what the user has decided
@@ -119,7 +123,9 @@ def search_divisions(
         InputError: a count that is not positive, or a precision that the device has not
         InfeasibleError: no division fits; the message says the least that one needs
     """
-    task = division_task(shape, machine, batch=batch, precision=precision, devices=devices, limits=limits, pins=pins)
+    task = division_task(
+        shape, machine, batch=batch, precision=precision, software=software, devices=devices, limits=limits, pins=pins
+    )
     return search_task(task, time_limit_s=time_limit_s)
 
 
@@ -128,12 +134,13 @@ def division_task(
     machine: Machine,
     *,
     batch: int,
-    precision: str = "",
+    precision: Precision = "bf16",
+    software: Software | None = None,
     devices: int | None = None,
     limits: DivisionLimits | None = None,
     pins: Pins = NO_PINS,
 ) -> DivisionTask:
-    """What is asked, checked, with the program that the device usually trains."""
+    """What is asked, checked, with the program that trains."""
     device = machine.node.device
     count = machine.devices if devices is None else devices
     if batch < 1 or not 1 <= count <= machine.devices:
@@ -144,20 +151,7 @@ def division_task(
             batch=batch,
             devices=count,
         )
-    early = device.architecture in _EARLY
-    kind = precision or ("float16" if early else "bfloat16")
-    if kind not in device.compute and not (kind == "float8" and device.architecture in ("hopper", "blackwell", "ada")):
-        raise InputError(
-            f"{device.name} computes in {', '.join(device.compute)}, not in {kind or 'nothing'}; choose one of them",
-            code="division.unknown-precision",
-            precision=kind,
-        )
-    program = Program(
-        precision=kind,
-        attention="unfused" if early else "fused",
-        tensor_overlaps=not early,
-        year=2025.0 if not early else 2022.0,
-    )
+    program = program_of(device, precision, software)
     return DivisionTask(
         shape=shape,
         machine=machine,
@@ -168,6 +162,30 @@ def division_task(
         pins=pins,
         limits=limits or DivisionLimits(),
     )
+
+
+def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
+    """What trains a transformer on a device.
+
+    Args:
+        device: old ones compute attention as two batched products
+        precision: of products
+        software: Megatron and its year; None: of 2025, on old devices of 2022
+
+    Raises:
+        InputError: another framework
+    """
+    if software is not None and software.framework != "megatron":
+        raise InputError(
+            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
+            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
+            "and 5 billion parameters, where every operation is priced under any software",
+            code="software.not-priced",
+            software=software.framework,
+        )
+    early = device.architecture in _EARLY
+    year = (2022.0 if early else 2025.0) if software is None else software.year
+    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
 
 
 def search_task(task: DivisionTask, *, time_limit_s: float = TIME_LIMIT_S) -> DivisionSearch:

@@ -1,9 +1,9 @@
 """A network as a placement problem, and a placement as the parts of a strategy.
 
-A node of the problem is a stretch of the graph: the operations between two neighbouring legal cuts (`Graph.cuts`),
-which may write in place what another of them made. A part of the answer is a run of stretches on one device between
-which nothing has to leave and nothing has to arrive, so a message goes when the last operation of a part has ended, and
-a part starts when all it reads is there:
+A node of the problem is a stretch of the graph: the operations between two neighbouring split points
+(`Graph.split_points`), which may write in place what another of them made. A part of the answer is a run of stretches
+on one device between which nothing has to leave and nothing has to arrive, so a message goes when the last operation of
+a part has ended, and a part starts when all it reads is there:
 
     device 0   F: [a b c] | [d e]          cut after c: device 1 reads it
     device 1   F:         [x y]            cut before x: it reads c, which comes from device 0
@@ -59,7 +59,7 @@ def placement_problem(
     Returns:
         One node for each stretch of the graph, named by its first operation.
     """
-    parts = graph.parts(graph.cuts)
+    parts = graph.parts(graph.split_points)
     owner = {op.id: number for number, ops in enumerate(parts) for op in ops}
     crossing: list[dict[str, tuple[float, float]]] = [{} for _ in parts]
     edges = []
@@ -122,7 +122,7 @@ def parts_of(placement: Placement, graph: Graph) -> tuple[tuple[Part, ...], tupl
         Parts in an order in which their forwards can run, the one with the loss last; rows are the devices that are
         used, numbered without holes. For the backwards: numbers of parts, consumers before producers.
     """
-    stretches = graph.parts(graph.cuts)
+    stretches = graph.parts(graph.split_points)
     names = [ops[0].id for ops in stretches]
     number = {name: index for index, name in enumerate(names)}
     edges = tuple(graph.exchanged(stretches))
@@ -352,7 +352,7 @@ def _seconds(
 
 def _usual_bytes(graph: Graph, microbatch: int) -> int:
     """Size of a usual message: the median of what crosses a cut [bytes]."""
-    crossing = graph.exchanged(graph.parts(graph.cuts))
+    crossing = graph.exchanged(graph.parts(graph.split_points))
     sizes = [spec.nbytes.at(microbatch) for specs in crossing.values() for spec in specs]
     return max(16, round(median(sizes))) if sizes else 16
 

@@ -221,7 +221,7 @@ class StepConstants:
     def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
-        if precision == "float8":
+        if precision == "fp8":
             return _EIGHT_BITS * self.eight_bit_share * large
         return self.product_share * large
 
@@ -234,7 +234,7 @@ class StepConstants:
             rows: of the vocabulary on a rank; odd ones leave no load aligned to more than an element
         """
         aligned = self.odd_share if rows % 2 else 1.0
-        return self.share(precision, device) / (self.share("bfloat16", device) * aligned)
+        return self.share(precision, device) / (self.share("bf16", device) * aligned)
 
     def sum_seconds(self, elements: float, device: Device) -> float:
         """Time to add gradients of parameters to those of the microbatches before [s]."""
@@ -307,5 +307,5 @@ def _of_power(device: Device) -> float:
 def peak_of(device: Device) -> float:
     """Peak of a device's units in 16 bits [FLOP/s]."""
     peaks = device.compute
-    known = peaks.get("bfloat16") or peaks.get("float16") or peaks["float32"]
+    known = peaks.get("bf16") or peaks.get("fp16") or peaks["fp32"]
     return known.flops_per_s

@@ -33,6 +33,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.closed_form.activations import AttentionKernel, stream_bytes, tokens_of_rank
 from trimaran.pricing.closed_form.memory import stage_elements
@@ -93,7 +94,7 @@ class Program:
     """What trains, as far as a step's time depends on it.
 
     Attributes:
-        precision: of products: "float16", "bfloat16" or "float8"
+        precision: of products: "fp16", "bf16" or "fp8"
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
         overlaps: exchanges of gradients and parameters run beside the backward
@@ -105,7 +106,7 @@ class Program:
         year: of its kernels
     """
 
-    precision: str = "bfloat16"
+    precision: Precision = "bf16"
     attention: AttentionKernel = "fused"
     fused: bool = True
     overlaps: bool = True

@@ -42,7 +42,7 @@ class ScaledStep:
 
     Attributes:
         devices: in the group
-        batch_per_device: samples of each
+        local_batch: samples of each
         sync: how gradients are exchanged
         step: the whole
         forward_s: FP [s]
@@ -57,7 +57,7 @@ class ScaledStep:
     """
 
     devices: int
-    batch_per_device: int
+    local_batch: int
     sync: Sync
     step: Cost
     forward_s: float

@@ -220,7 +220,7 @@ def step_seconds(device_s: float, host_s: float, overlap: float) -> float:
     Args:
         device_s: kernels back to back [s]
         host_s: asking for them [s]
-        overlap: how well the shorter hides behind the longer: not at all with 1, wholly with a large number
+        overlap: how far the shorter overlaps with the longer: not at all with 1, wholly with a large number
 
     Example:
         >>> step_seconds(3.0, 4.0, 1.0), step_seconds(3.0, 4.0, 2.0)

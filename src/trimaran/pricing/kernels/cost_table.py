@@ -1,6 +1,6 @@
 """The cost table of a graph on a device of the catalog, at given batch sizes.
 
-The kernels of a step at a batch are priced as a whole (`costs.operations`): the device's time, and of the wait for the
+The kernels of a step at a batch are priced as a whole (`estimate`): the device's time, and of the wait for the
 host the share that each kernel's launch causes. An operation's cost is the sum of its kernels'. So the sum over all
 operations is the estimate of the step, and a part of the network that runs elsewhere takes its launches with it: the
 host of each device asks for its own kernels. What an exchange of gradients adds to a step is priced with the program
@@ -24,11 +24,11 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
-from trimaran.graph.kernels.workload import Work, Workload
+from trimaran.graph.kernels.attribution import Attribution, attribute
+from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Graph, Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
-from trimaran.pricing.kernels.attribution import Attribution, attribute
 from trimaran.pricing.kernels.device import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
@@ -56,7 +56,7 @@ LOADED_AHEAD = "assumed: batches are loaded ahead"
 
 
 def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Device) -> StepCosts:
-    """What a step takes beside its forward and its backward.
+    """What a step takes besides its forward and its backward.
 
     Args:
         workload: of the step, at any batch
@@ -181,16 +181,10 @@ def launch_seconds(workload: Workload, estimate: StepEstimate, device: Device) -
         device: of the catalog
     """
     start_s = device.launch.seconds * constants()["launch"]
-    launches = [work.launches if seconds > 0.0 else 0 for work, seconds in _priced(workload, estimate)]
+    priced = list(zip(workload.works, estimate.work_s, strict=True))
+    launches = [work.launches if seconds > 0.0 else 0 for work, seconds in priced]
     wait_s = max(0.0, sum(estimate.work_s) - estimate.device_s) / max(1, sum(launches))
-    return [
-        min(seconds, count * (start_s + wait_s))
-        for count, (_, seconds) in zip(launches, _priced(workload, estimate), strict=True)
-    ]
-
-
-def _priced(workload: Workload, estimate: StepEstimate) -> list[tuple[Work, float]]:
-    return list(zip(workload.works, estimate.work_s, strict=True))
+    return [min(seconds, count * (start_s + wait_s)) for count, (_, seconds) in zip(launches, priced, strict=True)]
 
 
 def _whole(estimate: StepEstimate) -> WholeCost:

@@ -20,6 +20,7 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.base.files import packaged_toml
+from trimaran.base.precision import dtype_name
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
@@ -30,10 +31,10 @@ _GRAPHICS_RATIO = 8
 """Tensor cores of an A100 compute 16 times as fast as its vector units, those of graphics chips 2 to 4 times."""
 
 MATRIX_UNITS = {"cdna1": 2.0, "cdna2": 2.0}
-"""By how much matrix units that take float32 as it is exceed the vector units. Source: AMD, CDNA and CDNA 2 papers."""
+"""By how much matrix units that take fp32 as it is exceed the vector units. Source: AMD, CDNA and CDNA 2 papers."""
 
 PLAIN = frozenset({"kepler", "maxwell", "pascal", "vega", "cpu"})
-"""Architectures without tensor cores: half precision halves their traffic, and their frameworks compute in float32."""
+"""Architectures without tensor cores: half precision halves their traffic, and their frameworks compute in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +44,9 @@ class Setting:
     Attributes:
         architecture: of the device, "" where it is not known
         tensor: whether tensor cores compute it
-        tf32: in float32 rounded to TF32
+        tf32: in fp32 rounded to TF32
         flops_per_s: peak of the units that compute it [FLOP/s]
-        vector_flops_per_s: peak of the vector units in float32 [FLOP/s]
+        vector_flops_per_s: peak of the vector units in fp32 [FLOP/s]
         bytes_per_s: peak of the memory [bytes/s]
         multiprocessors: that share the work
         launch_s: between two kernels that do nothing [s]
@@ -71,18 +72,20 @@ class Setting:
 
 def setting(kernels: Kernels, device: Device, software: Software, precision: str) -> Setting:
     """What computes each of the kernels of a step on a device under a software."""
-    vector = device.compute["float32"].flops_per_s
+    vector = device.compute["fp32"].flops_per_s
     tensor_types = (
         {}
         if device.architecture in PLAIN
-        else {dtype: peak.flops_per_s for dtype, peak in device.compute.items() if dtype != "float32"}
+        else {name: peak.flops_per_s for name, peak in device.compute.items() if name != "fp32"}
     )
-    asked = numpy.where(kernels.dtype == "float32", "tf32" if precision == "tf32" else "float32", kernels.dtype)
+    asked = numpy.where(kernels.dtype == "float32", "tf32" if precision == "tf32" else "fp32", kernels.dtype)
+    for low in ("bf16", "fp16"):
+        asked = numpy.where(kernels.dtype == dtype_name(low), low, asked)
     matrix = numpy.isin(kernels.kind, [kind.value for kind in (*MATRIX_KINDS, WorkKind.RECURRENT)])
     tensor = matrix & numpy.isin(asked, list(tensor_types))
     peak = numpy.where(matrix, vector * MATRIX_UNITS.get(device.architecture, 1.0), vector)
-    for dtype, flops_per_s in tensor_types.items():
-        peak = numpy.where(tensor & (asked == dtype), flops_per_s, peak)
+    for name, flops_per_s in tensor_types.items():
+        peak = numpy.where(tensor & (asked == name), flops_per_s, peak)
 
     def same(value: float) -> Column:
         return numpy.full(len(kernels), float(value))
@@ -99,7 +102,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         power_w=same(device.power_w),
         year=same(libraries_year(software)),
         library=numpy.full(len(kernels), library_name(software)),
-        channels_last=numpy.full(len(kernels), software.channels_last or _turns_graphs(software)),
+        channels_last=numpy.full(len(kernels), software.channels_last or _is_made_channels_last(software)),
     )
 
 
@@ -111,20 +114,20 @@ def architecture_of(device: Device) -> str:
         >>> architecture_of(find_device("rtx-3090")), architecture_of(find_device("a100-80gb"))
         ('ga10x', 'ampere')
     """
-    half = device.compute.get("float16")
-    graphics = half is not None and half.flops_per_s < _GRAPHICS_RATIO * device.compute["float32"].flops_per_s
+    half = device.compute.get("fp16")
+    graphics = half is not None and half.flops_per_s < _GRAPHICS_RATIO * device.compute["fp32"].flops_per_s
     if device.architecture.startswith("cdna"):
         return "cdna"
     return "ga10x" if device.architecture == "ampere" and graphics else device.architecture
 
 
-def _turns_graphs(software: Software) -> bool:
-    """TensorFlow's layout optimizer turns a whole graph to channels last for tensor cores."""
+def _is_made_channels_last(software: Software) -> bool:
+    """TensorFlow's layout optimizer makes a whole graph channels last for tensor cores."""
     return software.framework == "tensorflow" and software.year >= 2019.3
 
 
 def _multiprocessors(vector_flops_per_s: float) -> float:
-    """As many as of 128 lanes at 1.6 GHz give that peak."""
+    """Of 128 lanes at 1.6 GHz, the number that gives that peak."""
     return max(1.0, vector_flops_per_s // (2 * 128 * 1.6e9))
 
 
@@ -164,7 +167,7 @@ def take(columns: Columns, chosen: Flags) -> Columns:
 
 
 def of_architecture(setting: Setting, figure: str, constants: Constants) -> Column:
-    """A constant of the architecture of each work's device; where it has none of its own, that of others."""
+    """A constant of the architecture of each work's device; where it has none, that of others."""
     found = numpy.empty(len(setting.architecture))
     for name in numpy.unique(setting.architecture):
         value = constants.get(f"architecture.{name}.{figure}", constants[f"architecture.other.{figure}"])

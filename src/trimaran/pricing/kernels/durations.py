@@ -1,6 +1,6 @@
 """Time of each kernel on a device, from curves fitted on measured kernels.
 
-    time = (compute^q + memory^q)^(1/q) + start        q: how sharply the slower of the two hides the other
+    time = (compute^q + memory^q)^(1/q) + start        q: how far the two overlap
     compute = what the units need                      memory = bytes / (bandwidth × the share that this kind sustains)
 
 What is no product of matrices has no compute to speak of. Left out: caches, which serve small tensors faster.
@@ -41,10 +41,10 @@ _PACKED_CHANNELS = 32
 """Channels that a tile is wide, at the least."""
 
 _FEW_GROUPS = 4
-"""Groups that are computed one after another, each as a convolution of its own."""
+"""Groups that are computed one after another, each as one convolution."""
 
 _FFT_EDGE = 32
-"""Larger images are cut into tiles of this edge."""
+"""Larger images are split into tiles of this edge."""
 
 
 def convolution_seconds(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
@@ -174,7 +174,7 @@ def _fft(part: Kernels, on: Setting, constants: Constants, rate: Column, tiling:
 
 
 def _transformed(part: Kernels, tiles: Column) -> tuple[Column, Column, Column]:
-    """`(m, n, k)` of the products between transforms, for so many tiles in all."""
+    """`(m, n, k)` of the products between transforms, for this number of tiles in all."""
     forward, weight = part.gradient == Gradient.NONE.value, part.gradient == Gradient.WEIGHT.value
     m = numpy.where(weight, part.channels_out, tiles)
     n = numpy.where(forward, part.channels_out, part.channels_in)

@@ -1,7 +1,7 @@
 """The time of a step on a device that is not at hand, from what the step asks for and what the device is.
 
     device time = the kernels back to back (`durations`)          host time = what asking for them takes (`host`)
-    step        = (device^s + host^s)^(1/s)                       s: how well one hides behind the other
+    step        = (device^s + host^s)^(1/s)                       s: how far they overlap
 
 A figure of the user's own moves the curves: one measured step (`anchor_s`) scales the whole; several, or a profile,
 scale kinds of kernels and the host apart (`corrections`). Left out: exchange with other devices, and waiting for data.
@@ -152,7 +152,7 @@ def _distinct(works: Sequence[Work]) -> tuple[list[Work], list[int]]:
 
 
 def measured_step(workload: Workload, device: Device, software: Software, seconds: float) -> MeasuredStep:
-    """A step that was measured beside what is modelled of it, for `correction_from_steps`.
+    """A step that was measured, with what is modelled of it, for `correction_from_steps`.
 
     Args:
         workload: the step

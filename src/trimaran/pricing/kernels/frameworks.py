@@ -68,7 +68,7 @@ def traffic(kernels: Kernels, software: Software, constants: Constants) -> Colum
 
 
 def framework_constant(figure: str, software: Software, constants: Constants) -> float:
-    """A constant of a framework, or that of others where it has none of its own."""
+    """A constant of a framework, or that of others where it has none."""
     return constants.get(f"{figure}.{software.framework}", constants[f"{figure}.other"])
 
 

@@ -1,6 +1,6 @@
 """Time of a product of matrices on units that compute it tile by tile.
 
-A product `m × n × k` is cut into tiles of its result, and each tile is one multiprocessor's work:
+A product `m × n × k` is split into tiles of its result, and each tile is one multiprocessor's work:
 
     tiles = ceil(m / tile rows) × ceil(n / tile columns)             what sticks out is computed too
     waves = tiles / multiprocessors, at least 1                      and partly rounded up

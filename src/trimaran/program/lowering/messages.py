@@ -10,11 +10,9 @@ clock: a message has the time at which the last of its producers starts.
                                                 posted while that step runs; earlier where it is made earlier, or where
                                                 a later message of the same channel is wanted before it
 
-The order in which a channel between two rows delivers, where a placement leaves a choice.
-
-A channel delivers first in, first out. It may take messages as they are made, or as they are needed: then one that is
-made early and needed late waits behind one that is needed sooner. Neither is always better, so both are played through
-with the lengths of steps and messages, and the one that ends earlier is taken; as they are made where they are equal.
+Where a placement leaves a choice, a channel may take messages as they are made, or as they are needed: then one that is
+made early and needed late waits behind one that is needed sooner. Neither is always better. So both are simulated with
+the lengths of steps and messages, and the one that ends earlier is taken; as they are made where they are equal.
 
     made     0 ──a─────────────────────────▶ b is made a little after a, and waits for all of it
              1     ──────────b──▶            needed: b goes first, although a is ready
@@ -26,8 +24,6 @@ from dataclasses import dataclass
 from trimaran.program.lowering.partition import Pair, Route
 from trimaran.program.lowering.schedules import FLOPS_PER_BYTE, Clock, Compute, Order, play
 from trimaran.program.types import Kind
-
-FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +106,12 @@ def messages(
 
 
 def receive_positions(order: Order, sent: Sequence[Message], clock: Clock) -> tuple[int, ...]:
-    """Where each message is received: before which step of its target row.
+    """The step of its target row before which each message is received.
 
     Args:
         order: one row of steps a rank
         sent: the messages, those of one channel in its order
-        clock: when steps run; where they have lengths of their own, a receive is also posted before the step that runs
+        clock: when steps run; where it has lengths of steps, a receive is also posted before the step that runs
             when its message is made
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a program has to know of a graph in segments: what crosses, what is fed, what is shared."""
+"""A graph in segments: tensors that cross between them, data that they read, weights that they share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,13 +75,13 @@ def partition_graph(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What goes from a segment to another row for every microbatch.
+    """Tensors that go from a segment to another row for every microbatch.
 
     Attributes:
         producer: segment that makes the tensors
         consumer: first segment of the other row that reads them
         readers: all segments of that row that read any of them
-        tensors: what goes there; the gradients of those that need one come back
+        tensors: that go there; the gradients of those that need one come back
     """
 
     producer: int
@@ -101,7 +101,7 @@ class Route:
 
 
 def routes_of(graph: Graph, parts: Sequence[Sequence[Op]], rows: Sequence[int]) -> tuple[Route, ...]:
-    """What goes from each segment to each other row: a tensor that several segments of a row read goes there once.
+    """Routes from each segment to each other row: a tensor that several segments of a row read goes there once.
 
     It goes to the first of those segments, and the others read it there. On the way back, the gradients that all of
     them add to a tensor are summed on their row and go back once.
@@ -142,16 +142,6 @@ def loss_segment(graph: Graph, parts: Sequence[Sequence[Op]]) -> int:
     """The number of the segment that computes the loss, which is the last operation of the graph."""
     last = graph.ops[-1].id
     return next((number for number, ops in enumerate(parts) if any(op.id == last for op in ops)), len(parts) - 1)
-
-
-def tied_parameters(graph: Graph, boundaries: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The trained parameters that several segments of a chain use, with those segments; see `tied_segments`.
-
-    Args:
-        graph: the graph
-        boundaries: last operation of every segment but the last, in order
-    """
-    return tied_segments(graph, graph.parts(boundaries))
 
 
 def tied_segments(graph: Graph, parts: Sequence[Sequence[Op]]) -> dict[str, tuple[int, ...]]:

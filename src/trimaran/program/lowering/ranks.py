@@ -9,7 +9,7 @@ from trimaran.program.layout import Layout, across_nodes, shard_bytes, within_no
 from trimaran.program.lowering.messages import Message
 from trimaran.program.lowering.partition import Partition
 from trimaran.program.lowering.rows import Row, in_order
-from trimaran.program.lowering.schedules import BACKWARDS, Compute
+from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS, Compute
 from trimaran.program.strategy import Strategy, Sync
 from trimaran.program.types import Axis, Instruction, Kind, Mark, inner_instructions, inner_marks, token_of
 
@@ -80,11 +80,11 @@ class Place:
 
     @property
     def reduction(self) -> Kind:
-        """What has ended when gradients are added up."""
+        """Kind of the collective whose end completes the sum of gradients."""
         return _LAST[self.strategy.sync]
 
     def owners(self, segment: int) -> Mapping[str, int]:
-        """Where each bucket of a segment is updated, by its label; everywhere where it is not here."""
+        """The rank that updates each bucket of a segment, by its label; empty: every rank updates all."""
         if self.strategy.sync != "p2p" or self.layout.dp == 1:
             return {}
         return bucket_owners(self.plan.buckets[segment], self.replicas)
@@ -134,7 +134,7 @@ def collective(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a rank does after its last backward: sums of shared weights, the global norm, the update, weights handed out
+# After the last backward of a rank: sums of shared weights, the global norm, the update, broadcasts of weights
 
 
 NORM_BYTES = 8
@@ -183,7 +183,7 @@ def finish(place: Place, *, clip: bool) -> Iterator[Instruction]:
 
 
 def hand_out(place: Place) -> Iterator[Instruction]:
-    """Weights from those who have updated them: the owners of buckets, or the replicas that share the update.
+    """Broadcasts of weights by those that updated them: the owners of buckets, or the replicas that share the update.
 
     Args:
         place: the rank
@@ -210,7 +210,7 @@ def hand_out(place: Place) -> Iterator[Instruction]:
 
 
 def _left_running(place: Place) -> list[str]:
-    """What the last steps of the segments started and did not wait for; what earlier ones did ends before it."""
+    """Collectives that the last steps of the segments start and do not wait for; earlier ones end before these."""
     return [
         token_of(inner, step.segment, step.microbatch)
         for _, step in sorted(place.plan.completing.items())
@@ -259,13 +259,16 @@ def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
     training = bool(row.completing)
     if row.mean < 0:
         yield from _mean(place, training=training, after=())
+    loaded: set[int] = set()
     for position, step in enumerate(row.steps):
         yield from (_end_of(place, message, sends=False) for message in row.received[position])
-        if row.loaded[position]:
+        reads = step.kind in FORWARDS and bool(place.partition.data[step.segment])
+        if reads and step.microbatch not in loaded:
+            loaded.add(step.microbatch)
             nbytes = sum(place.partition.data_bytes[name] for name in row.data)
             yield Instruction(kind=Kind.LOAD, rank=place.rank, microbatch=step.microbatch, stream=HOST, nbytes=nbytes)
         after = [_end_of(place, message, sends=False).token for message in row.needed[position]]
-        if row.fed[position]:
+        if reads:
             after.append(f"{Kind.LOAD}{step.microbatch}")
         if step.segment in broadcasts:
             after.append(broadcasts.pop(step.segment).token)
@@ -351,7 +354,7 @@ def _reductions(place: Place, step: Compute) -> Iterator[Instruction]:
 
 
 def _hierarchical(place: Place, step: Compute) -> Iterator[Instruction]:
-    """Sums within the node and across nodes, bucket by bucket; behind them what hands the sums out within the node."""
+    """Sums within the node and across nodes, bucket by bucket; behind them the gathers within the node."""
     gathers = []
     for bucket in place.plan.buckets[step.segment]:
         scatter, total, gather = (

@@ -1,4 +1,4 @@
-"""What one row of a pipeline does around its steps of compute; the same in every replica."""
+"""Loads, messages and reductions around the steps of one row of a pipeline; the same in every replica."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import TypeVar
 from trimaran.graph.types import Graph, Op
 from trimaran.program.gradients import Bucket, gradient_buckets
 from trimaran.program.lowering.messages import (
-    FORWARDS,
     Message,
     channel_order,
     messages,
@@ -15,7 +14,7 @@ from trimaran.program.lowering.messages import (
     send_positions,
 )
 from trimaran.program.lowering.partition import Partition, routes_of, segment_ops, tied_segments
-from trimaran.program.lowering.schedules import BACKWARDS, Clock, Compute, Order
+from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS, Clock, Compute, Order
 from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
 from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
 from trimaran.program.strategy import Strategy
@@ -167,8 +166,6 @@ class Row:
         sent: for each step, the messages that are sent after it in the list
         needed: for each step, the messages that it waits for
         data: names of the tensors of a batch that the row reads
-        loaded: for each step that reads a microbatch first, True
-        fed: for each step, whether it reads a tensor of the batch
         completing: for each segment that is trained here, its last step that adds to gradients
         buckets: for each of those segments, its gradient buckets
         inners: for each step, the collectives inside it
@@ -182,8 +179,6 @@ class Row:
     sent: tuple[tuple[Message, ...], ...]
     needed: tuple[tuple[Message, ...], ...]
     data: tuple[str, ...]
-    loaded: tuple[bool, ...]
-    fed: tuple[bool, ...]
     completing: Mapping[int, Compute]
     buckets: Mapping[int, tuple[Bucket, ...]]
     inners: Mapping[Compute, tuple[Inner, ...]]
@@ -235,7 +230,6 @@ def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Ord
     last = max(scoring, key=starts.__getitem__)
     planned = []
     for steps, received, made in zip(order, before, after, strict=True):
-        fed = tuple(_reads_batch(step, partition) for step in steps)
         completing = {step.segment: step for step in steps if step.kind in COMPLETING}
         buckets = _buckets(graph, strategy, partition, steps, completing)
         planned.append(
@@ -247,8 +241,6 @@ def plan_rows(graph: Graph, strategy: Strategy, partition: Partition, order: Ord
                 data=tuple(
                     name for name in partition.data_bytes if any(name in partition.data[step.segment] for step in steps)
                 ),
-                loaded=_first_uses(steps, fed),
-                fed=fed,
                 completing=completing,
                 buckets=buckets,
                 inners=row_inners(graph, strategy, partition, steps, completing),
@@ -270,20 +262,6 @@ def _sums(
         total for segment in sorted(completing) for total in gradient_sums(graph, partition.parts[segment], strategy)
     )
     return tuple((label, nbytes) for label, _, nbytes in found)
-
-
-def _reads_batch(step: Compute, partition: Partition) -> bool:
-    return step.kind in FORWARDS and bool(partition.data[step.segment])
-
-
-def _first_uses(steps: Sequence[Compute], fed: Sequence[bool]) -> tuple[bool, ...]:
-    seen: set[int] = set()
-    first = []
-    for step, reads in zip(steps, fed, strict=True):
-        first.append(reads and step.microbatch not in seen)
-        if reads:
-            seen.add(step.microbatch)
-    return tuple(first)
 
 
 def _buckets(

@@ -1,27 +1,19 @@
 """Orders of compute: which forward or backward each row of a pipeline does next.
 
-Pure generators, with no communication in them: that follows from the graph (`lower.py`). A row is what one rank of a
-replica does. The wavefronts beside the generators are drawn by `clock.draw_order`, with every step one unit long.
+A row is the list of steps of one rank of a replica; it may have several segments. An order has no communication: that
+follows from the graph (`lower.py`).
 
-An order of compute: which forward or backward each row of a pipeline does next.
+A logical clock over an order says when each step would start if every step took one unit and messages none. It shows
+whether an order can run at all, draws it (`draw_order`), and gives both ends of a channel the same order of messages.
 
-A row is what one rank of a replica does; it may have several segments. There is no communication in an order: that
-follows from the graph.
+A placement is a directed acyclic graph of parts on the rows of a replica. With one microbatch, each row runs its
+forwards in the order in which the strategy lists the parts, and its backwards in the strategy's order of backwards.
+With several, rows are filled by list scheduling. A free row takes what is ready, backwards first and earlier
+microbatches first; it starts no forward of a new microbatch while it has one under way for each row, so that it keeps
+the activations of no more.
 
-A logical clock over an order of compute: when each step would start if every step took one unit and messages none.
-
-It shows whether an order can run at all, draws it, and is the one time by which both ends of a channel order what they
-send and receive.
-
-Orders of compute of a placement: a directed acyclic graph of parts on the rows of a replica.
-
-One microbatch: each row runs its forwards in the order in which the strategy lists the parts, and its backwards in the
-strategy's order of backwards. Several microbatches: the rows are played against each other by list scheduling. A row
-that is free takes what is ready, backwards first and earlier microbatches first; it starts no forward of a microbatch
-while as many others as there are rows are under way on it, so that it keeps the activations of no more.
-
-How long steps take is only estimated here, from operations and bytes, because the order must follow from the graph and
-the strategy alone: every rank lowers the same program. What is left out: the time of messages.
+Times of steps are only estimated here, from operations and bytes, because the order must follow from the graph and the
+strategy alone: every rank lowers the same program. Left out: the time of messages.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -36,7 +28,8 @@ from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
 
 BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
-COMPUTES = BACKWARDS | {Kind.FORWARD, Kind.EVALUATE}
+FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
+COMPUTES = FORWARDS | BACKWARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +212,10 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
     for stage in range(stages):
         ahead = min(stages - 1 - stage, microbatches)
         row = [Compute(Kind.FORWARD, stage, microbatch) for microbatch in range(ahead)]
-        for microbatch in range(ahead, microbatches):
-            row.append(Compute(Kind.FORWARD, stage, microbatch))
-            row.append(Compute(Kind.BACKWARD, stage, microbatch - ahead))
-        row.extend(
-            Compute(Kind.BACKWARD, stage, microbatch) for microbatch in range(microbatches - ahead, microbatches)
-        )
+        for microbatch in range(microbatches):
+            if microbatch + ahead < microbatches:
+                row.append(Compute(Kind.FORWARD, stage, microbatch + ahead))
+            row.append(Compute(Kind.BACKWARD, stage, microbatch))
         rows.append(tuple(row))
     return tuple(rows)
 
@@ -232,8 +223,8 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
 def interleaved(stages: int, microbatches: int, chunks: int) -> Order:
     """1F1B over several segments a stage, dealt in turn: a microbatch goes `chunks` times around the stages.
 
-    Microbatches are taken in groups, as many as there are stages where that divides; a stage runs a group through its
-    first segment, then through its second. Idle share of a stage where the microbatches are a multiple of the stages:
+    Microbatches are taken in groups of the number of stages where that divides; a stage runs a group through its first
+    segment, then through its second. Idle share of a stage where the microbatches are a multiple of the stages:
     (K-1)/(vM+K-1) for K stages, v segments a stage and M microbatches; v times less of a step than with 1F1B.
 
     Source:
@@ -320,7 +311,7 @@ class Clock:
 
     Attributes:
         starts: of each step [units]
-        lengths: of each step, where steps were given lengths of their own; None: one unit [units]
+        lengths: of each step; None: one unit each [units]
     """
 
     starts: Mapping[Compute, float]
@@ -515,7 +506,7 @@ def backward_order(strategy: Strategy) -> tuple[int, ...]:
 
 
 def step_lengths(parts: Sequence[Sequence[Op]], *, microbatches: int, samples: int) -> dict[Compute, float]:
-    """How long the steps of segments take, roughly, in proportion to each other [units].
+    """Rough times of the steps of segments, in proportion to each other [units].
 
     Args:
         parts: the operations of each segment

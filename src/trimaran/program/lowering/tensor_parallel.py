@@ -1,4 +1,4 @@
-"""The collectives of sharded tensors inside a step of compute, and what one rank holds of them.
+"""Sharded tensors: their collectives inside a step of compute, and the bytes that one rank holds.
 
     forward   ── column ── inside ── row ──●f0── norm ── column ── row ──●f1──
     backward  ──●g1── column ◀── inside ◀── row ◀── norm ◀──●g0── column ◀── row ◀──
@@ -6,9 +6,9 @@
 A region ends in a sum over the group (an embedding too; a classifier, and a layer by itself, in a gather), and in the
 backward it sums the gradient of each tensor that came in whole. They follow from the graph and the shards alone.
 
-Which operations a strategy shards: whole regions of the graph, over the ranks of a tensor-parallel group.
+A strategy shards whole regions of the graph over the ranks of a tensor-parallel group:
 
-find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regions ──▶ collectives, bytes, shares of the work
+    find_shards(graph, 4) ──▶ Strategy(tp=4, shards=...) ──▶ chosen_regions ──▶ collectives, bytes, shares of the work
 """
 
 import math
@@ -30,12 +30,13 @@ from trimaran.graph.types import (
     share_bounds,
 )
 from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.schedules import FORWARDS
 from trimaran.program.strategy import Shard, ShardStyle, Strategy
 from trimaran.program.types import Axis, Inner, Kind, Point
 
 
 def find_shards(graph: Graph, ranks: int, *, sequence: bool = False, layers: bool = False) -> tuple[Shard, ...]:
-    """All that so many ranks can share of a network.
+    """All that a number of ranks can share of a network.
 
     Args:
         graph: the network
@@ -83,7 +84,7 @@ def find_classifier_shards(graph: Graph, replicas: int) -> tuple[Shard, ...]:
 
 
 def why_not(graph: Graph, ranks: int) -> str:
-    """Why so many ranks can share nothing, in a sentence; empty where they can."""
+    """Why this number of ranks can share nothing, in a sentence; empty where they can."""
     if find_shards(graph, ranks, layers=True):
         return ""
     pairs = [region for region in graph.regions if region.kind in ("pair", "attention")]
@@ -110,7 +111,7 @@ def chosen_regions(graph: Graph, strategy: Strategy) -> tuple[Region, ...]:
 
 
 def chosen_stream(graph: Graph, strategy: Strategy) -> Stream:
-    """What a strategy splits along sequences; an empty stream where it splits nothing so.
+    """The operations that a strategy splits along sequences; an empty stream where there are none.
 
     Args:
         graph: the network
@@ -185,7 +186,7 @@ def check_shards(graph: Graph, strategy: Strategy) -> None:
 
 
 def sharing_ranks(strategy: Strategy) -> int:
-    """How many ranks share what a strategy shards: those of a tensor-parallel group, or without one the replicas.
+    """Number of ranks that share tensors: those of a tensor-parallel group, or without one the replicas.
 
     Example:
         >>> sharing_ranks(Strategy(dp=4, tp=2)), sharing_ranks(Strategy(dp=4))
@@ -268,7 +269,6 @@ def _reason(graph: Graph, shard: Shard) -> str:
     return graph.whole.get(shard.op, "it starts or ends nothing that ranks could share")
 
 
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
 _BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
 
 _Stop = tuple[Kind, str, bool, int]
@@ -278,7 +278,7 @@ _Stop = tuple[Kind, str, bool, int]
 def tensor_collectives(
     graph: Graph, ops: Sequence[Op], strategy: Strategy, *, samples: int, kind: Kind
 ) -> tuple[Inner, ...]:
-    """What the ranks of a tensor-parallel group do together inside a step of compute.
+    """The collectives of a tensor-parallel group inside a step of compute.
 
     Args:
         graph: the network
@@ -295,7 +295,7 @@ def tensor_collectives(
     if strategy.tp == 1:
         return _sample_exchanges(graph, ops, strategy, samples, kind)
     sharing = _Sharing(graph, ops, strategy, samples)
-    if kind in _FORWARDS:
+    if kind in FORWARDS:
         return sharing.forward()
     return sharing.backward() if kind in _BACKWARDS else ()
 
@@ -326,7 +326,7 @@ def gradient_sums(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> tuple[
 
 
 def sharded_bytes(graph: Graph, strategy: Strategy) -> Mapping[str, int]:
-    """What one rank holds of each parameter that is sharded [bytes]; the largest share, where they differ.
+    """Bytes that one rank holds of each sharded parameter [bytes]; the largest share, where they differ.
 
     Args:
         graph: the network
@@ -362,8 +362,7 @@ def _sample_exchanges(
 
     What each has drawn for its samples, in training, is gathered too: masks of a byte an element.
     """
-    here = {op.id: place for place, op in enumerate(ops)}
-    regions = [region for region in chosen_regions(graph, strategy) if region.name in here]
+    regions = _regions_in(ops, graph, strategy)
     specs = {spec.name: spec for spec in (*graph.inputs, *(spec for op in graph.ops for spec in op.outputs))}
     outputs = {op.id: op.outputs[0] for op in graph.ops if op.outputs}
     inputs = {op.id: op.inputs for op in ops}
@@ -375,25 +374,19 @@ def _sample_exchanges(
             ins.append((first, specs[name]))
         outs += [(row, outputs[row]) for row in region.rows]
     every = samples * strategy.dp
-    if kind in _FORWARDS:
-        found = [(here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec.nbytes.at(every)) for op, spec in ins]
-        found += [(here[op], Kind.REDUCE_SCATTER, Point(op=op), spec.nbytes.at(every)) for op, spec in outs]
+    if kind in FORWARDS:
+        found: list[_Stop] = [(Kind.ALL_GATHER, op, True, round(spec.nbytes.at(every))) for op, spec in ins]
+        found += [(Kind.REDUCE_SCATTER, op, False, round(spec.nbytes.at(every))) for op, spec in outs]
         if kind is Kind.FORWARD:
             drawn = [(name, math.prod(_features(outputs[name]))) for region in regions for name in region.draws]
-            found += [(here[op], Kind.ALL_GATHER, Point(op=op), every * features) for op, features in drawn]
-        letter = "x"
-    elif kind in _BACKWARDS:
+            found += [(Kind.ALL_GATHER, op, False, every * features) for op, features in drawn]
+        return _numbered("x", found, ops, "replicas")
+    if kind in _BACKWARDS:
         wanted = [(op, spec) for op, spec in ins if spec.requires_grad]
-        found = [(-here[op], Kind.ALL_GATHER, Point(op=op, before=True), spec.nbytes.at(every)) for op, spec in outs]
-        found += [(-here[op], Kind.REDUCE_SCATTER, Point(op=op), spec.nbytes.at(every)) for op, spec in wanted]
-        letter = "y"
-    else:
-        return ()
-    found.sort(key=lambda exchange: exchange[0])
-    return tuple(
-        _stop(f"{letter}{number}", how, point, round(nbytes), "replicas")
-        for number, (_, how, point, nbytes) in enumerate(found)
-    )
+        found = [(Kind.ALL_GATHER, op, True, round(spec.nbytes.at(every))) for op, spec in outs]
+        found += [(Kind.REDUCE_SCATTER, op, False, round(spec.nbytes.at(every))) for op, spec in wanted]
+        return _numbered("y", found, ops, "replicas", backward=True)
+    return ()
 
 
 def _features(spec: TensorSpec) -> Iterator[int]:
@@ -411,8 +404,8 @@ class _Sharing:
     """The collectives of one step of compute of a tensor-parallel group."""
 
     def __init__(self, graph: Graph, ops: Sequence[Op], strategy: Strategy, samples: int) -> None:
-        self._here = {op.id: place for place, op in enumerate(ops)}
-        self._regions = [region for region in chosen_regions(graph, strategy) if region.name in self._here]
+        self._ops = ops
+        self._regions = _regions_in(ops, graph, strategy)
         self._stream = chosen_stream(graph, strategy)
         self._outputs = {op.id: op.outputs for op in graph.ops}
         self._ranks, self._samples = strategy.tp, samples
@@ -438,7 +431,7 @@ class _Sharing:
                 nbytes = round(self._output(name) * share_of(region, self._ranks) * self._ranks)
                 found.append((Kind.ALL_GATHER, name, False, nbytes))
         found += [(Kind.ALL_GATHER, leaving.op, False, self._bytes(leaving.tensor)) for leaving in self._stream.exits]
-        return self._numbered("f", found, 1)
+        return _numbered("f", found, self._ops, "shards")
 
     def backward(self) -> tuple[Inner, ...]:
         found: list[_Stop] = []
@@ -452,14 +445,7 @@ class _Sharing:
                 if name in self._stream.sources
             ]
         found += [(Kind.ALL_REDUCE, entry.op, False, self._bytes(entry.tensor)) for entry in self._stream.entries]
-        return self._numbered("g", found, -1)
-
-    def _numbered(self, letter: str, found: list[_Stop], direction: int) -> tuple[Inner, ...]:
-        found.sort(key=lambda stop: (direction * self._here[stop[1]], not stop[2]))
-        return tuple(
-            _stop(f"{letter}{number}", how, Point(op=op, before=before), nbytes, "shards")
-            for number, (how, op, before, nbytes) in enumerate(found)
-        )
+        return _numbered("g", found, self._ops, "shards", backward=True)
 
     def _bytes(self, tensor: str) -> int:
         return round(self._sizes[tensor].at(self._samples))
@@ -468,6 +454,20 @@ class _Sharing:
         return round(self._outputs[op][0].nbytes.at(self._samples))
 
 
-def _stop(label: str, kind: Kind, point: Point, nbytes: int, axis: Axis) -> Inner:
-    """A collective at which the step stands still."""
-    return Inner(label=label, kind=kind, axis=axis, nbytes=nbytes, start=point, wait=point)
+def _regions_in(ops: Sequence[Op], graph: Graph, strategy: Strategy) -> list[Region]:
+    """The regions that a strategy shards among some operations."""
+    here = {op.id for op in ops}
+    return [region for region in chosen_regions(graph, strategy) if region.name in here]
+
+
+def _numbered(
+    letter: str, found: list[_Stop], ops: Sequence[Op], axis: Axis, *, backward: bool = False
+) -> tuple[Inner, ...]:
+    """Collectives that a step waits for, in the order in which it passes them."""
+    place = {op.id: -number if backward else number for number, op in enumerate(ops)}
+    found.sort(key=lambda stop: (place[stop[1]], not stop[2]))
+    points = [Point(op=op, before=before) for _, op, before, _ in found]
+    return tuple(
+        Inner(label=f"{letter}{number}", kind=kind, axis=axis, nbytes=nbytes, start=point, wait=point)
+        for number, (point, (kind, _, _, nbytes)) in enumerate(zip(points, found, strict=True))
+    )

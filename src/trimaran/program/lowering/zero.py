@@ -1,4 +1,4 @@
-"""What replicas exchange because parameters, gradients or optimizer state are sharded over them.
+"""Exchanges of replicas over which parameters, gradients or optimizer state are sharded (ZeRO).
 
 zero=1   gradients are added up in buckets, as without; each replica updates its share of the parameters, and hands
          them out after the update: `BC#w<r>` from replica r.
@@ -15,19 +15,16 @@ the end of the backward. A gather is started when the step arrives at the unit b
     gathers     v3      v2                  v1
     scatters                   s3                  s2                  s1  s0 ▒▒
 
-Gradients on their way take memory: the backward stands still where a unit is done until the scatter before has ended,
-and at its end until all have.
+Gradients on their way take memory: where a unit is done the backward waits until the scatter before has ended, and at
+its end until all have.
 
-Left out: that a library may start two ahead where its device has caught up. Gathered and scattered tensors are padded
-so that the first dimension of each parameter divides by the number of replicas.
+Left out: that a library may start two ahead where its device has caught up.
 
 Source:
     `fully_shard` of torch 2.13: gathers in its hooks before forward and backward, scatters after the backward, the root
     keeps its parameters after the forward, `_get_dim0_padded_size`.
 
-Bytes of parameters that are split over replicas along their first dimension.
-
-The first dimension is padded so that it divides, as `fully_shard` does it.
+Parameters are split over replicas along their first dimension, which is padded so that it divides, as in `fully_shard`.
 """
 
 from collections.abc import Sequence
@@ -36,6 +33,7 @@ from dataclasses import dataclass, replace
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
 from trimaran.program.gradients import Bucket, owners_by_size
+from trimaran.program.lowering.schedules import FORWARDS
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
 
@@ -66,7 +64,6 @@ def shard_bytes(parameter: Parameter, replicas: int) -> int:
     return -(-rows // replicas) * (parameter.nbytes // rows) if rows else 0
 
 
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
 _GATHERS_BACKWARD = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
 _SCATTERS = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
@@ -77,14 +74,12 @@ class Handed:
 
     Attributes:
         label: "w<replica>"
-        kind: how
         nbytes: of the parameters [bytes]
         root: replica that they come from
         parameters: their names
     """
 
     label: str
-    kind: Kind
     nbytes: int
     root: int
     parameters: tuple[str, ...]
@@ -114,12 +109,12 @@ class _Unit:
 
 
 def bucket_reduction(strategy: Strategy) -> Kind | None:
-    """How gradient buckets are added up over the replicas; None: there are none, units scatter theirs."""
+    """The collective that sums gradient buckets over replicas; None: there are no buckets, units scatter gradients."""
     return Kind.ALL_REDUCE if strategy.zero < 2 else None
 
 
 def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: Sequence[Bucket]) -> tuple[Handed, ...]:
-    """What replicas hand out after the update.
+    """The broadcasts of replicas after the update.
 
     Whole parameters are dealt out, the largest first, each to the replica with the fewest bytes so far: an optimizer
     may need the norm of a whole parameter.
@@ -151,7 +146,7 @@ def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: S
         own = tuple(name for name, owner in zip(names, chosen, strict=True) if owner == replica)
         if own:
             nbytes = sum(sizes[name] for name in own)
-            found.append(Handed(label=f"w{replica}", kind=Kind.BROADCAST, nbytes=nbytes, root=replica, parameters=own))
+            found.append(Handed(label=f"w{replica}", nbytes=nbytes, root=replica, parameters=own))
     return tuple(found)
 
 
@@ -174,7 +169,7 @@ def zero_collectives(
     if strategy.zero < 2 or strategy.dp == 1 or not ops:
         return ()
     units = _units(graph, ops, strategy)
-    if kind in _FORWARDS:
+    if kind in FORWARDS:
         return _forward(units, ops) if strategy.zero == 3 or first or kind == Kind.EVALUATE else ()
     gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in _GATHERS_BACKWARD else []
     scatters = _scatters(units, ops) if kind in _SCATTERS else []

@@ -1,1 +1,1 @@
-"""What every program and every strategy must satisfy, checked before anything runs."""
+"""Rules of programs and strategies, checked before anything runs."""

@@ -1,9 +1,8 @@
 """Whether a program does for a graph what its strategy says: rule 15.
 
-The rules see a program alone. What they cannot see is checked here against the program that `lower` makes of the graph
-in the same order of compute: its messages with their bytes, its buckets, the sums of weights that segments share, and
-what waits for what. A person may reorder what a plan does, and let it wait for more; only not into another schedule
-than the one that the strategy names. What must be there is there.
+The rules see a program alone. The rest is checked here against the program that `lower` makes of the graph in the same
+order of compute: its messages with their bytes, its buckets, the sums of weights that segments share, and all waits.
+A user may reorder instructions and let them wait for more, but not into another schedule than the strategy names.
 """
 
 from collections import Counter
@@ -94,7 +93,7 @@ def _order_of(program: Program, strategy: Strategy) -> Order:
 
 
 def _check_schedule(program: Program, order: Order, strategy: Strategy) -> None:
-    """Refuse the order of one schedule under the name of another; an order of nobody's is welcome."""
+    """Refuse the order of one schedule under the name of another; an order of no schedule is welcome."""
     if strategy.parts or strategy.pp == 1:
         return
     own = _schedule_order(strategy.schedule, strategy)
@@ -160,7 +159,7 @@ def _of_rank(index: Index, rank: int) -> Iterator[tuple[Spot, Instruction]]:
 
 
 def _near(index: Index, rank: int, missing: Instruction, wanted: Sequence[Instruction]) -> Spot:
-    """Where a missing instruction would stand: after what is before it in the lowered list."""
+    """The place of a missing instruction: after those before it in the lowered list."""
     position = 0
     for instruction in wanted:
         if instruction is missing:
@@ -171,7 +170,7 @@ def _near(index: Index, rank: int, missing: Instruction, wanted: Sequence[Instru
 
 
 def _purpose(instruction: Instruction, graph: Graph, strategy: Strategy) -> str:
-    """What an instruction is for, in the words of the graph."""
+    """The purpose of an instruction, with names of the graph."""
     kind, label = instruction.kind, instruction.label
     parts = segment_ops(graph, strategy)
     if label.startswith("tie"):

@@ -2,7 +2,7 @@
 
 A program that keeps them can be simulated and run, and never deadlocks, even on a transport without buffers.
 
-     1  Every instruction stands in the list of its own rank, and no token stands there twice.
+     1  Every instruction is in the list of its rank, and no token is there twice.
      2  The fields of an instruction fit its kind, and lie within the program's ranks, segments and microbatches.
      3  `after` names earlier instructions of the same rank, or marks that they have. What a mark waits for is earlier
         too, or started by a mark of the same instruction.
@@ -15,14 +15,14 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
      8  The n-th send on a channel (source rank, destination rank) meets the n-th receive on it: of the same direction,
         segments, microbatch and bytes.
      9  The n-th collective of a group on one member meets the n-th on every other: of the same token, bytes and root.
-    10  Exactly one instruction waits for each mark; none may, where its own instruction waits at it.
+    10  Exactly one instruction waits for each mark; none may, where the instruction of the mark waits at it.
     11  A collective of a segment is over exactly the ranks that hold the same of it: its replicas; or over those that
         share its tensors in one replica; or it is a level of a sum over the replicas: a reduce-scatter within a node,
         an all-reduce over one rank of each node, an all-gather within the node, of one label, each after the other.
     12  Every rank that trains updates once: after all its backwards, and waiting for all its reductions, and for the
-        gathers of those in levels.
-    13  With both ends of a message, and all members of a collective, as one, and an instruction that stands still at
-        marks as a chain of pieces: nothing waits for itself.
+        gathers of hierarchical ones.
+    13  With both ends of a message, and all members of a collective, as one, and an instruction that waits at marks
+        as a chain of pieces: nothing waits for itself.
     14  What is reduced to one rank comes back: a broadcast of the same label, bytes and root waits for the update.
 
 Not seen from a program alone: whether the bytes are those of the tensors that cross, and whether every trained
@@ -44,7 +44,7 @@ from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruc
 
 
 NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""What a label, a stream or a mark may be called, so that tokens can be read back."""
+"""Form of the names of labels, streams and marks, so that tokens can be read back."""
 
 
 def check_fields(index: Index) -> None:
@@ -90,7 +90,7 @@ def check_after(index: Index) -> None:
 
 
 def _check_waiting_mark(index: Index, spot: Spot, instruction: Instruction, mark: Mark) -> None:
-    """What a mark waits for is there: before the instruction, or started by it."""
+    """The instruction that a mark waits for is before that of the mark, or is started by it."""
     found = index.find(spot.rank, mark.waits_for)
     name = f"{instruction.id}!{mark.name}"
     if found is None:
@@ -98,7 +98,7 @@ def _check_waiting_mark(index: Index, spot: Spot, instruction: Instruction, mark
         raise fault(index.program, 3, what, [spot], "Name an instruction of the same rank, without a mark.")
     if found.position <= spot.position:
         if found.position == spot.position:
-            what = f"{name} waits for the end of its own instruction"
+            what = f"{name} waits for the end of the instruction that it is in"
             raise fault(index.program, 3, what, [spot], "Let it wait for what a mark of the instruction starts.")
         return
     started = {name.partition("!")[0] for name in index.at(found).after if "!" in name}
@@ -164,7 +164,7 @@ def _wrong_group(instruction: Instruction, ranks: int) -> Iterator[str]:
 
 
 Steps = Mapping[int, Mapping[int, Mapping[int, Mapping[Kind, Spot]]]]
-"""Where each kind of step stands, by segment, rank and microbatch."""
+"""Place of each kind of step, by segment, rank and microbatch."""
 
 
 def check_steps(index: Index) -> Steps:
@@ -307,7 +307,7 @@ REDUCTIONS = frozenset({Kind.ALL_REDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE})
 
 
 def check_marks(index: Index) -> None:
-    """What a mark announces happens: one instruction waits for each mark; rule 10.
+    """One instruction waits for each mark; rule 10.
 
     A mark at which its own instruction waits may start nothing.
 
@@ -385,7 +385,7 @@ def check_updates(index: Index) -> None:
 
 
 def check_owners(index: Index) -> None:
-    """What is reduced to one rank comes back from it, updated; rule 14.
+    """A bucket that is reduced to one rank is broadcast from it after the update; rule 14.
 
     Args:
         index: the program
@@ -413,7 +413,7 @@ def check_owners(index: Index) -> None:
 
 
 def _awaited_inside(index: Index, rank: int) -> set[int]:
-    """Positions of what steps of a rank stand still for; the update runs after them on the same stream."""
+    """Positions of what steps of a rank wait for inside; the update runs after them on the same stream."""
     marks = (mark for instruction in index.program.ranks[rank] for mark in instruction.marks)
     return {index.positions[rank][mark.waits_for] for mark in marks if mark.waits_for}
 

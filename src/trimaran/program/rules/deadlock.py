@@ -1,6 +1,6 @@
-"""Whether a program can run to its end on the harshest transport: rule 13.
+"""Whether a program can run to its end on a transport without buffers: rule 13.
 
-The transport has no buffers: a send ends when its receive does. It delivers first in, first out: a channel or a group
+Without buffers a send ends when its receive does. It delivers first in, first out: a channel or a group
 does one thing at a time, in order. So the two ends of a message, and the members of a collective, are one node of a
 graph, and the program runs to its end exactly when this graph has no cycle. An edge is one of
 
@@ -9,12 +9,10 @@ graph, and the program runs to its end exactly when this graph has no cycle. An 
               a mark issues it; so a rank whose host blocks, as a CPU does, is included
     after     what an instruction names
     channel   the message before it on its channel, the collective before it in its group
-    mark      what an instruction stands still for: it is a node up to each such mark, and one more after it
+    mark      what an instruction waits for at a mark: it is a node up to each such mark, and one more after it
 
-Which instructions of different ranks meet: rules 8 and 9.
-
-The n-th send on a channel `(source rank, destination rank)` meets the n-th receive on it. The n-th collective of a
-group on one member meets the n-th on the others.
+Rules 8 and 9 say which instructions of different ranks meet. The n-th send on a channel `(source rank, destination
+rank)` meets the n-th receive on it. The n-th collective of a group on one member meets the n-th on the others.
 """
 
 import itertools
@@ -150,14 +148,14 @@ Edge = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The instructions of a program as nodes: one each, and one more for each mark at which it stands still.
+    """The instructions of a program as nodes: one each, and one more for each mark at which it waits.
 
-    An instruction starts at the node of its own number.
+    An instruction starts at the node of its number.
 
     Attributes:
         last: node at which it ends
         owner: the instruction of each node
-        passed: for each instruction that stands still at marks, the node that is reached when it passes each mark
+        passed: for each instruction that waits at marks, the node that is reached when it passes each mark
         waits: for each further node, the node before it and the instruction that it waits for
     """
 

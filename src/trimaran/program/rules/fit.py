@@ -1,9 +1,8 @@
 """Whether a strategy fits a graph and a batch, and if not, what would.
 
-Whether the parts of a placement cover a graph, can run one after the other, and keep together what must be.
-
-What must stay together are the operations between two neighbouring cuts of the graph (`Graph.cuts`): one of them may
-write in place what another has made, or share its running state.
+The parts of a placement must cover the graph, be able to run one after the other, and keep together the operations
+between two neighbouring split points of the graph (`Graph.split_points`): one of them may write in place what another
+has made, or share its running state.
 """
 
 from collections.abc import Sequence
@@ -41,8 +40,8 @@ def check_parts(graph: Graph, strategy: Strategy) -> None:
 
 
 def stretches(graph: Graph) -> tuple[tuple[str, ...], ...]:
-    """Ids of the operations that must be in one part: those between two neighbouring cuts, in order."""
-    return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.cuts))
+    """Ids of the operations that must be in one part: those between two neighbouring split points, in order."""
+    return tuple(tuple(op.id for op in ops) for ops in graph.parts(graph.split_points))
 
 
 def _check_cover(graph: Graph, strategy: Strategy) -> None:
@@ -71,7 +70,7 @@ def _check_cover(graph: Graph, strategy: Strategy) -> None:
     missing = [op.id for op in graph.ops if op.id not in seen]
     if missing:
         raise InputError(
-            f"the placement loses {_listed_parts(missing)}: every operation of {graph.name!r} is in exactly one part",
+            f"the placement loses {_listed(missing)}: every operation of {graph.name!r} is in exactly one part",
             code="parts.operation-missing",
             missing=tuple(missing),
         )
@@ -97,8 +96,8 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
         if apart:
             raise InputError(
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
-                f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be divided after "
-                f"{_listed_parts(graph.cuts)}",
+                f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be split after "
+                f"{_listed(graph.split_points)}",
                 code="parts.in-place-split",
                 together=stretch,
             )
@@ -110,7 +109,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
         if producer > consumer:
             raise InputError(
                 f'part {consumer} reads "{specs[0].name}", which part {producer} makes after it: list the parts in an '
-                "order in which their forwards can run, and divide parts that need each other",
+                "order in which their forwards can run, and split parts that need each other",
                 code="parts.reads-later-part",
                 parts=(producer, consumer),
             )
@@ -119,7 +118,7 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
         return
     if sorted(order) != list(range(strategy.segments)):
         raise InputError(
-            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed_parts(order)}",
+            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed(order)}",
             code="parts.bad-backward-order",
             backward_order=order,
         )
@@ -133,11 +132,6 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
                 backward_order=order,
                 parts=(producer, consumer),
             )
-
-
-def _listed_parts(values: Sequence[object], most: int = 12) -> str:
-    shown = ", ".join(str(value) for value in values[:most])
-    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown
 
 
 def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
@@ -185,7 +179,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": g
 
 
 def _check_whole(strategy: Strategy) -> None:
-    """What is for whole networks only is not asked for of parts of them."""
+    """Memory budgets and sync "p2p" are for whole networks only."""
     split = strategy.pp > 1 or strategy.tp > 1
     if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or split):
         raise InputError(
@@ -232,17 +226,17 @@ def _check_nodes(strategy: Strategy) -> None:
 
 
 def _check_zero(strategy: Strategy) -> None:
-    """What is sharded over replicas needs replicas that exchange by all-reduce; whole units need a whole network."""
+    """ZeRO needs replicas that exchange by all-reduce; stages 2 and 3 need a whole network."""
     zero = strategy.zero
     if not zero:
         return
-    divided = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
+    split = strategy.pp > 1 or strategy.tp > 1 or bool(strategy.parts) or strategy.execution != "eager"
     wrong = ""
     if strategy.dp == 1:
         wrong = "needs several replicas (dp)"
     elif zero == 1 and (strategy.chunks > 1 or strategy.parts):
         wrong = "is for networks whose replicas have one segment a rank"
-    elif zero > 1 and divided:
+    elif zero > 1 and split:
         wrong = "is for whole networks, run eagerly (pp=1, tp=1)"
     if wrong:
         raise InputError(f"Strategy.zero={zero} {wrong}, got {strategy.name}", zero=zero, strategy=strategy.name)
@@ -315,20 +309,21 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
         boundaries: last operation of every segment but the last
 
     Raises:
-        InputError: a boundary that is not in `graph.cuts`, or not after the one before it
+        InputError: a boundary that is not in `graph.split_points`, or not after the one before it
     """
-    order = {cut: index for index, cut in enumerate(graph.cuts)}
+    order = {name: index for index, name in enumerate(graph.split_points)}
     for boundary in boundaries:
         if boundary not in order:
             raise InputError(
-                f"{graph.name!r} cannot be cut after {boundary!r}; it can be cut after {_listed(graph.cuts)}",
+                f"{graph.name!r} cannot be split after {boundary!r}; it can be split after "
+                f"{_listed(graph.split_points)}",
                 code="strategy.cannot-split-after",
                 boundary=boundary,
-                cuts=graph.cuts,
+                split_points=graph.split_points,
             )
     positions = [order[boundary] for boundary in boundaries]
     if positions != sorted(set(positions)):
-        in_order = [graph.cuts[position] for position in sorted(set(positions))]
+        in_order = [graph.split_points[position] for position in sorted(set(positions))]
         raise InputError(
             f"boundaries must be different and in the order in which the model runs: got {_listed(boundaries)}, "
             f"in order they are {_listed(in_order)}",

@@ -5,7 +5,7 @@
          1 0F0         ->    1 1F0
          2 0SEND_F0>1        2 1B0
 
-A small program is drawn whole; of a large one, what is around each spot of the fault.
+A small program is drawn whole; of a large one, the windows around each spot of the fault.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ MOST_SPOTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """An instruction by where it stands.
+    """The place of an instruction.
 
     Attributes:
         rank: number of the list
@@ -80,7 +80,7 @@ def draw_grid(program: Program, spots: Sequence[Spot]) -> str:
 
 
 def _windows(spots: Sequence[Spot]) -> list[tuple[int, int, int]]:
-    """What to draw around the spots: `(rank, first position, end)`; spots that are close to each other share one."""
+    """Windows around the spots: `(rank, first position, end)`; spots that are close to each other share one."""
     windows: list[tuple[int, int, int]] = []
     for spot in sorted(spots[:MOST_SPOTS], key=lambda spot: (spot.rank, spot.position)):
         first, end = max(0, spot.position - AROUND), spot.position + AROUND + 1
@@ -102,7 +102,7 @@ def _column(program: Program, rank: int, positions: range, spots: Sequence[Spot]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The tokens of a program, and where each stands: rule 1
+# The tokens of a program and their places: rule 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Index:
         return iter(self.entries)
 
     def find(self, rank: int, token: str) -> Spot | None:
-        """Where a token stands on a rank; None where it does not."""
+        """Place of a token on a rank; None where it is not there."""
         position = self.positions[rank].get(token)
         return None if position is None else Spot(rank, position)
 
@@ -156,8 +156,8 @@ def index_program(program: Program) -> Index:
         tokens: dict[str, int] = {}
         for position, instruction in enumerate(instructions):
             if instruction.rank != rank:
-                what = f"{instruction.id} stands in the list of rank {rank}"
-                raise fault(program, 1, what, [Spot(rank, position)], "Move it to the list of its own rank.")
+                what = f"{instruction.id} is in the list of rank {rank}"
+                raise fault(program, 1, what, [Spot(rank, position)], "Move it to the list of its rank.")
             entries.append((Spot(rank, position), instruction))
             earlier = tokens.setdefault(instruction.token, position)
             if earlier != position:
@@ -168,7 +168,7 @@ def index_program(program: Program) -> Index:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What has surely ended when an instruction of a rank starts
+# Instructions that have surely ended when one of a rank starts
 
 
 def named_by(index: Index, spot: Spot) -> set[int]:
@@ -191,7 +191,7 @@ def named_by(index: Index, spot: Spot) -> set[int]:
 
 
 def awaited_on(index: Index, rank: int) -> list[int]:
-    """What has ended before each instruction of a rank starts: by name, or by the order of compute and host work.
+    """Instructions that have ended before each of a rank starts: by name, or by the order of compute and host work.
 
     An instruction that a mark starts waits for its step up to the mark, which counts as the whole. That collectives of
     a group run one after the other does not count: who reads what one has made must wait for that one.

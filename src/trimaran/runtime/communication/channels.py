@@ -37,7 +37,7 @@ import torch.distributed as dist
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import COMMUNICATION, WAIT
-from trimaran.program.types import COLLECTIVES, SENDS, Program
+from trimaran.program.types import COLLECTIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
 from trimaran.runtime.launch.failures import is_peer_failure
 from trimaran.runtime.launch.world import World, calm_event_loops
@@ -216,6 +216,10 @@ class Channels:
     Args:
         programs: all that will run
         world: this process's
+
+    Attributes:
+        control: process group of all ranks on the host; None: this process is alone
+        agreement: between all ranks
     """
 
     def __init__(self, programs: Iterable[Program], world: World) -> None:
@@ -225,11 +229,13 @@ class Channels:
         self._boxes: dict[tuple[int, int], Letterbox] = {}
         self._chain: Chain | None = None
         self.control: Any = None
+        self.agreement = ALONE
         if world.size == 1:
             return
-        # For clocks, weights and words: on the host, whatever the device.
+        # For clocks, weights and agreements: on the host, whatever the device.
         timeout = timedelta(seconds=world.timeout_s)
         self.control = dist.new_group(backend="gloo", timeout=timeout)
+        self.agreement = Agreement(world.rank, world.size, self.control)
         programs = list(programs)
         instructions = [instruction for program in programs for instruction in program]
         sent = [_sent(program) for program in programs]
@@ -288,54 +294,6 @@ class Channels:
     def all_gather(self, whole: torch.Tensor, shard: torch.Tensor, group: Group) -> Any:
         """Start to put together what each rank of a group has a share of."""
         return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
-
-    def from_rank_0(self, number: int) -> int:
-        """The number that rank 0 gives; every rank calls it.
-
-        Raises:
-            ExecutionError: another rank is gone
-        """
-        if self.control is None:
-            return number
-        value = torch.tensor([number])
-        with in_contact(self._world.rank, "a word from rank 0"):
-            dist.broadcast(value, group_src=0, group=self.control)
-        return int(value)
-
-    def first_rank(self, own: bool) -> int | None:
-        """The first rank on which something is true; every rank calls it.
-
-        Args:
-            own: whether it is on this one
-
-        Raises:
-            ExecutionError: another rank is gone
-        """
-        if self.control is None:
-            return 0 if own else None
-        flags = torch.zeros(self._world.size, dtype=torch.int64)
-        flags[self._world.rank] = int(own)
-        with in_contact(self._world.rank, "a question to all ranks"):
-            dist.all_reduce(flags, group=self.control)
-        ranks = flags.nonzero().flatten().tolist()
-        return int(ranks[0]) if ranks else None
-
-    def told_by_all(self, own: Sequence[int]) -> list[tuple[int, ...]]:
-        """What each rank says, by rank; every rank calls it.
-
-        Args:
-            own: of this one: as many numbers as the others have, of 63 bits
-
-        Raises:
-            ExecutionError: another rank is gone
-        """
-        if self.control is None:
-            return [tuple(own)]
-        told = torch.zeros((self._world.size, len(own)), dtype=torch.int64)
-        told[self._world.rank] = torch.tensor(own, dtype=torch.int64)
-        with in_contact(self._world.rank, "a question to all ranks"):
-            dist.all_reduce(told, group=self.control)
-        return [tuple(row) for row in told.tolist()]
 
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""
@@ -445,6 +403,78 @@ def lost_peer(rank: int, what: str, error: RuntimeError | OSError) -> ExecutionE
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# What ranks tell each other, so that all of them go on, or all of them end, in the same place
+
+
+class Agreement:
+    """Exchanges values between all ranks, through host memory.
+
+    Each method is called on every rank, in the same order.
+
+    Args:
+        rank: number of this rank
+        size: number of ranks
+        group: process group of all ranks on the host; None: this process is alone
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank = rank
+        self.group = group
+        self._size = size
+
+    def words(self, said: Any, what: str) -> list[Any]:
+        """A value from each rank, by rank.
+
+        Args:
+            said: by this rank; it is pickled
+            what: it is about, for messages
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.group is None:
+            return [said]
+        heard: list[Any] = [None] * self._size
+        with in_contact(self.rank, what):
+            dist.all_gather_object(heard, said, group=self.group)
+        return heard
+
+    def figures(self, said: Sequence[int], what: str) -> list[list[int]]:
+        """Some integers from each rank, by rank; every rank gives the same number of them.
+
+        Args:
+            said: by this rank, each of 64 bits
+            what: they are about, for messages
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        if self.group is None:
+            return [list(said)]
+        mine = torch.tensor(said, dtype=torch.int64)
+        heard = [torch.empty_like(mine) for _ in range(self._size)]
+        with in_contact(self.rank, what):
+            dist.all_gather(heard, mine, group=self.group)
+        return [one.tolist() for one in heard]
+
+    def first_rank(self, own: bool) -> int | None:
+        """The first rank on which something is true; None: there is none.
+
+        Args:
+            own: whether it is true on this rank
+
+        Raises:
+            ExecutionError: another rank is gone
+        """
+        heard = self.figures([own], "a question to all ranks")
+        return next((rank for rank, (true,) in enumerate(heard) if true), None)
+
+
+ALONE = Agreement()
+"""Of a process that is alone."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Communication that has been started and not yet been waited for
 
 
@@ -507,26 +537,81 @@ class InFlight:
         self._recorder = recorder
         self._pending: dict[str, Pending] = {}
 
-    def add(self, pending: Pending, channel: str, *, collective: bool, stood_still: bool) -> None:
-        """Keep what was just started. What its instruction has under way already is then waited for together with it.
+    def add(
+        self,
+        instruction: Instruction,
+        works: Sequence[Any],
+        buffers: Sequence[torch.Tensor],
+        *,
+        start: Stamp,
+        nbytes: int | None = None,
+        blocking: bool = False,
+    ) -> Pending:
+        """Keep what was just started. A wait for an instruction waits for all that was added for it.
 
         Args:
-            pending: what was started
-            channel: communication that runs in order has one
-            collective: it is one; False: it is a message
-            stood_still: the rank packed and handed over data from its start to now, and computed nothing
+            instruction: whose communication it is
+            works: what torch.distributed returned
+            buffers: kept alive until they have been sent or filled
+            start: when it was posted
+            nbytes: moved since `start` [bytes]; None: the buffers
+            blocking: from `start` to now the rank packed and handed over data, and computed nothing
         """
-        before = self._pending.get(pending.token)
-        self._pending[pending.token] = pending if before is None else _together(before, pending)
-        if stood_still:
-            self._recorder.add(pending.token, WAIT, pending.start, self._recorder.stamp())
-        if self._recorder.watches(collective=collective):
+        token = instruction.token
+        size = sum(buffer.nbytes for buffer in buffers) if nbytes is None else nbytes
+        pending = Pending(token=token, nbytes=size, works=works, buffers=buffers, start=start)
+        before = self._pending.get(token)
+        kept = self._pending[token] = pending if before is None else _together(before, pending)
+        if blocking:
+            self._recorder.add(token, WAIT, start, self._recorder.stamp())
+        # gloo does not tell when a gather or a scatter has ended; of one that others follow their chain tells.
+        told = instruction.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or isinstance(works[0], _Ended)
+        if self._recorder.watches(collective=instruction.kind in COLLECTIVES and told):
 
-            def done(stamp: Stamp, kept: Pending = self._pending[pending.token]) -> None:
+            def done(stamp: Stamp) -> None:
                 kept.end = stamp
 
-            for work in pending.works:
-                self._streams.watch(work, channel, done)
+            for work in works:
+                self._streams.watch(work, f"{instruction.kind} {instruction.group or instruction.peer}", done)
+        return pending
+
+    def add_following(
+        self,
+        instruction: Instruction,
+        first: Any,
+        begin: Start,
+        buffers: Sequence[torch.Tensor],
+        *,
+        chain: Chain,
+        nbytes: int | None = None,
+    ) -> Any:
+        """Start a collective when another one has ended.
+
+        Args:
+            instruction: whose communication starts later
+            first: what torch.distributed returned for the other one
+            begin: starts it
+            buffers: as for `add`
+            chain: waits for the first
+            nbytes: as for `add` [bytes]
+
+        Returns:
+            What is waited for in the place of `first`.
+        """
+        begun: list[Stamp] = []
+
+        def start() -> Any:
+            begun.append(self._recorder.stamp())
+            return begin()
+
+        ended, following = chain.after(first, start)
+        pending = self.add(instruction, [following], buffers, start=self._recorder.stamp(), nbytes=nbytes)
+
+        def note_start() -> None:
+            pending.start = begun[0]
+
+        pending.finish = note_start
+        return ended
 
     def wait(self, token: str) -> None:
         """Wait for one to its end; nothing happens where it is not under way.

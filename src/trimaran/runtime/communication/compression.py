@@ -61,17 +61,17 @@ soon as their data are there would be a little earlier, and in another order on 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 
 from trimaran.base.timeline import WAIT
 from trimaran.program.gradients import SMALLEST_BYTES, Compression
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels, InFlight, Pending
+from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.streams import Stamp, fetch
@@ -94,31 +94,6 @@ class Round:
 
     payload: torch.Tensor
     is_last: bool
-
-
-class Codec(Protocol):
-    """Makes buckets of gradients smaller, and keeps what that has lost for the next step."""
-
-    def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """The exchange of one bucket, which goes on when somebody has added up the payload of the last round.
-
-        Every replica asks for the same buckets in the same order. Work until the first round is encoding; work after
-        the last one is decoding.
-
-        Args:
-            flat: gradients of this replica, one after another; in the end their sum over the replicas, or nearly
-            parameters: whose gradients they are, in order
-
-        Yields:
-            At least one round.
-        """
-
-    def lost(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What this replica owes of the gradients of a parameter, flat; None: nothing.
-
-        Args:
-            parameter: of a bucket that was exchanged
-        """
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,6 +146,36 @@ class Residuals:
         return flat
 
 
+class Codec(ABC):
+    """Compresses buckets of gradients, and keeps what that has lost for the next step."""
+
+    def __init__(self) -> None:
+        self._residuals = Residuals()
+
+    @abstractmethod
+    def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
+        """The exchange of one bucket, which continues when the payload of the last round has been summed.
+
+        Every replica asks for the same buckets in the same order. Work until the first round is encoding; work after
+        the last one is decoding.
+
+        Args:
+            flat: gradients of this replica, one after another; in the end their sum over the replicas, or nearly
+            parameters: whose gradients they are, in order
+
+        Yields:
+            At least one round.
+        """
+
+    def lost(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What this replica owes of the gradients of a parameter, flat; None: nothing.
+
+        Args:
+            parameter: of a bucket that was exchanged
+        """
+        return self._residuals.lost(parameter)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Bucket:
     """How a bucket is sent.
@@ -192,7 +197,7 @@ class _Bucket:
     residuals: list[torch.Tensor]
 
 
-class Factoring:
+class Factoring(Codec):
     """Sends P and Q.
 
     Args:
@@ -201,16 +206,16 @@ class Factoring:
     """
 
     def __init__(self, compression: Compression, *, seed: int) -> None:
+        super().__init__()
         self._compression = compression
         self._seed = seed
-        self._residuals = Residuals()
         self._buckets: dict[tuple[int, ...], _Bucket] = {}
         self._q: dict[int, torch.Tensor] = {}
         self._drawn: dict[int, torch.Tensor] = {}
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """Two rounds, or one where nothing is factored; see `types.Codec`.
+        """Two rounds, or one where nothing is factored; see `Codec`.
 
         Gradients that have 16 bits already go as they are.
         """
@@ -249,10 +254,6 @@ class Factoring:
         for matrix, basis, q, key in zip(matrices, bases, qs, keys, strict=True):
             torch.mm(basis, q.T, out=matrix)
             self._q[key] = self._warm(q, key)
-
-    def lost(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What is outside of all products so far; see `types.Codec`."""
-        return self._residuals.lost(parameter)
 
     def _bucket(self, parameters: Sequence[torch.Tensor], flat: torch.Tensor) -> _Bucket:
         key = tuple(map(id, parameters))
@@ -316,7 +317,7 @@ _LARGEST = torch.finfo(torch.float16).max
 _PIECE = 2**16
 
 
-class Rounding:
+class Rounding(Codec):
     """Sends numbers of 16 bits.
 
     Args:
@@ -325,13 +326,13 @@ class Rounding:
     """
 
     def __init__(self, dtype: torch.dtype, *, replicas: int) -> None:
+        super().__init__()
         self._dtype = dtype
-        self._residuals = Residuals()
         self._range = _Range(replicas) if dtype is torch.float16 else None
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """One round; see `types.Codec`. Gradients that have 16 bits already go as they are."""
+        """One round; see `Codec`. Gradients that have 16 bits already go as they are."""
         if flat.dtype.itemsize < SMALLEST_BYTES or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
@@ -349,10 +350,6 @@ class Rounding:
                 total.mul_(1.0 / scale)
         if self._range is not None:
             self._range.note(sent, scale)
-
-    def lost(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """What rounding owes of a parameter; see `types.Codec`."""
-        return self._residuals.lost(parameter)
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -513,17 +510,10 @@ class Wire:
     ) -> None:
         work = self._channels.all_reduce(now.payload, instruction.group)
         nbytes = sent_bytes + now.payload.nbytes
-        pending = Pending(
-            token=instruction.token,
-            nbytes=nbytes,
-            works=[work],
-            buffers=[now.payload],
-            start=start,
-            finish=partial(self._continue, instruction, rounds, start, nbytes),
-        )
+        pending = self._in_flight.add(instruction, [work], [now.payload], start=start, nbytes=nbytes)
+        pending.finish = partial(self._continue, instruction, rounds, start, nbytes)
         if not now.is_last:
             self._unfinished.append(instruction.token)
-        self._in_flight.add(pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=False)
 
     def _continue(self, instruction: Instruction, rounds: Iterator[Round], start: Stamp, sent_bytes: int) -> None:
         before = self._recorder.stamp()

@@ -14,15 +14,13 @@ gathered before the gradients are used.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from trimaran.program.layout import shard_bytes
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Chain, Channels, Group, InFlight, Pending
+from trimaran.runtime.communication.channels import Chain, Channels, Group, InFlight
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.streams import Stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +72,18 @@ class Levels:
         start = self._recorder.stamp()
         padded = _padded(flat, ranks)
         shard = padded.new_empty(padded.numel() // ranks)
-        started: list[Stamp] = []
-
-        def add_up() -> Any:
-            started.append(self._recorder.stamp())
-            return self._channels.all_reduce(shard, self._across)
-
         scatter = self._channels.reduce_scatter(shard, padded, instruction.group)
-        first, second = self._chain.after(scatter, add_up)
+        ended = self._in_flight.add_following(
+            replace(instruction, kind=Kind.ALL_REDUCE, group=self._across),
+            scatter,
+            partial(self._channels.all_reduce, shard, self._across),
+            [shard],
+            chain=self._chain,
+            nbytes=shard_bytes(flat.nbytes, ranks),
+        )
+        self._in_flight.add(instruction, [ended], [padded, shard], start=start, nbytes=flat.nbytes)
         begun = _Scattered(instruction=instruction, flat=flat, padded=padded, shard=shard)
         self._scattered.setdefault(instruction.label, []).append(begun)
-        self._add(instruction, first, [padded, shard], nbytes=flat.nbytes, start=start)
-        total = replace(instruction, kind=Kind.ALL_REDUCE, group=self._across)
-        pending = self._add(total, second, [shard], nbytes=shard_bytes(flat.nbytes, ranks), start=start)
-
-        def began() -> None:
-            pending.start = started[0]
-
-        pending.finish = began
 
     def gather(self, instruction: Instruction) -> None:
         """Hand out the sums of a bucket; nothing happens where this step had no such bucket.
@@ -117,33 +109,12 @@ class Levels:
         self._in_flight.wait(replace(found.instruction, kind=Kind.ALL_REDUCE).token)
         start = self._recorder.stamp()
         work = self._channels.all_gather(found.padded, found.shard, instruction.group)
-        pending = self._add(
-            instruction,
-            work,
-            [found.padded, found.shard],
-            nbytes=found.flat.nbytes,
-            start=start,
-            stood_still=True,
+        buffers = [found.padded, found.shard]
+        pending = self._in_flight.add(
+            instruction, [work], buffers, start=start, nbytes=found.flat.nbytes, blocking=True
         )
         if found.padded is not found.flat:
             pending.finish = partial(_copy_back, found.flat, found.padded)
-
-    def _add(
-        self,
-        instruction: Instruction,
-        work: Any,
-        buffers: list[torch.Tensor],
-        *,
-        nbytes: int,
-        start: Stamp,
-        stood_still: bool = False,
-    ) -> Pending:
-        pending = Pending(token=instruction.token, nbytes=nbytes, works=[work], buffers=buffers, start=start)
-        # gloo cannot tell when a gather has ended; of a scatter the chain tells.
-        seen = instruction.kind is not Kind.ALL_GATHER
-        channel = f"{instruction.kind} {instruction.group}"
-        self._in_flight.add(pending, channel, collective=seen, stood_still=stood_still)
-        return pending
 
 
 def _padded(flat: torch.Tensor, ranks: int) -> torch.Tensor:

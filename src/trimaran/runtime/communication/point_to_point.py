@@ -21,12 +21,10 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.types import TensorSpec
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending
+from trimaran.runtime.communication.shared_memory import aligned
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.state import State
 from trimaran.runtime.streams import Stamp
-
-# Tensors start at multiples of this, so that vector instructions can read them where they lie [bytes].
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class MessageLayout:
             shape = tuple(size_at(size, batch) for size in spec.shape)
             dtype = getattr(torch, spec.dtype)
             nbytes = prod(shape) * dtype.itemsize
-            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            start = aligned(end)
             end = start + nbytes
             fields.append(_Field(name=spec.name, shape=shape, dtype=dtype, start=start, nbytes=nbytes))
         self._fields = tuple(fields)
@@ -268,20 +266,8 @@ class Exchanges:
     ) -> Pending:
         if instruction.peer is None:
             raise InputError(f"{instruction.id} must name a peer")
-        pending = Pending(
-            token=instruction.token,
-            nbytes=buffer.nbytes,
-            works=[operation(buffer, instruction.peer)],
-            buffers=[buffer],
-            start=start,
-        )
-        self._in_flight.add(
-            pending,
-            f"{instruction.kind} {instruction.peer}",
-            collective=False,
-            stood_still=True,
-        )
-        return pending
+        work = operation(buffer, instruction.peer)
+        return self._in_flight.add(instruction, [work], [buffer], start=start, blocking=True)
 
     def _layout(self, instruction: Instruction, state: State) -> MessageLayout:
         samples = state.sizes[microbatch_of(instruction)]

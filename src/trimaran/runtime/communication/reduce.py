@@ -30,7 +30,6 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
 from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
 from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.streams import Stamp
 
 
 class Reductions:
@@ -91,38 +90,9 @@ class Reductions:
         self._used = used
         self._never = tuple(never)
         self._weighted: bool | None = None
-        self.losses = LossSums(world, channels.first_rank)
+        self.losses = LossSums(world, channels.agreement.first_rank)
         self.gradient_noise: GradientNoise | None = None
         self.settled: Callable[[], None] | None = None
-
-    @property
-    def updater(self) -> Updater:
-        """The update of this rank."""
-        return self._updater
-
-    @property
-    def optimizer(self) -> str:
-        """Name of the optimizer's class; empty where this rank updates nothing."""
-        return "" if self._updater.optimizer is None else type(self._updater.optimizer).__name__
-
-    @property
-    def learning_rate(self) -> float | None:
-        """That of the optimizer's first group; None where this rank updates nothing."""
-        return None if self._updater.optimizer is None else float(self._updater.optimizer.param_groups[0]["lr"])
-
-    def end_epoch(self, metric: float) -> None:
-        """One step of a schedule that follows a metric, where this rank has one."""
-        self._updater.end_epoch(metric)
-
-    @property
-    def torch_optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer; None where this rank updates nothing."""
-        optimizer: torch.optim.Optimizer | None = self._updater.optimizer
-        return optimizer
-
-    def second_moment(self, parameter: torch.nn.Parameter) -> tuple[torch.Tensor, float] | None:
-        """The mean square of a parameter's earlier gradients, where the optimizer keeps it here."""
-        return self._updater.second_moment(parameter)
 
     def run(self, instruction: Instruction, state: State) -> None:
         """Run a collective, by its kind and label."""
@@ -169,7 +139,7 @@ class Reductions:
             work = self._channels.reduce(flat, instruction.group, instruction.root_rank)
         else:
             work = self._channels.all_reduce(flat, instruction.group)
-        self._launch(instruction, [work], [flat], start=start, stood_still=False)
+        self._in_flight.add(instruction, [work], [flat], start=start)
 
     def broadcast(self, instruction: Instruction, state: State) -> None:
         """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
@@ -182,7 +152,7 @@ class Reductions:
         packed = pack(tensors)
         flats = [flat for flat, _ in packed]
         works = [self._channels.broadcast(flat, instruction.group, instruction.root_rank) for flat in flats]
-        pending = self._launch(instruction, works, flats, start=start)
+        pending = self._in_flight.add(instruction, works, flats, start=start, blocking=True)
         if instruction.root_rank != self._world.rank:
             pending.finish = partial(unpack, packed)
 
@@ -233,9 +203,7 @@ class Reductions:
         def store() -> None:
             state.mean, state.used = own[:2], own[2:]
 
-        start = self._recorder.stamp()
-        work = self._channels.all_reduce(own, instruction.group)
-        self._launch(instruction, [work], [own], start=start).finish = store
+        self._sum(instruction, own).finish = store
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
         self._add_up(instruction, state, own_metric(state, self._world.device))
@@ -244,9 +212,7 @@ class Reductions:
         def store() -> None:
             state.mean = own
 
-        start = self._recorder.stamp()
-        pending = self._launch(instruction, [self._channels.all_reduce(own, instruction.group)], [own], start=start)
-        pending.finish = store
+        self._sum(instruction, own).finish = store
 
     def _norm(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -259,9 +225,7 @@ class Reductions:
         def store() -> None:
             state.norm = squared[0]
 
-        start = self._recorder.stamp()
-        work = self._channels.all_reduce(squared, instruction.group)
-        self._launch(instruction, [work], [squared], start=start).finish = store
+        self._sum(instruction, squared).finish = store
 
     def _tie(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -273,8 +237,13 @@ class Reductions:
             raise InputError(f"{instruction.id}: there is no gradient to add up", label=instruction.label)
         gradient = found.contiguous()
         parameter.grad = gradient
+        self._sum(instruction, gradient)
+
+    def _sum(self, instruction: Instruction, tensor: torch.Tensor) -> Pending:
+        """Start to add a tensor up over the group of an instruction, in place."""
         start = self._recorder.stamp()
-        self._launch(instruction, [self._channels.all_reduce(gradient, instruction.group)], [gradient], start=start)
+        work = self._channels.all_reduce(tensor, instruction.group)
+        return self._in_flight.add(instruction, [work], [tensor], start=start, blocking=True)
 
     def _settle_gradients(self, state: State) -> None:
         """Make the gradients those of the global batch."""
@@ -322,24 +291,8 @@ class Reductions:
         """Whether the loss is (sum, weight): only the last stage has seen it, so it is asked, once in a run."""
         if self._weighted is None:
             own = any(term.weighted for term in state.terms)
-            self._weighted = self._channels.first_rank(own) is not None
+            self._weighted = self._channels.agreement.first_rank(own) is not None
         return self._weighted
-
-    def _launch(
-        self,
-        instruction: Instruction,
-        works: Sequence[object],
-        buffers: Sequence[torch.Tensor],
-        *,
-        start: Stamp,
-        stood_still: bool = True,
-    ) -> Pending:
-        nbytes = sum(buffer.nbytes for buffer in buffers)
-        pending = Pending(token=instruction.token, nbytes=nbytes, works=works, buffers=buffers, start=start)
-        self._in_flight.add(
-            pending, f"{instruction.kind} {instruction.group}", collective=True, stood_still=stood_still
-        )
-        return pending
 
     def _wait(self, instruction: Instruction) -> None:
         if self._wire is not None:

@@ -26,16 +26,25 @@ import select
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from trimaran.runtime.launch.world import World
+from trimaran.runtime.launch.world import World, running_system
 
 _ALIGNMENT = 64
 _MANY = 4096
+
+
+def aligned(nbytes: int) -> int:
+    """A size, rounded up so that what follows starts where vector instructions can read it [bytes].
+
+    Example:
+        >>> aligned(0), aligned(1), aligned(64)
+        (0, 64, 64)
+    """
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 class Ring:
@@ -57,7 +66,7 @@ class Ring:
     def place(self, nbytes: int) -> int:
         """Where the next message starts; it lies in one piece."""
         start = self._next if self._next + nbytes <= self.capacity else 0
-        self._next = start + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._next = start + aligned(nbytes)
         return start
 
 
@@ -253,7 +262,7 @@ def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | 
         os.ftruncate(memory, capacity)
         arrived, freed = os.pipe(), os.pipe()
         ends = (memory, arrived[0], arrived[1], freed[0], freed[1])
-        offered = (_neighbourhood(), os.getpid(), capacity, (memory, arrived[0], freed[1]))
+        offered = (running_system("net"), os.getpid(), capacity, (memory, arrived[0], freed[1]))
     dist.send_object_list([offered], group_dst=target, group=group)
     answer: list[Any] = [None]
     dist.recv_object_list(answer, group_src=target, group=group)
@@ -271,8 +280,8 @@ def _accept(source: int, world: World, group: dist.ProcessGroup | None) -> Recei
     dist.recv_object_list(offer, group_src=source, group=group)
     box = None
     if offer[0] is not None and world.device == "cpu":
-        neighbourhood, process, capacity, descriptors = offer[0]
-        if neighbourhood == _neighbourhood():
+        system, process, capacity, descriptors = offer[0]
+        if system is not None and system == running_system("net"):
             box = _open(process, capacity, descriptors, world.timeout_s)
     dist.send_object_list([box is not None], group_dst=source, group=group)
     return box
@@ -291,12 +300,3 @@ def _open(process: int, capacity: int, descriptors: tuple[int, int, int], timeou
         return None
     os.close(opened[0])
     return box
-
-
-def _neighbourhood() -> tuple[str, str] | None:
-    """The running system and the network that this process is in; ranks on links of their own differ in the latter."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot, str(Path("/proc/self/ns/net").readlink())
-    except OSError:
-        return None

@@ -22,8 +22,9 @@ from trimaran.base.job import Job
 from trimaran.graph.batches import count_samples, is_sliceable, slice_batch
 from trimaran.program.strategy import IN_LINE
 from trimaran.runtime.data.loader import Loader
-from trimaran.runtime.data.prefetch import Arrivals, Loading, OnDemand, Place, Taken
+from trimaran.runtime.data.prefetch import Arrivals, InLine, Loading, Place, Taken
 from trimaran.runtime.data.reading import Key, Reading, Request
+from trimaran.runtime.streams import HostLane
 
 
 def split_evenly(count: int, parts: int) -> tuple[int, ...]:
@@ -59,7 +60,7 @@ def microbatch_sizes(samples: int, *, replicas: int, microbatches: int) -> tuple
     return tuple(split_evenly(share, used) + empty for share in split_evenly(samples, replicas))
 
 
-def cut_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
+def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
     """Cut a rank's share of a global batch into microbatches.
 
     Args:
@@ -267,7 +268,8 @@ class Shares:
 
         def load(numbers: Iterable[int], *, whole: bool = False) -> Arrivals:
             requests = self.requests(numbers, seed=seed, whole=whole)
-            return OnDemand(Loader(reading, requests, IN_LINE, pin=pin_memory, seed=seed), place)
+            loader = Loader(reading, requests, IN_LINE, pin=pin_memory, seed=seed)
+            return InLine(loader, place, HostLane(), 0)
 
         def take_whole(number: int) -> Taken:
             return observe(load([number], whole=True).take())

@@ -43,7 +43,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy
@@ -51,7 +50,9 @@ import torch
 
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
-from trimaran.runtime.seeds import find_moved, mark_host, seeded
+from trimaran.runtime.communication.shared_memory import aligned
+from trimaran.runtime.launch.world import running_system
+from trimaran.runtime.seeds import find_moved, host_states, seeded
 
 Kind = Literal["tensor", "array", "scalar", "int", "float", "bool"]
 
@@ -209,7 +210,6 @@ def _torch_dtype(dtype: Any) -> torch.dtype:
 
 
 _COMPLETE, _MISFIT = 1, 2
-_ALIGNMENT = 64
 
 
 class SampleCache:
@@ -230,11 +230,11 @@ class SampleCache:
         self._marks = memory[:samples].numpy()
         self._found = bytearray(samples)
         self._blocks: list[Any] = []
-        start = _aligned(samples)
+        start = aligned(samples)
         for leaf in layout.leaves:
             block = memory[start : start + samples * leaf.nbytes].view(leaf.dtype).view(samples, *leaf.shape)
             self._blocks.append(block if leaf.kind == "tensor" else block.numpy())
-            start += _aligned(samples * leaf.nbytes)
+            start += aligned(samples * leaf.nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For workers that are not forked: they open the file too."""
@@ -302,7 +302,7 @@ def cache_bytes(layout: Layout, samples: int) -> int:
         layout: of each sample
         samples: of the data set
     """
-    return _aligned(samples) + sum(_aligned(samples * leaf.nbytes) for leaf in layout.leaves)
+    return aligned(samples) + sum(aligned(samples * leaf.nbytes) for leaf in layout.leaves)
 
 
 def make_memory(nbytes: int) -> tuple[int, str]:
@@ -317,10 +317,6 @@ def make_memory(nbytes: int) -> tuple[int, str]:
     descriptor = os.memfd_create("trimaran-samples", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, nbytes)
     return descriptor, f"/proc/{os.getpid()}/fd/{descriptor}"
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 LOOKED_AT = 4
@@ -377,7 +373,8 @@ def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) ->
         rank: number of this rank
         exchange: with all ranks
     """
-    host = "" if dataset is None else _host()
+    # Processes of another container could not open the memory.
+    host = "" if dataset is None else running_system("pid") or socket.gethostname()
     hosts = exchange(host)
     first = hosts.index(host)
     mine, descriptor = offer_cache(dataset, samples) if host and first == rank else (Offer(), -1)
@@ -445,9 +442,9 @@ def look_at(dataset: Any, samples: int) -> Layout:
 def _read(dataset: Any, number: int, seed: int) -> Any:
     try:
         with seeded(seed):
-            marks = mark_host()
+            before = host_states()
             sample = dataset[number]
-            drawn = find_moved(marks)
+            drawn = find_moved(before)
     except Exception as error:  # noqa: BLE001 whatever the user's code raises
         raise Uncachable(f"sample {number} could not be read: {type(error).__name__}") from None
     if drawn:
@@ -479,14 +476,3 @@ def _open(offer: Offer, samples: int) -> tuple[SampleCache | None, str]:
     except (OSError, RuntimeError, pickle.UnpicklingError, AttributeError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return None, f"samples are not cached on this rank, they are read each time: {reason}"
-
-
-def _host() -> str:
-    """This host, and what processes it shows: those of another container could not open the memory."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    processes = Path("/proc/self/ns/pid")
-    return "/".join((
-        socket.gethostname(),
-        boot.read_text().strip() if boot.exists() else "",
-        str(processes.readlink()) if processes.is_symlink() else "",
-    ))  # fmt: skip

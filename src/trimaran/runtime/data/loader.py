@@ -21,6 +21,7 @@ from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import NoBlock
 from trimaran.runtime.data.workers import Worker, WorkerEnded, end_workers, import_advice
+from trimaran.runtime.launch.failures import describe_exit
 
 TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""
@@ -146,8 +147,8 @@ class Loader:
         )
         todo = import_advice(worker.method) if worker.ended_at_import else less
         return ExecutionError(
-            f"a worker of rank {self._rank} that loads data (process {process.pid}) {worker.describe_end()}, while the "
-            f"batch of {name_samples(request.samples)} was waited for. {todo}",
+            f"a worker of rank {self._rank} that loads data (process {process.pid}) {describe_exit(process.exitcode)}, "
+            f"while the batch of {name_samples(request.samples)} was waited for. {todo}",
             code="feed.worker-died",
             rank=self._rank,
             exit_code=process.exitcode,

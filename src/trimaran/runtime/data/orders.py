@@ -10,79 +10,19 @@ digest of its order, so that a run goes on in that order or not at all.
 import hashlib
 import operator
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import numpy
 import torch
-import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import describe
-from trimaran.runtime.communication.channels import in_contact
+from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.seeds import derive_seed, seeded
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What ranks tell each other of their data, so that all of them go on, or all of them end, in the same place
-
-
-class Agreement:
-    """A word of every rank for every rank.
-
-    Each method is called on every rank, in the same order.
-
-    Args:
-        rank: number of this rank
-        size: ranks in all
-        group: of all ranks, on the host; None: this process is alone
-    """
-
-    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
-        self.rank = rank
-        self._size = size
-        self._group = group
-
-    def words(self, said: Any, what: str) -> list[Any]:
-        """What each rank says, by rank.
-
-        Args:
-            said: by this one; it is pickled
-            what: it is about, for messages
-
-        Raises:
-            ExecutionError: another rank is gone
-        """
-        if self._group is None:
-            return [said]
-        heard: list[Any] = [None] * self._size
-        with in_contact(self.rank, what):
-            dist.all_gather_object(heard, said, group=self._group)
-        return heard
-
-    def figures(self, said: Sequence[int], what: str) -> list[list[int]]:
-        """Some integers of each rank, by rank; as many from each.
-
-        Args:
-            said: by this one, each of 64 bits
-            what: they are about, for messages
-
-        Raises:
-            ExecutionError: another rank is gone
-        """
-        if self._group is None:
-            return [list(said)]
-        mine = torch.tensor(said, dtype=torch.int64)
-        heard = [torch.empty_like(mine) for _ in range(self._size)]
-        with in_contact(self.rank, what):
-            dist.all_gather(heard, mine, group=self._group)
-        return [one.tolist() for one in heard]
-
-
-ALONE = Agreement()
-"""Of a process that is alone."""
 
 _MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
 """An order is at most so many times as long as its data set, or so long: a sampler that never ends is told from a long

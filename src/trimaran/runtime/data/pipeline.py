@@ -22,18 +22,19 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, skip_to
 from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
 from trimaran.runtime.data.datasets import check_length, check_replicas, check_streamed, data_length, make_dataset
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
-from trimaran.runtime.data.orders import ALONE, Agreement, Orders, other_order
-from trimaran.runtime.data.prefetch import Ahead, AheadInLine, Arrivals, Loading, OnDemand, Taken
+from trimaran.runtime.data.orders import Orders, other_order
+from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
 from trimaran.runtime.data.reading import Reading, Request
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.precision import place_batch
 from trimaran.runtime.seeds import derive_seed
-from trimaran.runtime.streams import open_lane
+from trimaran.runtime.streams import HostLane, open_lane
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a run is in its data
@@ -221,6 +222,9 @@ class Feed:
             check_length(len(self._orders.of(0)) if self._orders.sampled else samples or 0, job)
         self._job = job
         self._replicas, self._microbatches, self._replica = replicas, microbatches, replica
+        self._share_out = partial(
+            Shares, batch=job.global_batch_size, replicas=replicas, microbatches=microbatches, replica=replica
+        )
         self._reads = reads
         self._reading = Reading(dataset, job.collate, cache=cache) if reads and not streams else None
         self._feeding, self._device, self._rank = feeding, device, rank
@@ -411,14 +415,8 @@ class Feed:
         parts = microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
         start = first + sum(sum(part) for part in parts[: self._replica])
         stream.keep(range(start, start + sum(parts[self._replica])))
-        # The positions of this batch, as an order of its own.
-        shares = Shares(
-            torch.arange(first, first + samples),
-            batch=size,
-            replicas=self._replicas,
-            microbatches=self._microbatches,
-            replica=self._replica,
-        )
+        # The positions of this batch are its order.
+        shares = self._share_out(torch.arange(first, first + samples))
         (share,) = shares.load(
             range(1),
             stream.samples if self._reads else None,
@@ -477,12 +475,11 @@ class Feed:
             timeout_s=self._timeout_s,
         )
         place = partial(place_batch, precision=self._job.precision, device=self._device)
-        if not self._feeding.copies_ahead:
-            return OnDemand(loader, place)
-        lane = open_lane(self._device)
+        count = self._feeding.copies_ahead
+        lane = open_lane(self._device) if count else HostLane()
         if loader.in_line:
-            return AheadInLine(loader, place, lane, self._feeding.copies_ahead)
-        return Ahead(loader, place, lane, self._feeding.copies_ahead)
+            return InLine(loader, place, lane, count)
+        return Ahead(loader, place, lane, count) if count else ByWorkers(loader, place)
 
     def _requests(self, epoch: int, number: int) -> Iterator[Request]:
         while True:
@@ -500,13 +497,7 @@ class Feed:
         if shares is None:
             if self._orders is None:
                 raise InputError("the samples of a stream have no numbers")
-            shares = Shares(
-                self._orders.of(epoch),
-                batch=self._job.global_batch_size,
-                replicas=self._replicas,
-                microbatches=self._microbatches,
-                replica=self._replica,
-            )
+            shares = self._share_out(self._orders.of(epoch))
             # A thread that loads ahead asks too: what it may be reading is replaced and not changed.
             near = {one: kept for one, kept in self._epochs.items() if one in (epoch - 1, epoch + 1)}
             self._epochs = {**near, epoch: shares}
@@ -550,7 +541,7 @@ def open_feed(
     *,
     replica: int,
     reads: bool,
-    group: Any,
+    agreement: Agreement = ALONE,
 ) -> tuple[Feed, Shared]:
     """Open the training data of one rank; every rank calls it.
 
@@ -561,7 +552,7 @@ def open_feed(
         world: this process's
         replica: of this rank
         reads: this rank reads data
-        group: of all ranks, on the host; None: this process is alone
+        agreement: with the other ranks
 
     Returns:
         The feed, and this rank's end of the cache, to be closed after it.
@@ -569,7 +560,6 @@ def open_feed(
     Raises:
         InputError: the data or the sampler will not do, or are not the same on every rank
     """
-    agreement = Agreement(world.rank, world.size, group)
     # A sampler is asked on rank 0 too, should it read nothing: somebody must know the data.
     dataset, fault = None, None
     said: tuple[bool, int | None] | None = None

@@ -91,11 +91,11 @@ class Arrivals(Protocol):
         """End what works for it."""
 
 
-class OnDemand:
-    """Each is placed when it is taken.
+class ByWorkers:
+    """Workers load them, and each is placed when it is taken.
 
     Args:
-        loader: loads them
+        loader: loads them in workers
         place: brings one to the device
     """
 
@@ -104,29 +104,18 @@ class OnDemand:
         self._place = place
 
     def take(self) -> Taken:
-        """Load it, or wait for a worker that does, and place it."""
-        if self._loader.in_line:
-            return self._load()
+        """Wait for the worker that loads it, and place it."""
         start = now()
         answer = self._loader.next()
-        still_s, busy_s = since(start)
-        batch, copied_s = self._bring(answer)
-        return Taken(answer.key, batch, _by_worker(answer, still_s, busy_s, copied_s))
+        blocked_s, busy_s = since(start)
+        start_ns = time.perf_counter_ns()
+        batch = self._place(answer.batch)
+        copied_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        return Taken(answer.key, batch, _by_worker(answer, blocked_s, busy_s, copied_s))
 
     def close(self) -> None:
         """End the workers."""
         self._loader.close()
-
-    def _load(self) -> Taken:
-        answer, prepared_s = _load(self._loader)
-        batch, copied_s = self._bring(answer)
-        return Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s))
-
-    def _bring(self, answer: Answer) -> tuple[Any, float]:
-        """The batch where it is wanted, and the time of that [s]."""
-        start_ns = time.perf_counter_ns()
-        batch = self._place(answer.batch)
-        return batch, (time.perf_counter_ns() - start_ns) * 1e-9
 
 
 class _Begun(NamedTuple):
@@ -134,14 +123,14 @@ class _Begun(NamedTuple):
     copied: Stamp
 
 
-class AheadInLine:
-    """The thread that takes them loads so many more, and begins their copies.
+class InLine:
+    """The thread that takes them loads them, and begins the copies of those that follow.
 
     Args:
         loader: loads them in line
         place: brings one to the device
-        lane: on which it does
-        count: how many are on their way
+        lane: for copies; of the host, where none is ahead
+        count: of copies that are ahead; 0: each is loaded and placed when it is taken
     """
 
     def __init__(self, loader: Loader, place: Place, lane: Lane, count: int) -> None:

@@ -42,16 +42,7 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 
 from trimaran.graph.datasets import Fault, Faulty, batching_fault, reading_fault
 from trimaran.runtime.data.cache import SampleCache
-from trimaran.runtime.seeds import (
-    ALL_GENERATORS,
-    derive_seed,
-    find_moved,
-    host_states,
-    mark_host,
-    restore_host,
-    seed_host,
-    turn_back,
-)
+from trimaran.runtime.seeds import derive_seed, find_moved, host_states, restore_host, seed_host
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -82,17 +73,15 @@ class Drawing:
             together: the same for all of them, perhaps quicker
             seed: of an item
         """
+        states = host_states()
         if self.drawn is not None:
-            states, marks = host_states(self.drawn), mark_host(ALL_GENERATORS - self.drawn)
             try:
                 made = self._seeded(items, each, seed) if self.drawn else together(items)
             finally:
-                moved = find_moved(marks)
-                restore_host(states)
-                turn_back(marks, moved)
+                moved = find_moved(states) - self.drawn
+                restore_host(states, self.drawn | moved)
             if not moved:
                 return made
-        states = host_states()
         try:
             return self._observed(items, each, seed)
         finally:
@@ -114,9 +103,9 @@ class Drawing:
         drawn = self.drawn or frozenset()
         for item in items:
             seed_host(seed(item))
-            marks = mark_host()
+            before = host_states()
             made.append(each(item))
-            drawn |= find_moved(marks)
+            drawn |= find_moved(before)
         self.drawn = drawn
         return made
 

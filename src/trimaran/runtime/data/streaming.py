@@ -24,7 +24,7 @@ import torch
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.datasets import describe, streaming_fault
-from trimaran.runtime.data.orders import ALONE, Agreement
+from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import now, since
 from trimaran.runtime.seeds import derive_seed, seeded
 

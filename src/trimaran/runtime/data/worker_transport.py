@@ -44,7 +44,8 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
-_ALIGNMENT = 64
+from trimaran.runtime.communication.shared_memory import aligned
+
 _SIZE = numpy.dtype(numpy.int64)
 LEAST_BYTES = 4096
 """Arrays of fewer bytes are pickled, so that who keeps the labels of a batch does not keep its images [bytes]."""
@@ -59,7 +60,7 @@ class Arrived:
     """
 
     def __init__(self, block: memoryview, parts: int) -> None:
-        self._pickled, *self._arrays = _cut(block, numpy.frombuffer(block, _SIZE, parts).tolist())
+        self._pickled, *self._arrays = _partition(block, numpy.frombuffer(block, _SIZE, parts).tolist())
 
     def unpack(self) -> Any:
         """The answer; its tensors and arrays are parts of the block.
@@ -98,7 +99,7 @@ class Packed:
         _Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=is_small).dump(answer)
         self._parts = [file.getbuffer(), *(array.raw() for array in arrays)]
         self.sizes = [part.nbytes for part in self._parts]
-        self.nbytes = _table_bytes(len(self.sizes)) + sum(_aligned(size) for size in self.sizes)
+        self.nbytes = _table_bytes(len(self.sizes)) + sum(aligned(size) for size in self.sizes)
 
     def write(self, block: memoryview) -> None:
         """Write it.
@@ -108,7 +109,7 @@ class Packed:
         """
         table = len(self.sizes) * _SIZE.itemsize
         block[:table] = numpy.array(self.sizes, _SIZE).data.cast("B")
-        for place, part in zip(_cut(block, self.sizes), self._parts, strict=True):
+        for place, part in zip(_partition(block, self.sizes), self._parts, strict=True):
             place[:] = part
 
 
@@ -149,21 +150,17 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _cut(block: memoryview, sizes: Sequence[int]) -> list[memoryview]:
+def _partition(block: memoryview, sizes: Sequence[int]) -> list[memoryview]:
     """Parts that follow the table of their sizes, and each other, each aligned."""
     parts, start = [], _table_bytes(len(sizes))
     for size in sizes:
         parts.append(block[start : start + size])
-        start += _aligned(size)
+        start += aligned(size)
     return parts
 
 
 def _table_bytes(parts: int) -> int:
-    return _aligned(parts * _SIZE.itemsize)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return aligned(parts * _SIZE.itemsize)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

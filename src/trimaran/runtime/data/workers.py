@@ -395,14 +395,6 @@ class Worker:
         self._go_on()
         return answer
 
-    def describe_end(self) -> str:
-        """How it has ended, for people."""
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return f"ended with exit code {code}"
-        text = f"was killed by {signal.Signals(-code).name}"
-        return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
-
     @property
     def ended_at_import(self) -> bool:
         """It is a new interpreter that was importing when it ended, for all that can be seen from here."""

@@ -119,12 +119,8 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
         whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
         message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
         return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **named), failure)
-    if failure.exit_code < 0:
-        what = f"rank {failure.rank} was killed by {_signal_name(-failure.exit_code)}"
-        if failure.exit_code == -signal.SIGKILL:
-            what += " (by hand, or by the system when memory ran out)"
-    else:
-        what = f"rank {failure.rank} ended with exit code {failure.exit_code} before its work was done"
+    before = "" if failure.exit_code < 0 else " before its work was done"
+    what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}"
     end = _end_of_log(log, kept=kept)
     return ExecutionError(f"{what}. {end}", code="rank.died", rank=failure.rank, exit_code=failure.exit_code, **named)
 
@@ -135,11 +131,21 @@ def _with_trace(error: TrimaranError, failure: Failure) -> TrimaranError:
     return error
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def describe_exit(code: int | None) -> str:
+    """How a process has ended, for people.
+
+    Args:
+        code: exit code; negative: the signal that killed it; None: not known
+
+    Example:
+        >>> describe_exit(3), describe_exit(-15)
+        ('ended with exit code 3', 'was killed by SIGTERM')
+    """
+    if code is None or code >= 0:
+        return f"ended with exit code {code}"
+    known = -code in list(signal.Signals)
+    text = f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+    return f"{text} (by hand, or by the system when memory ran out)" if code == -signal.SIGKILL else text
 
 
 def _end_of_log(log: Path, *, kept: bool) -> str:

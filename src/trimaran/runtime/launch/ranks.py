@@ -1,10 +1,10 @@
 """Start the ranks of one machine, and never leave one behind.
 
-    parent                                        rank k (a process in a session of its own)
+    parent                                        rank k (a process in a new session)
     ──────                                        ──────
     private folder for the ranks to meet in, and for
     their logs, where nobody wants these afterwards
-    with slow links: a network of their own
+    with rate-limited links: network namespaces
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
                                          ◀──      events, while `function` runs
@@ -36,10 +36,8 @@ from typing import Any
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Link
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
-from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, wired, wired_nodes
-from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice, World, join_world
-
-__all__ = ["Event", "World", "join_world", "launch"]
+from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
+from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
 
@@ -130,22 +128,23 @@ def launch(
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
-        link: what the links between the ranks are held to, each way; needs root, see `runtime.wires`. None: nothing
-        uplink: with a link: deals the ranks to nodes, which are joined by others; see `runtime.uplinks`
+        link: rate and latency of the links between the ranks, each way; needs root (`rate_limited_links`). None: links
+            have no limit
+        uplink: with a link: deals the ranks to nodes, and limits the links between these
 
     Returns:
         What the function returned, by rank.
 
     Raises:
         InputError: the function or its arguments cannot be sent
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited on this machine
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
     """
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
-    with _network(link, uplink, ranks) as seats:
+    with rate_limited_network(link, uplink, ranks=ranks) as seats:
         folder = tempfile.mkdtemp(prefix="trimaran-")
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
@@ -171,14 +170,6 @@ def launch(
         finally:
             _end(started)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _network(
-    link: Link | None, uplink: Uplink | None, ranks: int
-) -> contextlib.AbstractContextManager[tuple[Seat, ...]]:
-    if link is not None and uplink is not None:
-        return wired_nodes(link, uplink, ranks=ranks)
-    return wired(link, ranks=ranks)
 
 
 def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:

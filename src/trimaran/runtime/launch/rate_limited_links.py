@@ -1,7 +1,7 @@
-"""Links between the ranks of one machine that are as slow as one asks, so that a cheap network can be had without one.
+"""Rate-limited links between the ranks of one machine, which stand for a slow network.
 
-Each rank gets a network namespace. Two are joined by a pair of virtual interfaces; more have a switch in a namespace of
-its own. Nothing is made in the machine's own namespace, and nothing has a name outside of those that end with the run.
+Each rank gets a network namespace. Two ranks are joined by a pair of virtual interfaces. More are joined by a switch in
+another namespace. Nothing is made in the machine's own namespace.
 
     2 ranks    rank 0 wire ───── wire rank 1
 
@@ -9,38 +9,26 @@ its own. Nothing is made in the machine's own namespace, and nothing has a name 
                rank 1 wire ───── port1 ├ bridge
                rank 2 wire ───── port2 ┘
 
-Ranks on several nodes, whose switches are joined by links of another rate, are in `uplinks`.
-
-Every interface but the bridge is held to the rate in the direction in which it sends, by a token bucket
-(`link_commands`). So a rank sends and receives at the rate at the same time, and several that send to one share its
-rate, as at the port of a switch.
-
-The lines of `ip` and `tc` that make interfaces and hold them to a rate, by token buckets.
-
-How large the packets and the bucket are is a compromise. A link that was idle lets a full bucket through at once, so
-the bucket must be small; a packet must fit into it, so packets must be small; and each packet costs time of the
-processors that the ranks compute on. Packets that take 0.2 ms each are 5,000 a second at any rate. The bucket has room
-for one, and for what the link carries while the kernel's timer is late. The rate is that of what the packets carry:
-their headers are allowed for.
-
-Networks of their own for processes, that nothing outlives.
-
-A network namespace lives as long as somebody holds it: a process in it, or an open descriptor of it. Those of this
-module have no name and are held by descriptors alone, so that the kernel removes them, with the interfaces in them,
-when the last of their holders ends, however it ends, SIGKILL included.
-
-A thread may be in another namespace than the rest of its process, and a process that it starts begins where the thread
-is. So work inside a namespace is done by a thread that lives no longer than the work.
-
-Ranks of one machine as if they were on several nodes: fast links within each, a slow one from each to the others.
+With an uplink the ranks are on several nodes: links within each node have one rate, and the links between the switches
+of the nodes and the spine another one. What the ranks of a node send to other nodes shares its uplink.
 
     rank 0 wire ───── port0 ┐                                     ┌ port0 ───── wire rank 2
     rank 1 wire ───── port1 ├ switch ── up ── spine ── up ── switch ┤
                             ┘  of node 0                of node 1   └ port1 ───── wire rank 3
 
-Links of ranks are held to one rate, each way, and those between the switches of nodes and the spine to another. So what
-the ranks of a node send to other nodes shares its uplink. Packets are as large as the faster link wants them, so that
-links within nodes cost no more of the processors than `wires` says; a slow uplink takes longer for each.
+A token bucket limits what every interface but the bridge sends. So a rank sends and receives at the rate at the same
+time, and several that send to one share its rate, as at the port of a switch.
+
+The sizes of packets and bucket are a compromise. A link that was idle lets a full bucket through at once, so the bucket
+must be small. A packet must fit into it, so packets must be small. Each packet costs time of the processors that the
+ranks compute on. Packets that take 0.2 ms each are 5,000 a second at any rate. The bucket has room for one, and for
+what the link carries while the kernel's timer is late. With an uplink all packets are as large as the faster link wants
+them. The rate is that of the payload of packets: their headers are added.
+
+A network namespace lives as long as something holds it: a process in it, or an open descriptor of it. Those of this
+module have no name and are held by descriptors alone. So the kernel removes them, with the interfaces in them, when the
+last of their holders ends, also by SIGKILL. A thread may be in another namespace than the rest of its process, and a
+process that it starts begins there. So work inside a namespace is done by a thread that ends with the work.
 """
 
 import contextlib
@@ -71,6 +59,8 @@ _QUEUE_PACKETS = 100_000
 
 WIRE = "wire"
 """The interface of a rank."""
+_UP = "up"
+"""The interface of a node's switch to the spine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +80,7 @@ def packet_bytes(link: Link) -> int:
     """The largest packet: what the link carries in 0.2 ms, within what is possible [bytes].
 
     Args:
-        link: what is imitated
+        link: that packets are sent on
 
     Example:
         >>> [packet_bytes(Link(bytes_per_s=rate, latency_s=0.0, source="example")) for rate in (1e6, 125e6, 25e9)]
@@ -114,9 +104,9 @@ def rank_end(rank: int, link: Link, *, packet: int | None = None) -> Commands:
     """What is to be run in the namespace of a rank, after its interface has been made.
 
     Args:
-        rank: decides on the address
-        link: what its interface is held to
-        packet: the largest one [bytes]; None: as the link is best imitated
+        rank: gives the address
+        link: rate and latency of its interface
+        packet: the largest one [bytes]; None: `packet_bytes`
     """
     return Commands(
         ip=("link set dev lo up", f"addr add 10.0.0.{rank + 1}/24 dev {WIRE}", raised(WIRE, link, packet)),
@@ -129,7 +119,7 @@ def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other
 
     Args:
         paths: of the namespaces that it joins
-        link: what each port is held to
+        link: rate of each port
         packet: as of `rank_end`
         other: name of the interface at the other end of each port
     """
@@ -142,13 +132,26 @@ def switch(paths: Sequence[str], link: Link, *, packet: int | None = None, other
     return Commands(ip=tuple(ip), tc=tuple(tc))
 
 
+def up_end(link: Link, *, packet: int) -> Commands:
+    """What is to be run in the namespace of a node's switch, after the spine has made its uplink.
+
+    Args:
+        link: its rate
+        packet: the largest one [bytes]
+    """
+    return Commands(
+        ip=(raised(_UP, link, packet), f"link set dev {_UP} master bridge"),
+        tc=throttle(_UP, link, packet=packet),
+    )
+
+
 def throttle(interface: str, link: Link, *, latency_s: float = 0.0, packet: int | None = None) -> tuple[str, ...]:
-    """The lines of `tc` that hold what an interface sends.
+    """The lines of `tc` that limit what an interface sends.
 
     Args:
         interface: its name
         link: the rate that is to be left for data
-        latency_s: by which each packet is held back [s]
+        latency_s: of each packet [s]
         packet: as of `rank_end`
     """
     packet = packet_bytes(link) if packet is None else packet
@@ -204,7 +207,7 @@ def inside(namespace: int, work: Callable[[], Result]) -> Result:
 
     Args:
         namespace: descriptor, from `open_namespace`
-        work: what to do; runs in a thread of its own
+        work: what to do; runs in a new thread
 
     Returns:
         What it returned.
@@ -230,9 +233,8 @@ def _call(name: str, *arguments: int) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
         reason = os.strerror(ctypes.get_errno())
         raise EnvironmentProblem(
-            f"links between local ranks can be held to a rate only in network namespaces, and this process may not "
-            f"make or enter one ({name}: {reason}): run as root; in a container, with the capabilities SYS_ADMIN and "
-            "NET_ADMIN",
+            f"rate-limited links between local ranks need network namespaces, and this process may not make or enter "
+            f"one ({name}: {reason}): run as root; in a container, with the capabilities SYS_ADMIN and NET_ADMIN",
             call=name,
             reason=reason,
         )
@@ -250,7 +252,7 @@ ENVIRONMENT = {
     "NCCL_SHM_DISABLE": "1",
     "NCCL_IB_DISABLE": "1",
 }
-"""What a rank in a network of its own needs to know."""
+"""Variables of a rank in its network namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,40 +276,75 @@ class Seat:
         return work() if self.namespace is None else inside(self.namespace, work)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uplink:
+    """What joins the nodes of a simulated cluster.
+
+    Attributes:
+        nodes: that local ranks are dealt to, in order, the same number to each
+        link: of each node to the others: its rate, each way; it has no latency
+    """
+
+    nodes: int
+    link: Link
+
+
 @contextlib.contextmanager
-def wired(link: Link | None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
+def rate_limited_network(link: Link | None, uplink: Uplink | None = None, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
     """A network for the ranks of one machine, as long as the block runs and as the ranks live.
 
     Args:
-        link: what each link is held to; None: the ranks use the loopback interface, as does one rank alone
+        link: rate and latency of the link of each rank; None: the ranks use the loopback interface
+        uplink: between nodes; None: all ranks are on one node, and a rank that is alone uses the loopback interface
         ranks: how many
 
     Yields:
         The seat of each rank.
 
     Raises:
-        InputError: a rate that is not positive, a negative latency, or more ranks than there are addresses for
+        InputError: ranks that cannot be dealt evenly to the nodes, a rate that is not positive, a negative latency, or
+            more ranks than there are addresses for
         EnvironmentProblem: `ip` or `tc` is missing, this process may not use them, or the kernel lacks something
     """
-    if link is None or ranks == 1:
+    if link is None or (ranks == 1 and uplink is None):
         yield (Seat(),) * ranks
         return
-    check_link(link, ranks)
+    if uplink is not None and (uplink.nodes < 2 or ranks % uplink.nodes):
+        raise InputError(
+            f"{ranks} ranks cannot be dealt evenly to {uplink.nodes} nodes: give two nodes or more, and a number of "
+            "ranks that they divide",
+            code="uplink.uneven-ranks",
+            ranks=ranks,
+            nodes=uplink.nodes,
+        )
+    links = [link] if uplink is None else [link, uplink.link]
+    for limited in links:
+        check_link(limited, ranks)
     tools = {name: find_tool(name) for name in ("ip", "tc")}
+    # A bridge does not split packets.
+    packet = max(map(packet_bytes, links))
+    each = ranks if uplink is None else ranks // uplink.nodes
     with contextlib.ExitStack() as holders:
         ends = [open_namespace(holders) for _ in range(ranks)]
-        paths = [f"/proc/{os.getpid()}/fd/{end}" for end in ends]
-        if ranks == 2:
-            run_in(ends[0], Commands(ip=(pair(WIRE, paths[1]),)), tools)
+        if ranks == 2 and uplink is None:
+            run_in(ends[0], Commands(ip=(pair(WIRE, _path(ends[1])),)), tools)
         else:
-            run_in(open_namespace(holders), switch(paths, link), tools)
+            switches = [open_namespace(holders) for _ in range(ranks // each)]
+            for node, one in enumerate(switches):
+                paths = [_path(end) for end in ends[node * each : (node + 1) * each]]
+                run_in(one, switch(paths, link, packet=packet), tools)
+            if uplink is not None:
+                spine = switch([_path(one) for one in switches], uplink.link, packet=packet, other=_UP)
+                run_in(open_namespace(holders), spine, tools)
+                for one in switches:
+                    run_in(one, up_end(uplink.link, packet=packet), tools)
         for rank, end in enumerate(ends):
-            run_in(end, rank_end(rank, link), tools)
+            run_in(end, rank_end(rank, link, packet=packet), tools)
         yield tuple(Seat(namespace=end, environment=ENVIRONMENT) for end in ends)
 
 
 def check_link(link: Link, ranks: int) -> None:
-    """Refuse a link that cannot be imitated.
+    """Refuse a link whose rate or latency cannot be set.
 
     Raises:
         InputError: a rate that is not positive, a negative latency, or more ranks than there are addresses for
@@ -322,7 +359,7 @@ def check_link(link: Link, ranks: int) -> None:
         )
     if ranks > _MOST_RANKS:
         raise InputError(
-            f"links can be held for up to {_MOST_RANKS} local ranks, got {ranks}",
+            f"at most {_MOST_RANKS} local ranks can have rate-limited links, got {ranks}",
             code="link-limit.too-many-ranks",
             ranks=ranks,
         )
@@ -337,7 +374,7 @@ def find_tool(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path=_SBIN)
     if found is None:
         raise EnvironmentProblem(
-            f"links between local ranks are held to a rate by `{name}`, which is not here: install iproute2, or leave "
+            f"rate-limited links between local ranks need `{name}`, which is not installed: install iproute2, or leave "
             "the link out",
             code="link-limit.missing-tool",
             tool=name,
@@ -376,7 +413,9 @@ def _batch(name: str, path: str, lines: Sequence[str]) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentProblem(f"`{name}`, which holds links to a rate, cannot be run: {error}", tool=name) from error
+        raise EnvironmentProblem(
+            f"`{name}`, which limits the rate of links, cannot be run: {error}", tool=name
+        ) from error
     if done.returncode == 0:
         return
     failed = re.search(r"Command failed .*:(\d+)", done.stderr)
@@ -386,83 +425,11 @@ def _batch(name: str, path: str, lines: Sequence[str]) -> None:
     if "netem" in told:
         what = "the kernel module sch_netem, as a latency was asked for"
     raise EnvironmentProblem(
-        f"links between local ranks cannot be held to a rate here. `{name}` was told {told!r}, and said: "
+        f"links between local ranks cannot be rate-limited on this machine. `{name}` was told {told!r}, and said: "
         f"{said} It needs the capability NET_ADMIN and {what}",
         code="link-limit.tool-failed",
         tool=name,
         said=said,
-    )
-
-
-_UP = "up"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
-    """What joins the nodes of a pretended cluster.
-
-    Attributes:
-        nodes: that local ranks are dealt to, as many to each, in order
-        link: what each node's link to the others is held to, each way; no latency of its own
-    """
-
-    nodes: int
-    link: Link
-
-
-@contextlib.contextmanager
-def wired_nodes(link: Link, uplink: Uplink, *, ranks: int) -> Iterator[tuple[Seat, ...]]:
-    """A network of several nodes for the ranks of one machine, as long as the block runs and as the ranks live.
-
-    Args:
-        link: what the link of each rank is held to
-        uplink: between nodes
-        ranks: how many
-
-    Yields:
-        The seat of each rank.
-
-    Raises:
-        InputError: ranks that do not divide, or what `wires.wired` refuses
-        EnvironmentProblem: as `wires.wired`
-    """
-    if uplink.nodes < 2 or ranks % uplink.nodes:
-        raise InputError(
-            f"{ranks} ranks cannot be dealt to {uplink.nodes} nodes: give two nodes or more, and ranks that divide",
-            code="uplink.uneven-ranks",
-            ranks=ranks,
-            nodes=uplink.nodes,
-        )
-    check_link(link, ranks)
-    check_link(uplink.link, ranks)
-    tools = {name: find_tool(name) for name in ("ip", "tc")}
-    packet = max(packet_bytes(link), packet_bytes(uplink.link))
-    each = ranks // uplink.nodes
-    with contextlib.ExitStack() as holders:
-        ends = [open_namespace(holders) for _ in range(ranks)]
-        switches = [open_namespace(holders) for _ in range(uplink.nodes)]
-        for node, one in enumerate(switches):
-            paths = [_path(end) for end in ends[node * each : (node + 1) * each]]
-            run_in(one, switch(paths, link, packet=packet), tools)
-        joined = switch([_path(one) for one in switches], uplink.link, packet=packet, other=_UP)
-        run_in(open_namespace(holders), joined, tools)
-        for one in switches:
-            run_in(one, up_end(uplink.link, packet=packet), tools)
-        for rank, end in enumerate(ends):
-            run_in(end, rank_end(rank, link, packet=packet), tools)
-        yield tuple(Seat(namespace=end, environment=ENVIRONMENT) for end in ends)
-
-
-def up_end(link: Link, *, packet: int) -> Commands:
-    """What is to be run in the namespace of a node's switch, after the spine has made its uplink.
-
-    Args:
-        link: what it is held to
-        packet: the largest one [bytes]
-    """
-    return Commands(
-        ip=(raised(_UP, link, packet), f"link set dev {_UP} master bridge"),
-        tc=throttle(_UP, link, packet=packet),
     )
 
 

@@ -154,6 +154,22 @@ def number(variables: Mapping[str, str], name: str, default: int | None = None) 
         ) from None
 
 
+def running_system(namespace: str = "") -> str | None:
+    """A name of the running system, the same in all of its processes.
+
+    Args:
+        namespace: "net" or "pid": the name is the same only in processes that share this namespace too; empty: none
+
+    Returns:
+        None where the system does not tell.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns', namespace).readlink()}" if namespace else boot
+    except OSError:
+        return None
+
+
 _TASKS = Path("/proc/self/task")
 _EVENT_LOOP = "gloo_tcp_loop"
 

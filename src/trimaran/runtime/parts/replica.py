@@ -190,19 +190,50 @@ def _gradients(parameters: Sequence[nn.Parameter]) -> Iterator[torch.Tensor]:
             yield gradient
 
 
-class BucketedReplica:
-    """The user's model on one rank.
+class WholeModel:
+    """The user's whole model as a stage; what its gradients need is in the classes below.
 
     Args:
         model: on its device
         own_loss: the model computes its loss (`Job.loss` is None)
         execution: "compiled" runs it through torch.compile
+    """
+
+    is_last = True
+
+    def __init__(self, model: nn.Module, *, own_loss: bool, execution: Execution) -> None:
+        self.module = model
+        self._own_loss = own_loss
+        self._single: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
+
+    def forward(
+        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Forward of one microbatch; see `Stage`."""
+        return {}, self._call(self._single, batch)
+
+    def evaluate(
+        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Forward of one microbatch for evaluation; see `Stage`."""
+        return {}, self._call(self._single, batch)
+
+    def _call(self, model: nn.Module, batch: Any) -> Any:
+        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
+        return model(*arguments, **keywords)
+
+
+class BucketedReplica(WholeModel):
+    """The user's model on one rank, with the program's buckets.
+
+    Args:
+        model: on its device
+        own_loss: as for `WholeModel`
+        execution: as for `WholeModel`
         buckets: parameters of each bucket, in order of readiness; together all that are trained, or may be later
         reduce_bucket: starts the sum of a bucket
         used: is told which parameters have a gradient here; None: all always have
     """
-
-    is_last = True
 
     def __init__(
         self,
@@ -214,39 +245,22 @@ class BucketedReplica:
         reduce_bucket: ReduceBucket,
         used: Used | None,
     ) -> None:
-        self.module = model
-        self._own_loss = own_loss
-        self._run: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
+        super().__init__(model, own_loss=own_loss, execution=execution)
         self._buckets, self._reduce_bucket, self._used = buckets, reduce_bucket, used
         self._reducer = self._watch()
-        self._all_used = used is None
-
-    def forward(
-        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
-    ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
-        return {}, self._run(*arguments, **keywords)
 
     def backward(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, completing: bool
     ) -> None:
-        """Backward of one microbatch; see `stages.Stage`."""
+        """Backward of one microbatch; see `Stage`."""
         if completing:
             self._reducer.arm()
         if roots:
             torch.autograd.backward(list(roots), list(gradients))
         if completing:
             missing = self._reducer.finish()
-            if missing and self._all_used:
+            if missing and self._used is None:
                 raise without_gradient(self.module, missing)
-
-    def evaluate(
-        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
-    ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch for evaluation; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
-        return {}, self._run(*arguments, **keywords)
 
     def refit(self) -> None:
         """Sum the gradients of the parameters that require one now."""
@@ -258,7 +272,7 @@ class BucketedReplica:
         return BucketReducer([bucket for bucket in buckets if bucket], self._reduce_bucket, used=self._used)
 
     def close(self) -> None:
-        """Take the hooks off the parameters; see `stages.Stage`."""
+        """Take the hooks off the parameters; see `Stage`."""
         self._reducer.close()
 
 
@@ -280,19 +294,17 @@ def without_gradient(model: nn.Module, missing: Sequence[torch.Tensor]) -> Execu
     )
 
 
-class Replica:
-    """The user's model on one rank.
+class Replica(WholeModel):
+    """The user's model on one rank, replicated by DDP where there are several replicas.
 
     Args:
         model: on its device
-        own_loss: the model computes its loss (`Job.loss` is None)
-        execution: "compiled" runs it through torch.compile
+        own_loss: as for `WholeModel`
+        execution: as for `WholeModel`
         group: the replicas; None: there is one
         bucket_bytes: size at which a bucket is reduced [bytes]
         reduce_bucket: starts an all-reduce
     """
-
-    is_last = True
 
     def __init__(
         self,
@@ -304,9 +316,7 @@ class Replica:
         bucket_bytes: int,
         reduce_bucket: ReduceBucket,
     ) -> None:
-        self.module = model
-        self._own_loss = own_loss
-        self._single: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
+        super().__init__(model, own_loss=own_loss, execution=execution)
         self._trained = 0
         self._hook = _Hook(reduce_bucket)
         self._group = group
@@ -316,29 +326,21 @@ class Replica:
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
+        """Forward of one microbatch; see `Stage`."""
         if self._replicated is None:
-            return {}, self._single(*arguments, **keywords)
+            return super().forward(batch, received, samples, completing=completing)
         with nullcontext() if completing else self._replicated.no_sync():
-            return {}, self._replicated(*arguments, **keywords)
+            return {}, self._call(self._replicated, batch)
 
     def backward(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, completing: bool
     ) -> None:
-        """Backward of one microbatch; see `stages.Stage`."""
+        """Backward of one microbatch; see `Stage`."""
         if roots:
             # Whether DDP reduces was decided in the forward.
             torch.autograd.backward(list(roots), list(gradients))
         if completing and self._replicated is not None:
             self._check_all_reduced()
-
-    def evaluate(
-        self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
-    ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch for evaluation; see `stages.Stage`."""
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
-        return {}, self._single(*arguments, **keywords)
 
     def refit(self) -> None:
         """Replicate the parameters that require gradients now: DDP reduces those that did when it was made."""
@@ -362,7 +364,7 @@ class Replica:
         return replicated
 
     def close(self) -> None:
-        """Let go of DDP, which takes its hooks off; see `stages.Stage`."""
+        """Let go of DDP, which takes its hooks off; see `Stage`."""
         self._replicated = self._group = None
 
     def _check_all_reduced(self) -> None:

@@ -61,14 +61,14 @@ class SegmentStage:
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch; see `stages.Stage`."""
+        """Forward of one microbatch; see `Stage`."""
         result: tuple[dict[str, torch.Tensor], Any] = self._segment(self._values(batch, received), samples)
         return result
 
     def backward(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, completing: bool
     ) -> None:
-        """Backward of one microbatch; see `stages.Stage`."""
+        """Backward of one microbatch; see `Stage`."""
         if completing:
             self._reducer.arm()
         if roots:
@@ -77,7 +77,7 @@ class SegmentStage:
             self._reducer.finish()
 
     def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
-        """What a backward has put off; see `stages.Divided`."""
+        """What a backward has put off; see `Divided`."""
         if completing:
             self._reducer.arm(among=deferred.parameters)
         deferred.run(self._reducer.arrived)
@@ -87,12 +87,12 @@ class SegmentStage:
     def evaluate(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch for evaluation; see `stages.Stage`."""
+        """Forward of one microbatch for evaluation; see `Stage`."""
         result: tuple[dict[str, torch.Tensor], Any] = self._segment(self._values(batch, received), samples)
         return result
 
     def close(self) -> None:
-        """Take the hooks off the parameters; see `stages.Stage`."""
+        """Take the hooks off the parameters; see `Stage`."""
         self._reducer.close()
 
     def _values(self, batch: Any, received: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ makes those of its weight and bias. A function here returns None where it leaves
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,21 +31,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 
-class Notes(Protocol):
-    """Where what is put off is noted down; `deferral.Deferred`."""
-
-    def note(self, parameters: tuple[nn.Parameter, ...], gradients: Callable[[], Sequence[torch.Tensor]]) -> None:
-        """Put the gradients of some parameters off.
-
-        Args:
-            parameters: whose
-            gradients: makes one a parameter
-        """
-
-
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, deferred: Notes, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
+    def forward(ctx: Any, deferred: "Deferred", x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
         ctx.save_for_backward(x)
         ctx.deferred, ctx.weight, ctx.bias = deferred, weight, bias
         return functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -69,7 +57,7 @@ class _Linear(torch.autograd.Function):
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, deferred: Notes, x: torch.Tensor, weight: Any, bias: Any, options: tuple[Any, ...]
+        ctx: Any, deferred: "Deferred", x: torch.Tensor, weight: Any, bias: Any, options: tuple[Any, ...]
     ) -> torch.Tensor:
         ctx.save_for_backward(x)
         ctx.deferred, ctx.weight, ctx.bias, ctx.options = deferred, weight, bias, options
@@ -97,7 +85,7 @@ class _Convolution(torch.autograd.Function):
         return None, product(True, False, False)[0] if ctx.needs_input_grad[1] else None, None, None, None
 
 
-def _linear(deferred: Notes, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor | None:
+def _linear(deferred: "Deferred", x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor | None:
     if not _can_wait(weight, bias):
         return None
     x = _as_autocast(x)
@@ -106,77 +94,30 @@ def _linear(deferred: Notes, x: torch.Tensor, weight: Any, bias: Any = None) -> 
     return result
 
 
-def _convolution(dims: int) -> Callable[..., torch.Tensor | None]:
+def _convolution(dims: int, *names: str) -> Callable[..., torch.Tensor | None]:
+    """A convolution over some dimensions; its options have these names, in the order of its arguments."""
+
     def convolution(
-        deferred: Notes,
-        x: torch.Tensor,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        deferred: "Deferred", x: torch.Tensor, weight: Any, bias: Any = None, *given: Any, **named: Any
     ) -> torch.Tensor | None:
-        if isinstance(padding, str):
+        options = {**_DEFAULTS, **dict(zip(names, given, strict=False)), **named}
+        if isinstance(options["padding"], str) or not _can_wait(weight, bias) or x.dim() != dims + 2:
             return None
-        return _convolved(
-            deferred, x, weight, bias, dims, stride, padding, dilation, transposed=False, more=0, groups=groups
+        x = _as_autocast(x)
+        stride, padding, dilation, output_padding = (
+            _each(options[name], dims) for name in ("stride", "padding", "dilation", "output_padding")
         )
+        arguments = (stride, padding, dilation, names == _TRANSPOSED, output_padding, options["groups"])
+        with torch.autocast(x.device.type, enabled=False):
+            result: torch.Tensor = _Convolution.apply(deferred, x, weight, bias, arguments)  # type: ignore[no-untyped-call]
+        return result
 
     return convolution
 
 
-def _transposed(dims: int) -> Callable[..., torch.Tensor | None]:
-    def convolution(
-        deferred: Notes,
-        x: torch.Tensor,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> torch.Tensor | None:
-        return _convolved(
-            deferred,
-            x,
-            weight,
-            bias,
-            dims,
-            stride,
-            padding,
-            dilation,
-            transposed=True,
-            more=output_padding,
-            groups=groups,
-        )
-
-    return convolution
-
-
-def _convolved(
-    deferred: Notes,
-    x: torch.Tensor,
-    weight: Any,
-    bias: Any,
-    dims: int,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    *,
-    transposed: bool,
-    more: Any,
-    groups: int,
-) -> torch.Tensor | None:
-    if not _can_wait(weight, bias) or x.dim() != dims + 2:
-        return None
-    x = _as_autocast(x)
-    sizes = [_each(value, dims) for value in (stride, padding, dilation)]
-    options = (*sizes, transposed, _each(more, dims), groups)
-    with torch.autocast(x.device.type, enabled=False):
-        result: torch.Tensor = _Convolution.apply(deferred, x, weight, bias, options)  # type: ignore[no-untyped-call]
-    return result
+_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1}
+_FORWARD = ("stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
 
 
 def _can_wait(weight: Any, bias: Any) -> bool:
@@ -200,18 +141,18 @@ def _each(value: Any, dims: int) -> list[int]:
 LAYERS: dict[Any, Callable[..., torch.Tensor | None]] = {
     functional.linear: _linear,
     torch.ops.aten.linear.default: _linear,
-    functional.conv1d: _convolution(1),
-    functional.conv2d: _convolution(2),
-    functional.conv3d: _convolution(3),
-    functional.conv_transpose1d: _transposed(1),
-    functional.conv_transpose2d: _transposed(2),
-    functional.conv_transpose3d: _transposed(3),
-    torch.ops.aten.conv1d.default: _convolution(1),
-    torch.ops.aten.conv2d.default: _convolution(2),
-    torch.ops.aten.conv3d.default: _convolution(3),
-    torch.ops.aten.conv_transpose1d.default: _transposed(1),
-    torch.ops.aten.conv_transpose2d.input: _transposed(2),
-    torch.ops.aten.conv_transpose3d.input: _transposed(3),
+    functional.conv1d: _convolution(1, *_FORWARD),
+    functional.conv2d: _convolution(2, *_FORWARD),
+    functional.conv3d: _convolution(3, *_FORWARD),
+    functional.conv_transpose1d: _convolution(1, *_TRANSPOSED),
+    functional.conv_transpose2d: _convolution(2, *_TRANSPOSED),
+    functional.conv_transpose3d: _convolution(3, *_TRANSPOSED),
+    torch.ops.aten.conv1d.default: _convolution(1, *_FORWARD),
+    torch.ops.aten.conv2d.default: _convolution(2, *_FORWARD),
+    torch.ops.aten.conv3d.default: _convolution(3, *_FORWARD),
+    torch.ops.aten.conv_transpose1d.default: _convolution(1, *_TRANSPOSED),
+    torch.ops.aten.conv_transpose2d.input: _convolution(2, *_TRANSPOSED),
+    torch.ops.aten.conv_transpose3d.input: _convolution(3, *_TRANSPOSED),
 }
 """What stands for which function of torch."""
 

@@ -32,6 +32,10 @@ class Updater:
         traits: of the optimizer over all parameters, where this rank has some of them, or parts; None: it has all
         measured: nothing is trained, the update is timed: without schedule, and hooks on the optimizer do not fire
 
+    Attributes:
+        optimizer: of torch, or another one of its form; None: this rank updates nothing
+        schedule: of the learning rate; None: there is none
+
     Raises:
         InputError: the job fails to make its optimizer or its schedule, the optimizer needs a closure, it holds none of
             the parameters or others than it may, or it would do another thing than over all parameters
@@ -77,6 +81,11 @@ class Updater:
             )
         self.schedule = make_schedule(job, self.optimizer)
         self._by_metric = self.schedule is not None and takes_metric(self.schedule)
+
+    @property
+    def name(self) -> str:
+        """Name of the optimizer's class; empty where this rank updates nothing."""
+        return "" if self.optimizer is None else type(self.optimizer).__name__
 
     def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
         """What the optimizer has in the place of a parameter of this rank."""
@@ -222,9 +231,10 @@ def _drop_others(optimizer: Any, parameters: Sequence[nn.Parameter]) -> None:
 
 def _gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """What this rank has of the gradients."""
-    return [_local(parameter.grad) for parameter in parameters if parameter.grad is not None]
+    return [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    # Only a tensor that is sharded over ranks has a local part.
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor: its shard of a DTensor, else the tensor."""
+    # Not by its class, which takes long to import.
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -6,7 +6,3 @@
 Weights are laid out and gathered by DTensor over a device mesh. Between columns and rows the user's operations run on
 plain tensors, so that they cost what they cost alone, and any view that names a size is rewritten for the share.
 """
-
-from trimaran.runtime.tensor.part import tensor_part
-
-__all__ = ["tensor_part"]

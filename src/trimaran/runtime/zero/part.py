@@ -29,8 +29,8 @@ from trimaran.graph.optimizers import (
     equal_values,
     named_in,
     stand_ins,
-    stands_still,
     try_steps,
+    unchanged,
 )
 from trimaran.graph.types import ParameterUse
 from trimaran.graph.user_model import preserved_randomness, quiet
@@ -43,7 +43,7 @@ from trimaran.runtime.communication.channels import Channels
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part
 from trimaran.runtime.parts.segments import parameters_by_name
-from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.step.updates import Updater, local_part
 from trimaran.runtime.zero.replica import ShardedReplica
 
 
@@ -60,7 +60,7 @@ class ShardUpdater(Updater):
     """
 
     def __init__(self, job: Job, parameters: Trained, traits: OptimizerTraits) -> None:
-        plain = Trained((name, nn.Parameter(_shard(one.detach()))) for name, one in parameters.named_parameters())
+        plain = Trained((name, nn.Parameter(local_part(one.detach()))) for name, one in parameters.named_parameters())
         elementwise = traits.elementwise and not differing_option(job, plain, traits)
         if not elementwise and len(parameters):
             _try_on_shards(job, parameters, traits)
@@ -74,7 +74,7 @@ class ShardUpdater(Updater):
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule; gradients are gone afterwards."""
         for parameter, plain in self._plain:
-            plain.grad = None if parameter.grad is None else _shard(parameter.grad)
+            plain.grad = None if parameter.grad is None else local_part(parameter.grad)
             parameter.grad = None
         super().update()
 
@@ -108,16 +108,12 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
             f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
             optimizer=traits.class_name,
         ) from error
-    if stands_still(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
+    if unchanged(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
             "not do what it does on whole ones: take zero=1 or zero=0",
             optimizer=traits.class_name,
         )
-
-
-def _shard(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def zero_part(

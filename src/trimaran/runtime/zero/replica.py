@@ -30,10 +30,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.graph.batches import split_batch
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
+from trimaran.runtime.parts.replica import WholeModel
 from trimaran.runtime.record import Recorder
+from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 
 
@@ -75,13 +76,13 @@ def _shallow(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.copy() if isinstance(value, (dict, list, set)) else value for name, value in attributes.items()}
 
 
-class ShardedReplica:
+class ShardedReplica(WholeModel):
     """The user's model on one rank.
 
     Args:
         model: on its device, with the same weights on all replicas
-        own_loss: the model computes its loss (`Job.loss` is None)
-        execution: "compiled" runs it through torch.compile
+        own_loss: as for `WholeModel`
+        execution: as for `WholeModel`
         mesh: the replicas
         units: paths of the modules that are gathered as one, in the order of the forward
         freed: a unit is freed after its forward (zero=3)
@@ -91,8 +92,6 @@ class ShardedReplica:
         parameters: the shards that are trained
         used: which of them got a gradient; None: the same ones on all replicas
     """
-
-    is_last = True
 
     def __init__(
         self,
@@ -105,9 +104,7 @@ class ShardedReplica:
         freed: bool,
         varies: bool = False,
     ) -> None:
-        self.module = model
         self._notes = Notes()
-        self._own_loss = own_loss
         self._freed = freed
         self._forwards = self._backwards = 0
         self._called = False
@@ -124,22 +121,22 @@ class ShardedReplica:
         _follow_recurrent_weights(model)
         for unit, following in zip((self._root, *self._units), self._units, strict=False):
             unit.set_modules_to_forward_prefetch([following])
-        self._run: nn.Module = torch.compile(model) if execution == "compiled" else model  # type: ignore[assignment]
+        # Compiled as it is sharded.
+        super().__init__(model, own_loss=own_loss, execution=execution)
 
     def forward(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int, *, completing: bool
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch; see `stages.Stage`."""
+        """Forward of one microbatch; see `Stage`."""
         self._notes.microbatch, self._notes.backward = self._forwards, False
         self._forwards += 1
         self._called = True
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
-        return {}, self._run(*arguments, **keywords)
+        return super().forward(batch, received, samples, completing=completing)
 
     def backward(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, completing: bool
     ) -> None:
-        """Backward of one microbatch; see `stages.Stage`."""
+        """Backward of one microbatch; see `Stage`."""
         self._notes.microbatch, self._notes.backward = self._backwards, True
         self._backwards += 1
         # What is kept between forward and backward is kept between microbatches too.
@@ -157,7 +154,7 @@ class ShardedReplica:
         self._notes.settle()
         for parameter, gradient in before:
             if parameter.grad is not None:
-                _local(gradient).add_(_local(parameter.grad))
+                local_part(gradient).add_(local_part(parameter.grad))
             parameter.grad = gradient
         if completing:
             self._forwards = self._backwards = 0
@@ -165,13 +162,12 @@ class ShardedReplica:
     def evaluate(
         self, batch: Any, received: Mapping[str, torch.Tensor], samples: int
     ) -> tuple[dict[str, torch.Tensor], Any]:
-        """Forward of one microbatch for evaluation; see `stages.Stage`."""
+        """Forward of one microbatch for evaluation; see `Stage`."""
         self._notes.microbatch, self._notes.backward = 0, False
         self._called = True
-        arguments, keywords, _ = split_batch(batch, own_loss=self._own_loss, model=self.module)
-        output = self._run(*arguments, **keywords)
+        result = super().evaluate(batch, received, samples)
         self.free()
-        return {}, output
+        return result
 
     def record(self, recorder: Recorder) -> None:
         """Write gathers and scatters down from now on.
@@ -205,7 +201,7 @@ class ShardedReplica:
                 _keep_share(tensor, weights[name])
 
     def close(self) -> None:
-        """Give the model back as it was, but for its weights: save them before; see `stages.Stage`."""
+        """Give the model back as it was, but for its weights: save them before; see `Stage`."""
         self._wrapping.restore()
 
     def _take_gradients(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
@@ -296,13 +292,7 @@ def _keep_share(tensor: torch.Tensor, whole: torch.Tensor) -> None:
     shares = torch.chunk(whole, tensor.device_mesh.size(), dim=0)
     rank = tensor.device_mesh.get_local_rank()
     if rank < len(shares):
-        _local(tensor).copy_(shares[rank])
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The shard of this rank."""
-    shard: torch.Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return shard
+        local_part(tensor).copy_(shares[rank])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

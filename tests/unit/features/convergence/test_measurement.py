@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
-from trimaran.features.convergence.request import ConvergeRequest, parse_duration, parse_target_value
+from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
 from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
@@ -265,13 +265,18 @@ def test_a_run_that_was_never_evaluated_gives_no_target() -> None:
     ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10min", 600.0), ("0.5 h", 1800.0), (" 2 min ", 120.0)]
 )
 def test_times_as_people_write_them(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
+    assert parse_time_limit(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "0", "10m", "nan", "inf", "1e3"])
+@pytest.mark.parametrize("text", ["", "soon", "-5", "10m", "nan", "inf"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with raises("duration.malformed"):
-        parse_duration(text)
+    with raises("quantity.malformed"):
+        parse_time_limit(text)
+
+
+def test_a_limit_leaves_some_time() -> None:
+    with raises("converge.no-time"):
+        parse_time_limit("0")
 
 
 @pytest.mark.parametrize(

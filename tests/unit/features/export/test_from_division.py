@@ -54,7 +54,7 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, dict[str, Any]]:
     request = builders.cluster_request(
-        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bfloat16"
+        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bf16"
     )
     found = make_plan("llama2:13b", request)
     assert isinstance(found.evidence, ClosedForm)
@@ -100,15 +100,15 @@ def test_what_the_file_of_a_division_does_not_say_is_named(
     odd = planned[1] | {"division": planned[1]["division"] | {"chunks": 1, "parts": [20, 21, 0, 0]}}
     with raises("export.wrong-layer-count", match=r"\b4\b.*\b41\b.*\b4\b.*\b1\b.*\b4\b.*\b40\b"):
         export_plan(written(tmp_path, odd), "megatron")
-    with raises("export.unknown-precision", precision="int4"):
+    with raises("precision.unknown", precision="int4"):
         export_plan(written(tmp_path, planned[1] | {"precision": "int4"}), "megatron")
     with raises("file.unknown-key"):
         export_plan(written(tmp_path, planned[1] | {"division": {"tensors": 8}}), "megatron")
 
 
 def test_products_in_float8_are_said_in_other_words(planned: tuple[Planned, dict[str, Any]], tmp_path: Path) -> None:
-    exported = export_plan(written(tmp_path, planned[1] | {"precision": "float8"}), "megatron")
-    assert any("float8" in line for line in exported.lost)
+    exported = export_plan(written(tmp_path, planned[1] | {"precision": "fp8"}), "megatron")
+    assert any("fp8" in line for line in exported.lost)
 
 
 def test_degrees_without_a_program_are_not_read_as_a_plan(

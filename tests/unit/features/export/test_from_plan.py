@@ -35,7 +35,7 @@ def plan_of(graph, strategy: Strategy, batch: int) -> Plan:
 
 
 def test_every_unit_is_in_one_stage_and_layers_are_counted(graph):
-    middle = graph.cuts[len(graph.cuts) // 2]
+    middle = graph.split_points[len(graph.split_points) // 2]
     stages = stages_of(graph, graph.parts((middle,)))
     units = [unit for stage in stages for unit in stage.modules]
     assert len(units) == len(set(units))
@@ -44,13 +44,13 @@ def test_every_unit_is_in_one_stage_and_layers_are_counted(graph):
 
 
 def test_a_cut_through_a_layer_is_named(graph):
-    inside = next(cut for cut in graph.cuts if cut.startswith("blocks.1."))
+    inside = next(cut for cut in graph.split_points if cut.startswith("blocks.1."))
     stages = stages_of(graph, graph.parts((inside,)))
     assert all(stage.split == ("blocks.1",) for stage in stages)
 
 
 def test_a_pipeline_keeps_its_figures(graph):
-    strategy = builders.strategy(dp=2, pp=2, boundaries=(graph.cuts[3],), schedule="1f1b", microbatches=4)
+    strategy = builders.strategy(dp=2, pp=2, boundaries=(graph.split_points[3],), schedule="1f1b", microbatches=4)
     recipe = recipe_of_plan(plan_of(graph, strategy, 32), graph, clip_norm=1.0)
     assert (recipe.devices, recipe.microbatch_size, recipe.microbatches) == (4, 4, 4)
     assert recipe.sequence_length == graph.inputs[0].shape[1]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace
@@ -29,7 +29,7 @@ def traced(make: Callable[[], nn.Module], batch: Any, optimizer: Any = None, aut
 
 def worked(make: Callable[[], nn.Module], batch: Any, optimizer: Any = None, autocast: Any = None) -> Workload:
     trace = traced(make, batch, optimizer, autocast)
-    return workload_of(trace, name="net", batch=len(batch), precision="float32", input_bytes=0)
+    return workload_of(trace, name="net", batch=len(batch), precision="fp32", input_bytes=0)
 
 
 def of_kind(work: Workload, kind: WorkKind) -> list[Work]:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import SGD, Adam
 
-from trimaran.graph.kernels import workload_of
+from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.graph.types import Phase
 
@@ -79,6 +79,6 @@ def test_clipping_is_not_of_one_parameter() -> None:
 def test_in_half_precision_gradients_are_divided_by_the_scale_of_the_loss() -> None:
     """30 floats are read and written, in one launch."""
     trace = traced(lambda: nn.Linear(4, 6), meta(10, 4), lambda p: SGD(p, lr=0.1), torch.float16)
-    work = workload_of(trace, name="net", batch=10, precision="float16", input_bytes=0)
+    work = workload_of(trace, name="net", batch=10, precision="fp16", input_bytes=0)
     first = of_kind(work, WorkKind.OPTIMIZER)[0]
     assert (first.name, first.dims, first.nbytes, first.launches) == ("GradScaler", (30,), 240, 1)

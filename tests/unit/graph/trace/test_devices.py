@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from tests.dropped import live_dropped
 from tests.unit.memory.traces import TraceMaker
 from torch import nn
 
 from trimaran.graph.trace.calls import is_repeatable
-from trimaran.graph.trace.live_bytes import live_dropped, live_kept
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace

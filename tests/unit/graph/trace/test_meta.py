@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from tests.dropped import live_dropped
 from tests.raising import raises
 from tests.unit.graph.trace.steps import NETWORKS, Step, loss_of
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
-from trimaran.graph.trace.live_bytes import live_dropped, live_kept, without_weights
+from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace
@@ -168,8 +169,8 @@ def test_activations_grow_with_the_batch_and_weights_do_not() -> None:
         trace = trace_on_meta(
             reduced.model, lambda: (torch.ones(count, 3, 32, 32), torch.zeros(count, dtype=torch.long)), loss
         )
-        weights = frozenset(Role) - without_weights()
-        return int(live_kept(trace, without_weights()).max()), int(live_kept(trace, weights).max())
+        weights = WEIGHTS
+        return int(live_kept(trace, frozenset(Role) - WEIGHTS).max()), int(live_kept(trace, weights).max())
 
     (few, weights), (many, same) = held(4), held(8)
     assert weights == same

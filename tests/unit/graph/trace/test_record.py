@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tests.dropped import live_dropped
 from tests.unit.graph.trace.steps import NETWORKS, Step
 
-from trimaran.graph.trace.live_bytes import live_dropped, live_kept
+from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.record import Recorder
 
 

@@ -50,7 +50,7 @@ def network(cuts: tuple[str, ...] = tuple(READS)[:-1]) -> Graph:
         ),
         buffers={},
         storages={f"{name}/0": Affine(0.0, 4.0) for name in READS},
-        cuts=cuts,
+        split_points=cuts,
     )
 
 

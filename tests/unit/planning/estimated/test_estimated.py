@@ -8,9 +8,10 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.catalog import find_device
+from trimaran.planning import workload_tracing, workloads
 from trimaran.planning.estimated import traces_of
-from trimaran.planning.estimated_problem import graph_of, machine_problem
-from trimaran.planning.workloads import make_request, workload
+from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.workloads import graph_of, make_request, workload
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.estimate import estimate_step
@@ -22,7 +23,7 @@ NETWORKS = ("lenet", "gnmt:8:sequence=4", "gpt2:124m:sequence=16", "big-lstm:seq
 @pytest.mark.parametrize("reference", NETWORKS)
 def test_operations_sum_up_to_the_step(reference: str) -> None:
     """Forward and backward of all operations = that of the step, at several batches; the update too, within 0.1 %."""
-    graph = graph_of(make_request(reference, precision="float32", options=None, optimizer=None))
+    graph = graph_of(make_request(reference, precision="fp32", options=None, optimizer=None))
     works = functools.partial(workload, reference)
     device = find_device("v100")
     table = estimated_table(
@@ -38,7 +39,7 @@ def test_operations_sum_up_to_the_step(reference: str) -> None:
     assert update.seconds < update.high
 
 
-@pytest.mark.parametrize(("reference", "precision"), [("lenet", "float32"), ("gnmt:8:sequence=4", "bfloat16")])
+@pytest.mark.parametrize(("reference", "precision"), [("lenet", "fp32"), ("gnmt:8:sequence=4", "bf16")])
 def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: str, precision: str) -> None:
     """A traced microbatch takes what its estimate says, in the precision and with the software that were asked for."""
     software = Software(framework="mxnet", year=2019.0)
@@ -56,24 +57,22 @@ def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: st
 
 
 def test_graphs_of_recurrent_networks_can_be_cut_between_layers() -> None:
-    graph = graph_of(make_request("big-lstm:sequence=2", precision="float32", options=None, optimizer=None))
-    assert {"layers.0", "layers.1"} <= set(graph.cuts)
+    graph = graph_of(make_request("big-lstm:sequence=2", precision="fp32", options=None, optimizer=None))
+    assert {"layers.0", "layers.1"} <= set(graph.split_points)
     assert sum(parameter.nbytes for parameter in graph.parameters) // 4 == 1_776_948_095
 
 
 def test_a_graph_is_read_from_disk_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimaran.planning import estimated_problem as capturing
-
-    request = make_request("lenet", precision="float32", options=None, optimizer=None)
-    capturing._graph.cache_clear()
+    request = make_request("lenet", precision="fp32", options=None, optimizer=None)
+    workloads._graph.cache_clear()
     first = graph_of(request)
-    capturing._graph.cache_clear()
-    monkeypatch.setattr(capturing, "_capture", None)
+    workloads._graph.cache_clear()
+    monkeypatch.setattr(workload_tracing, "capture_without_weights", None)
     assert graph_of(request) == first
 
 
 def test_a_table_needs_batches() -> None:
-    graph = graph_of(make_request("lenet", precision="float32", options=None, optimizer=None))
+    graph = graph_of(make_request("lenet", precision="fp32", options=None, optimizer=None))
     with raises("estimate.no-batch"):
         estimated_table(
             graph,

@@ -78,7 +78,7 @@ def test_pins_reach_the_search_over_divisions() -> None:
         devices=128,
         batch=256,
         pins=builders.pins(tp=8, forbid=("pp",), zero=1),
-        precision="bfloat16",
+        precision="bf16",
     )
     document = plan_document(make_plan("llama2:13b", request))
     degrees = document["chosen"]["degrees"]

@@ -15,7 +15,7 @@ from trimaran.pricing.closed_form.step_time import Program, divided_step, least_
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)
 DEVICE = replace(
     find_device("a100-80gb"),
-    compute={"bfloat16": Peak(flops_per_s=1e14, fraction=1.0, source="round")},
+    compute={"bf16": Peak(flops_per_s=1e14, fraction=1.0, source="round")},
     bandwidth=Bandwidth(bytes_per_s=1e12, fraction=1.0, source="round"),
 )
 CONSTANTS = replace(
@@ -208,9 +208,7 @@ def test_no_division_of_the_same_degrees_is_faster_than_their_bound(chunks: int)
 
 def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
     fast = replace(CONSTANTS, eight_bit_share=1.0)
-    full, half = (
-        seconds(builders.division(), Program(precision=precision), fast) for precision in ("bfloat16", "float8")
-    )
+    full, half = (seconds(builders.division(), Program(precision=precision), fast) for precision in ("bf16", "fp8"))
     products = 3 * 8 * layer_forward(SHAPE, builders.division(), attention="fused", layer=0).products / 1e14
     assert full.seconds - half.seconds == pytest.approx(products / 2, rel=1e-9)  # type: ignore[attr-defined]
 
@@ -218,5 +216,5 @@ def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
 def test_cards_of_few_watts_sustain_less_of_their_peak() -> None:
     """72 W for 121 TFLOP/s, where 350 W for 362 TFLOP/s are usual: the square root of 0.615."""
     constants = step_constants()
-    share = constants.share("bfloat16", find_device("l4")) / constants.share("bfloat16", find_device("l40s"))
+    share = constants.share("bf16", find_device("l4")) / constants.share("bf16", find_device("l40s"))
     assert share == pytest.approx((72 / 121 / (350 / 362)) ** 0.5, rel=0.01)

@@ -65,6 +65,6 @@ def update(elements: int, *, name: str = "SGD", bytes_each: int = 44, launches: 
     )
 
 
-def workload(*works: Work, precision: str = "float32", batch: int = 32) -> Workload:
+def workload(*works: Work, precision: str = "fp32", batch: int = 32) -> Workload:
     """A step of these works."""
     return builders.workload(batch=batch, precision=precision, works=works)

@@ -14,7 +14,7 @@ from trimaran.pricing.kernels.software import Software
 PYTORCH = Software(year=2023.0)
 
 
-def _seconds(work: Work, device: Device, software: Software = PYTORCH, precision: str = "float32") -> float:
+def _seconds(work: Work, device: Device, software: Software = PYTORCH, precision: str = "fp32") -> float:
     columns = kernels([work])
     return float(durations(columns, setting(columns, device, software, precision), constants())[0])
 
@@ -53,7 +53,7 @@ def test_winograd_came_with_cudnn_5_and_not_for_kepler() -> None:
 
     def share(name: str, software: Software) -> float:
         device = find_device(name)
-        return work.flops / _seconds(work, device, software) / device.compute["float32"].flops_per_s
+        return work.flops / _seconds(work, device, software) / device.compute["fp32"].flops_per_s
 
     assert share("titan-x", early) < 1.0 < share("titan-x", late)
     assert share("k80", late) < 1.0
@@ -96,5 +96,5 @@ def test_graphics_chips_of_ampere_have_constants_of_their_own() -> None:
 def test_a_device_that_is_in_no_training_figure_has_a_time(name: str) -> None:
     device = find_device(name)
     seconds = _seconds(product(4096, 4096, 4096), device)
-    peak = device.compute["float32"].flops_per_s
+    peak = device.compute["fp32"].flops_per_s
     assert 1.0 < seconds * peak / (2 * 4096**3) < 6.0

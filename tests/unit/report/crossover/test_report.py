@@ -68,7 +68,7 @@ def found() -> Crossover:
         job="inception_v3",
         cluster="dgx1-v100:2",
         device="NVIDIA Tesla V100 SXM2 16 GB",
-        precision="float32",
+        precision="fp32",
         software="pytorch of 2026",
         local_batch=64,
         counts=(8, 16),

@@ -78,7 +78,7 @@ def test_a_measured_step_leaves_only_what_devices_add() -> None:
 def test_a_network_of_known_size_has_its_parameters_and_work() -> None:
     """Weights of all its tensors, and three times the forward's work, as a chain of products has it."""
     for size in published_sizes():
-        whole = sized_workload(size.name, batch=2, precision="float32", split=False)
+        whole = sized_workload(size.name, batch=2, precision="fp32", split=False)
         elements = sum(gradient.elements for gradient in whole.gradients)
         assert elements == pytest.approx(size.parameters + size.split_parameters, rel=0.02), size.name
         products = sum(work.flops for work in whole.works if work.kind == "product")
@@ -87,6 +87,6 @@ def test_a_network_of_known_size_has_its_parameters_and_work() -> None:
 
 def test_a_divided_layer_is_not_exchanged() -> None:
     whole, split = (
-        sized_workload("insightface-r100-85742", batch=1, precision="float32", split=split) for split in (False, True)
+        sized_workload("insightface-r100-85742", batch=1, precision="fp32", split=split) for split in (False, True)
     )
     assert whole.gradient_bytes - split.gradient_bytes == 4 * 43_900_000

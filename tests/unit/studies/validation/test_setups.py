@@ -16,7 +16,7 @@ def test_a_batch_of_accumulated_steps_is_taken_apart() -> None:
     config = "Accumulation steps (FP32 and FP16)=128 and 64"
     full = published(**BERT, precision="FP32", batch_per_gpu="4096", seq_len="128", config=config)
     half = published(**BERT, precision="AMP", batch_per_gpu="4096", seq_len="128", config=config)
-    assert [(setup.batch_per_device, setup.accumulation) for setup in (understand(full), understand(half))] == [
+    assert [(setup.local_batch, setup.accumulation) for setup in (understand(full), understand(half))] == [
         (32, 128),
         (64, 64),
     ]
@@ -32,7 +32,7 @@ def test_a_batch_that_is_one_of_several_microbatches_is_kept() -> None:
         config="Gradient Accumulation: mixed precision, TF32=256 , 512",
     )
     setup = understand(row)
-    assert (setup.batch_per_device, setup.accumulation, setup.precision) == (176, 512, "tf32")
+    assert (setup.local_batch, setup.accumulation, setup.precision) == (176, 512, "tf32")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_word_samples_is_no_precision() -> None:
 def test_fp32_of_nvidias_containers_is_tf32_where_the_device_has_it() -> None:
     ampere = {**NVIDIA, "machine": "DGX-A100", "gpu": "A100", "gpu_mem_gb": "80"}
     rows = [published(**given, model="resnet50", precision="FP32", batch_per_gpu="64") for given in (NVIDIA, ampere)]
-    assert [understand(row).precision for row in rows] == ["float32", "tf32"]
+    assert [understand(row).precision for row in rows] == ["fp32", "tf32"]
 
 
 def test_a_global_batch_is_divided() -> None:
@@ -73,7 +73,7 @@ def test_a_global_batch_is_divided() -> None:
         unit="tokens/s",
     )
     setup = understand(row)
-    assert (setup.batch_per_device, setup.devices, setup.nodes, setup.device) == (968, 4, 1, "rtx-a6000")
+    assert (setup.local_batch, setup.devices, setup.nodes, setup.device) == (968, 4, 1, "rtx-a6000")
     assert setup.items_per_sample == 54, "27 pieces of each language"
 
 
@@ -82,7 +82,7 @@ def test_a_batch_in_tokens_is_made_one_of_sentences() -> None:
     ampere = {**NVIDIA, "machine": "DGX-A100", "gpu": "A100", "gpu_mem_gb": "40"}
     row = published(**ampere, model="Translation/Transformer", precision="TF32", batch_per_gpu="10240", unit="tok/s")
     setup = understand(row)
-    assert (setup.batch_per_device, setup.items_per_sample) == (379, 27)
+    assert (setup.local_batch, setup.items_per_sample) == (379, 27)
 
 
 def test_devices_of_each_node_are_summed() -> None:
@@ -148,5 +148,5 @@ def test_transformers_tokens_are_those_of_its_scripts(machine: str, precision: s
         precision=precision,
         batch_per_gpu=said,
     )
-    assert understand(row).batch_per_device == round(tokens / 27)
+    assert understand(row).local_batch == round(tokens / 27)
     assert recipe_of(row).unequal_lengths

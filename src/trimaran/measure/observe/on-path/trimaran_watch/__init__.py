@@ -1,4 +1,4 @@
-"""The watch: what runs inside an observed process. Only the standard library and torch, under a name of its own.
+"""The watch: what runs inside an observed process. Only the standard library and torch, under a separate name.
 
     arrival   waits for `import torch`, then installs the watch
     ledger    the time of a step, by what it is spent on

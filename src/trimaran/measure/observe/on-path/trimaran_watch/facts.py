@@ -112,7 +112,7 @@ def _ddp(model: DistributedDataParallel) -> dict[str, Any]:
         "buckets": str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""),
         # Of the backwards that DDP itself has timed: the first ten, then every hundredth.
         "exchange_ns": int(logged.get("avg_backward_comm_time", 0)),
-        "hidden_ns": int(logged.get("avg_backward_compute_comm_overlap_time", 0)),
+        "overlapped_ns": int(logged.get("avg_backward_compute_comm_overlap_time", 0)),
     }
 
 

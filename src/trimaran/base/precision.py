@@ -1,0 +1,103 @@
+"""Names of precisions, one list for every command, the API, plan files and JSON.
+
+    fp64    every tensor in 64 bits
+    fp32    every tensor in 32 bits, products too; PyTorch's own default
+    tf32    as fp32, with products on tensor cores that round their inputs to 10 bits of mantissa
+    bf16    autocast to bfloat16 over fp32 weights
+    fp16    autocast to float16 over fp32 weights, losses scaled
+    fp8     products of layers in 8 bits, everything else as bf16
+
+Long names ("bfloat16", "float32", "half") are accepted wherever a precision is read. A dtype of one tensor is
+something else and keeps torch's name: "float32" is the dtype of a tensor, "fp32" says how a whole step computes.
+"""
+
+from collections.abc import Collection
+from types import MappingProxyType
+from typing import Literal, cast, get_args
+
+from trimaran.base.errors import InputError
+
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
+"""How a step computes."""
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+_LONG: MappingProxyType[str, Precision] = MappingProxyType(
+    {
+        "float64": "fp64",
+        "double": "fp64",
+        "float32": "fp32",
+        "float": "fp32",
+        "single": "fp32",
+        "tensorfloat32": "tf32",
+        "bfloat16": "bf16",
+        "float16": "fp16",
+        "half": "fp16",
+        "float8": "fp8",
+    }
+)
+"""Other spellings, in lower case."""
+
+_DTYPES: MappingProxyType[Precision, str] = MappingProxyType(
+    {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+)
+
+
+def parse_precision(text: str, *, known: Collection[Precision] = PRECISIONS, what: str = "precision") -> Precision:
+    """A precision as people write it.
+
+    Args:
+        text: one of `known`, or a long name of it; upper case, hyphens and "torch." do not count
+        known: those that may be asked for
+        what: is read, for the message
+
+    Raises:
+        InputError: it names none of `known`
+
+    Example:
+        >>> parse_precision("bfloat16"), parse_precision("torch.float32"), parse_precision("TF32")
+        ('bf16', 'fp32', 'tf32')
+    """
+    plain = str(text).strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
+    named = _LONG.get(plain, plain)
+    if named not in known:
+        raise InputError(f'{what} is one of {", ".join(known)}, not "{text}"', code="precision.unknown", precision=text)
+    return cast(Precision, named)
+
+
+def short_spelling(text: str) -> Precision | None:
+    """The short name of a precision that is written in another way; None where it is short, or names none.
+
+    Example:
+        >>> short_spelling("float16"), short_spelling("fp16"), short_spelling("fast")
+        ('fp16', None, None)
+    """
+    try:
+        named = parse_precision(text)
+    except InputError:
+        return None
+    return None if named == text else named
+
+
+def dtype_name(precision: Precision) -> str:
+    """Torch's name of the dtype that products of a precision take.
+
+    Example:
+        >>> dtype_name("tf32"), dtype_name("bf16")
+        ('float32', 'bfloat16')
+    """
+    return _DTYPES[precision]
+
+
+AS_ASKED = "as asked for"
+"""Source of a precision that was asked for."""
+
+
+def precision_words(precision: str, source: str) -> str:
+    """A precision for people, with who chose it where nobody asked for it.
+
+    Example:
+        >>> precision_words("bf16", AS_ASKED), precision_words("fp32", "as the job says")
+        ('bf16', 'fp32 (as the job says)')
+    """
+    return precision if source == AS_ASKED else f"{precision} ({source})"

@@ -1,0 +1,195 @@
+"""Modes of torch under which a batch and its parts are compared.
+
+`Coupled` gives a part of a batch the random numbers that were drawn for its samples in the whole. `Promoting` computes
+in fp64. `WithoutBatchEffects` leaves out dropout and the statistics of a batch. `Losses` keeps the losses that are
+called.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+MOST_CLASSES = 4096
+"""Class weights of a loss that are looked at."""
+
+
+class Draws:
+    """What was drawn for a whole batch, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, list[Tensor]]] = []
+        self.taken: dict[tuple[int, int], int] = {}
+        """Of each draw, and each of its tensors: how much of it earlier parts have got."""
+
+
+class Coupled(TorchDispatchMode):
+    """Keeps what is drawn for a whole batch, or gives a part of it to a part of the batch.
+
+    Args:
+        draws: filled by the whole, read by the parts
+        bound: start, stop and samples of the whole, for a part; None: this is the whole
+    """
+
+    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draws, self._bound, self._next = draws, bound, 0
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
+        self.operations: list[str] = []
+        self.read: list[int | bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations.append(str(func))
+        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
+        result = func(*args, **(kwargs or {}))
+        self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.reads = True
+            if isinstance(result, bool | int):
+                self.read.append(result)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.drew = True
+            made = [
+                one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)
+            ]
+            if self._bound is None:
+                self._draws.made.append((str(func), [one.detach().clone() for one in made]))
+            else:
+                self._take(str(func), made)
+        return result
+
+    def _take(self, name: str, made: list[Tensor]) -> None:
+        place, self._next = self._next, self._next + 1
+        if place >= len(self._draws.made) or self._draws.made[place][0] != name:
+            self.lost = True
+            return
+        for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            part = self._part(one, whole, (place, number))
+            if part is None:
+                self.lost = True
+            else:
+                one.copy_(part)
+
+    def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
+        """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""
+        if one.shape == whole.shape:
+            return whole
+        if one.dim() != whole.dim() or self._bound is None:
+            return None
+        start, stop, samples = self._bound
+        part: Tensor | None = None
+        for dim in range(one.dim()):
+            size, most = one.shape[dim], whole.shape[dim]
+            if size == most:
+                continue
+            if size > most:
+                return None
+            if part is not None:
+                # Padded to a shorter length than the whole.
+                part = part.narrow(dim, 0, size)
+                continue
+            each, rest = divmod(most, samples)
+            if not rest and size == each * (stop - start):
+                begin = start * each
+            else:
+                # Nodes of graphs, or what else there are more or fewer of in every sample, one sample after the other.
+                begin = self._draws.taken.get(key, 0) if start else 0
+                self._draws.taken[key] = begin + size
+                if begin + size > most:
+                    return None
+            part = whole.narrow(dim, begin, size)
+        return part
+
+
+class Promoting(TorchFunctionMode):
+    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            name = getattr(func, "__name__", "")
+            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
+            if not fits or not _ABOUT_DTYPES.search(str(error)):
+                raise
+            args, kwargs = pytree.tree_map_only(
+                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
+            )
+            return func(*args, **kwargs)
+
+
+_ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
+
+_DROPOUTS = frozenset(
+    {
+        "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
+        "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout",
+    }
+)  # fmt: skip
+
+
+class WithoutBatchEffects(TorchFunctionMode):
+    """Dropout does nothing, and batch norm uses its running statistics."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if name == "batch_norm":
+            return _normalised(args, kwargs)
+        if name == "scaled_dot_product_attention":
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+def _normalised(args: Any, kwargs: dict[str, Any]) -> Tensor:
+    """Batch norm by running statistics, whichever of its two signatures was called."""
+    names = ["input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"]
+    if len(args) > 3 and (args[3] is None or isinstance(args[3], Tensor)) and len(args) >= 8:
+        # torch.batch_norm has the weight and the bias first.
+        names = ["input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn"]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    x, mean, variance = given["input"], given.get("running_mean"), given.get("running_var")
+    mean = torch.zeros(x.shape[1], dtype=x.dtype, device=x.device) if mean is None else mean
+    variance = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if variance is None else variance
+    with torch._C.DisableTorchFunction():
+        return nn.functional.batch_norm(
+            x, mean, variance, given.get("weight"), given.get("bias"), False, 0.0, given.get("eps", 1e-5)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCall:
+    """A loss of torch's that takes a mean over classes."""
+
+    ignored: int
+    table: tuple[float, ...] = field(default=())
+
+
+class Losses(TorchFunctionMode):
+    """Keeps the losses of torch's that are called, which take a mean over classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[LossCall] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("cross_entropy", "nll_loss"):
+            given = {**dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False)),
+                     **kwargs}  # fmt: skip
+            weight = given.get("weight")
+            table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
+            self.calls.append(LossCall(ignored=given.get("ignore_index", -100), table=table))
+        return func(*args, **kwargs)

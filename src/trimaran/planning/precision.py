@@ -1,0 +1,112 @@
+"""In which precision a job computes on a catalog machine: what was asked for, what the job says, or a rule.
+
+One rule for every command and both backends of `plan`:
+
+    1  what is asked for
+    2  what the job says: `Job.precision`, or the dtype of a Hugging Face configuration
+    3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
+       it, fp32 on devices without either), every other network in fp32, PyTorch's own default
+
+What was assumed is printed with the answer. The analytical model knows products in 16 and 8 bits, the kernel model
+those in 16 and 32; what a model cannot price is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.precision import AS_ASKED, Precision, parse_precision
+from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
+from trimaran.jobs.published_networks import parse_network
+from trimaran.jobs.resolve import resolve
+from trimaran.machine.types import Device
+from trimaran.planning.requests import PlanRequest
+
+DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
+"""Families of decoders: a shape says everything about them."""
+
+ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
+"""Those that the analytical model of transformers has constants for."""
+
+_CHANGE = "--precision changes it"
+_EIGHT_BITS = frozenset({"hopper", "blackwell", "ada"})
+"""Architectures whose tensor cores multiply in 8 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPrecision:
+    """A precision, and who chose it.
+
+    Attributes:
+        name: of the precision
+        source: "as asked for", "as the job says", or what was assumed and how to change it
+    """
+
+    name: Precision
+    source: str = AS_ASKED
+
+
+def choose_precision(
+    reference: str, asked: str | None, device: Device, known: Sequence[Precision] = KERNEL_PRECISIONS
+) -> ChosenPrecision:
+    """The precision in which a job is priced on a device.
+
+    Args:
+        reference: of the job
+        asked: as it was typed; None: nothing was
+        device: on which it computes
+        known: those that the model prices: `KERNEL_PRECISIONS` or `ANALYTICAL_PRECISIONS`
+
+    Raises:
+        InputError: no such precision, or one that the device or the model does not have
+
+    Example:
+        >>> from trimaran.machine.catalog import find_device
+        >>> [choose_precision("gpt2", None, find_device(name)).name for name in ("h100", "v100", "titan-x")]
+        ['bf16', 'fp16', 'fp32']
+        >>> choose_precision("vgg16", "bfloat16", find_device("h100"))
+        ChosenPrecision(name='bf16', source='as asked for')
+    """
+    chosen = _of_job(reference, device) if asked is None else ChosenPrecision(name=parse_precision(asked))
+    if chosen.name not in known:
+        raise InputError(_unpriced(reference, chosen, known), code="precision.not-priced", precision=chosen.name)
+    if chosen.name != "fp8" or device.architecture not in _EIGHT_BITS:
+        device.sustained_flops_per_s(chosen.name)  # refuses what the device does not compute in
+    return chosen
+
+
+def settle_precision(request: PlanRequest, chosen: ChosenPrecision) -> PlanRequest:
+    """A request that says the precision that was chosen, and who chose it; one that says it already stays.
+
+    Args:
+        request: as it was asked
+        chosen: for its job and its machine
+    """
+    if request.precision == chosen.name:
+        return request
+    return replace(request, precision=chosen.name, precision_source=chosen.source)
+
+
+def _of_job(reference: str, device: Device) -> ChosenPrecision:
+    network = parse_network(reference)
+    if network is None:
+        return ChosenPrecision(name=resolve(reference).precision, source=f"as the job says; {_CHANGE}")
+    if network.name not in DECODERS:
+        return ChosenPrecision(name="fp32", source=f"assumed: PyTorch's default; {_CHANGE}")
+    usual: tuple[Precision, ...] = ("bf16", "fp16")
+    named = next((each for each in usual if each in device.compute), None)
+    return ChosenPrecision(name=named or "fp32", source=f"assumed: what decoders are usually trained in; {_CHANGE}")
+
+
+def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision]) -> str:
+    if known == ANALYTICAL_PRECISIONS:
+        return (
+            f"{reference} is planned by the analytical model here, whose constants are fitted to steps in "
+            f"{', '.join(known)}, not in {chosen.name}: ask for one of these, or for up to 64 devices and 5 billion "
+            f"parameters, where every operation is priced, in {', '.join(KERNEL_PRECISIONS)}"
+        )
+    told = "asked for" if chosen.source == AS_ASKED else "the job's"
+    return (
+        f"{chosen.name}, {told}, is not priced operation by operation: ask for --precision {', '.join(known)}; fp8 is "
+        "known of decoders on more than 64 devices"
+    )

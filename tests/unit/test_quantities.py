@@ -1,0 +1,40 @@
+"""Quantities are read as people type them, and refused where they are not clear."""
+
+import pytest
+from tests.raising import raises
+
+from trimaran.base.units import parse_bytes, parse_flops, parse_power, parse_rate, parse_seconds
+
+
+@pytest.mark.parametrize("text", ["1Gbps", "1gbps", "1 Gbit/s", "1Gb/s", "1 Gbits/s", "125MB/s", "125 MBps", "1.25e8"])
+def test_a_rate(text: str) -> None:
+    assert parse_rate(text) == 125e6
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("80GB", 80 * 10**9), ("80gb", 80 * 10**9), ("80 GiB", 80 * 2**30), ("512 bytes", 512)]
+)
+def test_a_size(text: str, nbytes: int) -> None:
+    assert parse_bytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["100us", "100 µs", "0.1ms", "1e-4"])
+def test_a_duration(text: str) -> None:
+    assert parse_seconds(text) == pytest.approx(1e-4)
+
+
+def test_arithmetic_and_power() -> None:
+    assert parse_flops("15.7TFLOPS") == parse_flops("15.7 TFLOP/s") == 15.7e12
+    assert parse_power("0.3 kW") == 300.0
+
+
+@pytest.mark.parametrize("text", ["1gb/s", "25", "1 Gb", "1 GT/s", "-1Gbps", "fast"])
+def test_a_rate_that_is_not_clear_is_refused(text: str) -> None:
+    """Lower-case "gb/s" may be bits or bytes; of a small number without a unit, the unit was forgotten."""
+    with raises("quantity.malformed"):
+        parse_rate(text)
+
+
+def test_bits_are_no_size() -> None:
+    with raises("quantity.malformed"):
+        parse_bytes("80Gb")
