@@ -301,20 +301,20 @@ _DURATIONS = (
 """Units of durations, their size [s], and from how many of them on they are used."""
 
 
-def format_duration(seconds: float, *, beside: float | None = None) -> str:
+def format_duration(seconds: float, *, like: float | None = None) -> str:
     """A duration for people, in the largest unit of which it has some.
 
     Args:
         seconds: of a training [s]
-        beside: another one, in whose unit it is told [s]; None: its own
+        like: another duration, whose unit is used [s]; None: this one
 
     Example:
         >>> format_duration(12.3), format_duration(2585.0), format_duration(140_052.0), format_duration(1e6)
         ('12.3 s', '43.1 min', '38.9 h', '11.6 days')
-        >>> format_duration(9000.0), format_duration(9000.0, beside=2585.0), format_duration(0.783, beside=1.06)
+        >>> format_duration(9000.0), format_duration(9000.0, like=2585.0), format_duration(0.783, like=1.06)
         ('2.50 h', '150 min', '0.78 s')
     """
-    leading = seconds if beside is None else beside
+    leading = seconds if like is None else like
     for unit, size, enough in _DURATIONS:
         if leading >= enough * size:
             return f"{_three_digits(seconds / size)} {unit}"

@@ -96,7 +96,7 @@ def _check(jobs: Sequence[JobSource], repeats: int, output: Path | None) -> None
 
 
 def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: Progress) -> Iterator[CostTable]:
-    """What plans for the jobs rest on; what the cache knows of them is not measured again."""
+    """Costs that plans for the jobs use; those in the cache are not measured again."""
     from trimaran.measure.costs import job_digest
     from trimaran.planning.plan import make_plan
 

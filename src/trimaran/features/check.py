@@ -1,4 +1,4 @@
-"""What a job does, and which kinds of plans train it exactly: `trimaran check`, before anything is planned.
+"""`trimaran check`: behaviour of a job, and the kinds of plans that train it exactly.
 
 The same evidence and the same verdicts as those by which a plan is made.
 """
@@ -53,7 +53,7 @@ class KindVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was seen of a job.
+    """The result of a look at a job.
 
     Attributes:
         job: its name
@@ -146,7 +146,7 @@ _PLAIN = (
     ),
     ("fake tensor in the exported program", "gradients are computed in its forward"),
 )  # fmt: skip
-"""What torch says, and what is meant."""
+"""Messages of torch, and their meaning."""
 
 
 def _plainly(note: str) -> str:
@@ -216,7 +216,7 @@ def _loss(job: Job, of: Behaviour) -> Seen:
 
 
 def _row(what: str, usual: str, *facts: tuple[object, str]) -> Seen:
-    """What was seen of one thing: the facts that hold, of which none is usual."""
+    """One row: the facts that hold, all of them unusual."""
     found = [text for holds, text in facts if holds]
     return Seen(what=what, found="; ".join(found) or usual, unusual=bool(found))
 

@@ -100,7 +100,7 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
 
 
 def _uplink(cluster: Allocation, ranks: int) -> "Uplink | None":
-    """What joins the nodes of the ranks; None: they are on one.
+    """The links between the nodes of the ranks; None: they are on one.
 
     Raises:
         InputError: several nodes have different numbers of ranks

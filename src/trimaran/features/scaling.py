@@ -199,7 +199,7 @@ def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
 
 
 class _Simulated(TypedDict):
-    """What a changed step says of a remedy, as arguments of `Remedy`."""
+    """The gain of a remedy by a changed step, as arguments of `Remedy`."""
 
     predicted_gain: float
     gain_interval: tuple[float, float]

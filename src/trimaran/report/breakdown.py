@@ -222,7 +222,7 @@ def _from_last_post(start_s: float, span: UnderWay, wait: Interval | None) -> Un
 
 
 def _message_end(start_s: float, ends: Sequence[UnderWay]) -> UnderWay:
-    """What both ends of a message have in common, from its send and its receive, in this order."""
+    """The transfer of a message, from its send and its receive, in this order."""
     receive = ends[-1]
     if receive.known:
         return receive

@@ -31,7 +31,7 @@ _FAR_BELOW = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What one batch needs.
+    """Training that one batch needs.
 
     Attributes:
         global_batch: samples of one update
@@ -60,7 +60,7 @@ class CurveStudy:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the points, what their source notes, and what is odd about the batches asked for."""
+        """Warnings about the points, notes of their source, and warnings about the batches asked for."""
         table = self.curve.table
         projection = ("a study's projection, not measured",) if table.projection else ()
         found = [*projection, *oddities(table), *self._of_fit(), *table.notes]
@@ -138,7 +138,7 @@ def study_document(study: CurveStudy) -> dict[str, object]:
 
 
 def need_document(curve: Curve, batch: int, need: Need) -> dict[str, object]:
-    """What a batch needs as JSON data, in every unit that the table knows.
+    """Training that a batch needs as JSON data, in every unit that the table knows.
 
     Args:
         curve: it comes from
@@ -234,7 +234,7 @@ def points_table(study: CurveStudy) -> Table:
 
 
 def asked_table(study: CurveStudy) -> Table:
-    """What each batch that was asked for needs."""
+    """Training that each batch that was asked for needs."""
     table = Table(box=None, pad_edge=False)
     for title in ("batch", study.curve.table.unit, "interval", ""):
         table.add_column(title, justify="left" if not title else "right", no_wrap=bool(title))

@@ -1,4 +1,4 @@
-"""What a measurement of convergence found."""
+"""Results of a measurement of convergence."""
 
 import math
 from collections.abc import Mapping

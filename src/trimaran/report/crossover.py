@@ -302,7 +302,7 @@ TITLES = {"paper": "paper mode: fixed local batch, SE = 1", "ours": "local batch
 
 
 def head_lines(found: Crossover) -> list[str]:
-    """What is compared, and by which curve."""
+    """The inputs of the comparison."""
     lines = [f"local batch of paper mode: {found.local_batch}; {found.software}"]
     if found.curve is not None:
         low, high = found.curve.range
@@ -362,7 +362,7 @@ def reason_lines(found: Crossover) -> list[str]:
 
 
 def legend_lines(found: Crossover) -> list[str]:
-    """What the columns mean."""
+    """The legend of the columns."""
     if found.curve is None:
         return [
             "Ways are workers × local batch, here those with the most samples a second.",
@@ -385,7 +385,7 @@ def _from(crossing: Crossing, *, is_known: bool) -> str:
 
 
 def _needed(crossing: Crossing) -> str:
-    """What would have to hold, where there is no curve."""
+    """The condition for a crossover, where there is no curve."""
     if not crossing.rows:
         return "never"
     last = crossing.rows[-1]

@@ -84,7 +84,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """What a part of the minimum memory is made of.
+    """A part of the minimum memory.
 
     Attributes:
         name: of a module or a weight; "" where unknown
@@ -132,7 +132,7 @@ class PolicyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLine:
-    """What becomes of one storage, and why.
+    """The decision on one storage, and its reason.
 
     Attributes:
         number: in the trace
@@ -152,7 +152,7 @@ class StorageLine:
 
 
 def storage_lines(trace: StepTrace, plan: MemoryPlan) -> tuple[StorageLine, ...]:
-    """What becomes of each storage that a plan may move, largest first."""
+    """The decision on each storage that a plan may move, largest first."""
     ordered = sorted(trace.movable, key=lambda storage: (-storage.nbytes, storage.number))
     return tuple(
         StorageLine(
@@ -213,7 +213,7 @@ class LiveCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """What a job's step needs on a device, and what a plan makes of it.
+    """Memory of a job's step on a device, and its memory plan.
 
     Attributes:
         job: its name
@@ -324,7 +324,7 @@ def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
 
 
 def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
-    """What becomes of each storage, for programs."""
+    """The decision on each storage, for programs."""
     return [to_plain(line) for line in estimate.storages]
 
 
@@ -376,7 +376,7 @@ def memory_chart(curve: LiveCurve, *, budget_bytes: int, width: int = 80, height
 
 
 def chart_legend(curve: LiveCurve, *, split: bool = False) -> str:
-    """What the signs of the chart mean.
+    """The legend of the chart.
 
     Args:
         curve: that is drawn
@@ -474,7 +474,7 @@ def summary_table(estimate: MemoryEstimate) -> Table:
 
 
 def explanation_lines(estimate: MemoryEstimate) -> list[str]:
-    """What needs the minimum memory, what the plan does, its bottleneck, and which batches fit."""
+    """Sentences on the minimum memory, the plan, its bottleneck, and the batches that fit."""
     plan = estimate.plan
     held = ", ".join(
         f"{format_bytes(one.nbytes)} {f'{one.count} × ' if one.count > 1 else ''}{one.name or one.role}"
@@ -493,7 +493,7 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
 
 
 def split_line(split: SplitFigures) -> str:
-    """What a split is, and what is of it."""
+    """A sentence on a split, and on the figures that are of it."""
     return (
         f"Split: {split.name}; the plan, its minimum memory and its lower bound are of the step in parts, all else is "
         f"of the whole step. In parts without a plan it would need {format_bytes(split.keep_peak_bytes)} and "
@@ -535,12 +535,12 @@ def policy_table(estimate: MemoryEstimate) -> Table:
 
 
 def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
-    """What else there is to say of policies."""
+    """Notes on policies."""
     return [f"{_POLICY_NAMES.get(line.name, line.name)}: {line.note}" for line in policies if line.note]
 
 
 def storage_table(lines: Sequence[StorageLine]) -> Table:
-    """What becomes of each storage, and why."""
+    """The decision on each storage, and its reason."""
     table = frame_table("Storages")
     add_figures(table, "")
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)

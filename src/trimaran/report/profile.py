@@ -32,7 +32,7 @@ from trimaran.program.strategy import Execution
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 Grouping = Literal["module", "operation", "kind"]
-"""What one line of a profile is."""
+"""The unit of one line of a profile."""
 
 # See the definition of a small operation above.
 SMALL_FIXED_SHARE = 0.5
@@ -83,7 +83,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What a job's compute costs in addition to its arithmetic.
+    """Overhead of a job's compute, in addition to its arithmetic.
 
     Attributes:
         forward: whole forward over the sum of its operations [1]
@@ -279,7 +279,7 @@ class PhaseFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryClasses:
-    """What the fullest rank holds at its peak.
+    """Memory of the fullest rank at its peak.
 
     Attributes:
         parameters: of the model [bytes]
@@ -440,7 +440,7 @@ def spot_table(profile: Profile, *, top: int) -> Table:
 
 
 def overhead_lines(overhead: Overhead) -> tuple[str, ...]:
-    """What calling operations costs, in sentences."""
+    """The overhead of calling operations, in sentences."""
     parts = [f"{name} {_factor(cost)}" for name, cost in (("FP", overhead.forward), ("BP", overhead.backward))]
     lines = [f"The whole model takes, of the sum of its {overhead.operations} operations: {', '.join(parts)}."]
     if overhead.small is None or overhead.small_share is None or overhead.fixed_share is None:

@@ -71,7 +71,7 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What is kept of a run.
+    """The record of a run.
 
     Attributes:
         job: reference or name of the job

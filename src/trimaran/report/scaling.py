@@ -70,7 +70,7 @@ class ScalingRow:
 
     @property
     def limiter(self) -> str:
-        """What the step would be shortened by; memory before all where it does not fit."""
+        """The bottleneck of the step; memory where it does not fit."""
         return self.step.limiter if self.fits else "memory"
 
 
@@ -301,7 +301,7 @@ def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
 
 
 def legend_lines(study: ScalingStudy) -> list[str]:
-    """What the columns mean."""
+    """The legend of the columns."""
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     return [
         f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "

@@ -1,4 +1,4 @@
-"""What a step of a job waits for: the page that `profile --stalls` prints, and the same as JSON data."""
+"""The waits of a step of a job: the page that `profile --stalls` prints, and the same as JSON data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallReport:
-    """What a step of a job waits for.
+    """The waits of a step of a job.
 
     Attributes:
         job: its name

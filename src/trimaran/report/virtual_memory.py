@@ -1,4 +1,4 @@
-"""What a loop under `virtual_memory` did, as figures, and as text of 80 columns."""
+"""The report of a loop under `virtual_memory`, as figures and as text of 80 columns."""
 
 import textwrap
 from dataclasses import dataclass

@@ -37,7 +37,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:
-    """What was measured, without the cost tables, which are in the file.
+    """The calibration without the cost tables, which are in the file.
 
     Args:
         calibration: what was measured

@@ -186,12 +186,12 @@ def _verdict(one: Rival, *, is_fresh: bool) -> str:
 
 
 def _measure(candidates: Iterable[Option]) -> str:
-    """What is compared: steps or epochs."""
+    """The unit of the comparison: steps or epochs."""
     return "epoch" if any(candidate.objective == "epoch" for candidate in candidates) else "step"
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """What each change would give."""
+    """The gain of each change."""
     caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
     if any(outcome.change.what == "devices" for outcome in outcomes):
         caption += "\ndevices: each like those there are, with a core each"
@@ -242,7 +242,7 @@ def _print_rivals(out: Console, explained: Explained) -> None:
 
 
 def _others(found: Search | DivisionSearch) -> list[tuple[str, Option | None, str]]:
-    """What others would run: its role, what it would be, or the reason why it cannot be run."""
+    """The baselines: role, candidate, or the reason why it cannot be run."""
     if isinstance(found, DivisionSearch):
         return [(one.name, one.priced, one.reason) for one in found.baselines]
     return [(one.role, one.candidate, one.reason) for one in found.baselines]

@@ -1,4 +1,4 @@
-"""What `trimaran plan` does, for this machine and for machines of the catalog."""
+"""Pages of `trimaran plan`, `train`, `simulate` and `emulate`."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -94,20 +94,20 @@ def print_plan(out: Console, planned: Planned) -> None:
 
 
 def print_training(out: Console, planned: Planned) -> None:
-    """What a plan from a file says of the training to its target; of a plan just made the table says it."""
+    """Print the training to its target by a plan from a file; of a plan just made the table has it."""
     training = planned.simulated.plan.training
     if training is not None and planned.outlook is None:
         out.print(escape(training_line(to_plain(training))), soft_wrap=True)
 
 
 def print_rule(out: Console, rule: str) -> None:
-    """What rule chose the plan, where something faster is listed."""
+    """Print the rule that chose the plan, where something faster is listed."""
     if rule:
         out.print(escape(rule), soft_wrap=True)
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
-    """What each pin costs."""
+    """Print the cost of each pin."""
     for entry in prices:
         if entry.without is None:
             out.print(f"{escape(entry.pin)}: nothing fits without it")

@@ -1,4 +1,4 @@
-"""What `trimaran curve` answers: a curve, how well it predicts, and what batches need."""
+"""`trimaran curve`: a curve, its leave-one-out error, and the training that batches need."""
 
 from dataclasses import replace
 from pathlib import Path

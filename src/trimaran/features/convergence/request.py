@@ -1,4 +1,4 @@
-"""What a person asks of `trimaran converge`, checked before anything runs."""
+"""Options of `trimaran converge`, checked before anything runs."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trimaran.jobs.learning_rate import Schedule, check_rule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergeRequest:
-    """What is to be measured, and within which limits.
+    """Options of a measurement.
 
     Attributes:
         batches: global batches [samples]; None: around the job's own

@@ -1,4 +1,4 @@
-"""What a measurement trains, checked before anything runs, and the folder that its runs are kept in.
+"""The job that a measurement trains, checked before anything runs, and the folder of its runs.
 
 The runs that one device does: it takes the next that nobody has taken, until none is left.
 
@@ -138,7 +138,7 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
 
 
 def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_records: bool) -> dict[str, Any] | None:
-    """What the gradients of a run say, as `Run.noise` has it.
+    """The noise of the gradients of a run, as `Run.noise` has it.
 
     Args:
         observations: of its steps
@@ -158,7 +158,7 @@ def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_record
 
 
 def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | None:
-    """What the gradients of a run say, plain; None where too few steps can be used, null where a figure is infinite."""
+    """The noise of gradients, plain; None where too few steps can be used, null where a figure is infinite."""
     usable = [one for one in observations if math.isfinite(one.whole) and math.isfinite(one.pieces)]
     # Where the optimizer scales each element, as Adam does, noise and signal count as it scales them.
     scaled = as_scaled(usable)
@@ -381,7 +381,7 @@ SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is to be reached.
+    """The target of the runs.
 
     Attributes:
         value: of the metric

@@ -57,7 +57,7 @@ class Samples:
 
 @dataclass(slots=True)
 class Demand:
-    """What batches need by a curve; without a curve all need the same, which says nothing of convergence.
+    """Samples that batches need by a curve; without a curve all need the same, which says nothing of convergence.
 
     Attributes:
         curve: None where there is none
@@ -76,13 +76,13 @@ class Demand:
         return per_unit.get(table.unit, 1) is not None
 
     def at(self, batch: int) -> Samples:
-        """What a global batch needs."""
+        """Samples to the target of a global batch."""
         if batch not in self._known:
             self._known[batch] = self._need(batch)
         return self._known[batch]
 
     def draws(self, batches: Sequence[int], random: np.random.Generator) -> Mapping[int, Draws]:
-        """What each batch needs in each draw."""
+        """Samples to the target of each batch in each draw."""
         kept = sorted(set(batches))
         logs = np.log(np.array(kept, dtype=float))
         likeness = np.exp(-((logs[:, None] - logs[None, :]) ** 2) / (2 * _REACH**2))
@@ -92,7 +92,7 @@ class Demand:
         return {batch: self.at(batch).drawn(normals[place]) for place, batch in enumerate(kept)}
 
     def steeper(self, batches: Sequence[int], share: float) -> Mapping[int, float]:
-        """What batches need if the curve rose as much more (1) or less (−1) as its intervals allow.
+        """Samples that batches need under the steepest (1) or the flattest (−1) curve within the intervals.
 
         The smallest batch is at one end of its interval, the largest at the other, those between them in between.
         """

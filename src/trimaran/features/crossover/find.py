@@ -162,7 +162,7 @@ def _ours(row: Row, rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What all widths share.
+    """The inputs that all widths share.
 
     Attributes:
         asked: numbers of devices

@@ -228,7 +228,7 @@ def _idle(width: int, batch: int) -> Worker:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What an exchange adds to a step.
+    """Time that an exchange adds to a step.
 
     Attributes:
         exposed_s: communication that does not overlap with compute [s]
@@ -273,7 +273,7 @@ class Replicas:
         return self.job.step(batch, 1).step.seconds
 
     def exchange(self, batch: int, devices: int, links: float = 1.0, *, width: int = 1) -> Exchanged:
-        """What an exchange over a number of devices adds.
+        """Time that an exchange over a number of devices adds.
 
         Args:
             batch: samples of a device, or of a worker of several

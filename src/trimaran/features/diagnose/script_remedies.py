@@ -1,4 +1,4 @@
-"""What would help a script that was observed: known remedies, each with what it would save.
+"""Remedies for a script that was observed, each with the time that it would save.
 
 A step is split into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without some
 share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of
@@ -309,7 +309,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
 
 
 def _in_one_piece(findings: Findings) -> str:
-    """What a script that accumulates may do at no price for its training."""
+    """An option of a script that accumulates, which leaves its training as it is."""
     pieces = round(findings.counts["backwards"])
     if pieces < 2:
         return ""
@@ -485,7 +485,7 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
 
 
 def name_limiter(remedies: Sequence[Remedy]) -> str:
-    """What limits the script: what the best remedy acts on, or "compute" where none would save much.
+    """The limiter of the script: that of the best remedy, or "compute" where none would save much.
 
     Args:
         remedies: ranked
@@ -535,7 +535,7 @@ def _best(remedies: Sequence[Remedy], limiter: str) -> float:
 
 
 def _own_threads(findings: Findings) -> str:
-    """What to do where the script itself has more threads than there are cores."""
+    """Advice where the script itself has more threads than there are cores."""
     here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
     threads, cores = sum(facts["threads"] for facts in here), findings.facts["cores"]
     if threads <= cores:

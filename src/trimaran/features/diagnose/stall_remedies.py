@@ -71,7 +71,7 @@ _Step = TypeVar("_Step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What advice is computed from.
+    """The inputs of the advice.
 
     Attributes:
         findings: what was measured
@@ -164,7 +164,7 @@ class Fed:
         return self.microbatches * self.microbatch * (self.samples.read.seconds + self.samples.prepare.seconds)
 
     def taken_s(self, feeding: Feeding) -> float:
-        """What a rank's own thread spends on the batches of a step [s].
+        """Time that a rank's own thread spends on the batches of a step [s].
 
         Args:
             feeding: how they are loaded
@@ -188,7 +188,7 @@ class Fed:
         ).seconds
 
     def step_s(self, split: Split, feeding: Feeding) -> float:
-        """What a step would be [s].
+        """Time of the step under another way to load [s].
 
         Args:
             split: of the step as it is
@@ -379,7 +379,7 @@ def exchange_remedies(evidence: Evidence) -> list[Remedy]:
 
 
 def replay(buckets: Sequence[tuple[float, float]], exchange: ExchangeTime, *, rounds: int = 1) -> float:
-    """What buckets leave exposed after the backward [s].
+    """Exposed communication of buckets after the backward [s].
 
     Args:
         buckets: of each, how long before the backward's end it is complete [s], and its size [bytes]; in order
@@ -458,7 +458,7 @@ class Coded:
 
 
 def code(graph: Graph, bucket_bytes: int, bucket: ReadyBucket, compression: Compression, run: RankRun) -> Coded:
-    """What a bucket would be in another form.
+    """A bucket in another form.
 
     Args:
         graph: of the job

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallTask:
-    """What is run.
+    """The run of a stall analysis.
 
     Attributes:
         source: where the job comes from
@@ -80,7 +80,7 @@ def prepare_task(
     workers: int | None,
     progress: Progress = ignore_progress,
 ) -> StallTask:
-    """What is run for a request.
+    """The run for a request.
 
     Args:
         source: where the job comes from
@@ -280,7 +280,7 @@ def _without(split: Split) -> Mapping[str, Without]:
 
 
 def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[str]:
-    """What a person should know of how the figures came about, one sentence or two each.
+    """Limits of the figures, one sentence or two each.
 
     Args:
         strategy: what was run
@@ -308,7 +308,7 @@ def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> It
 
 
 def _of_no_class(own: WayFindings) -> Iterator[str]:
-    """What is to be said of time that belongs to no class, where it is surely much; one block makes nothing sure."""
+    """A note on time that belongs to no class, where it is surely much; one block makes nothing sure."""
     share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
     if len(own.blocks) < 2 or max(low, -high) <= UNATTRIBUTED:
         return

@@ -61,7 +61,7 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
 
 
 def _accelerator(recipe: Recipe) -> dict[str, object]:
-    """What the script says, because the file cannot."""
+    """Settings for the script, because the file has no place for them."""
     return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch_size}
 
 

@@ -53,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Degrees):
-    """What a runtime has to be told.
+    """Settings of a run, for another runtime.
 
     Attributes:
         job: reference of the job

@@ -53,7 +53,7 @@ from trimaran.simulator.storage_lifetimes import LiveBytes
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """What was found.
+    """The result of an estimate.
 
     Attributes:
         whole: the step without a split
@@ -204,7 +204,7 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryStudy:
-    """What was found.
+    """The result of an estimate.
 
     Attributes:
         estimate: the figures
@@ -303,7 +303,7 @@ def _plan(
 
 
 def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
-    """What the step may use, and the card that this stands for; None where it is a share [bytes]."""
+    """The budget of the step, and the card that it stands for; None where it is a share [bytes]."""
     budget = None if asked is None else parse_budget(asked)
     if budget is not None and budget.nbytes is None:
         return budget.resolve(kept.peak), None

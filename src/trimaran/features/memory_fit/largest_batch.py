@@ -187,7 +187,7 @@ def _same_step(one: StepTrace, other: StepTrace) -> bool:
 
 
 def _form(event: TraceOp | Tick) -> tuple[object, ...]:
-    """What is the same at every batch: the operation and the dims of its tensors, or the tick."""
+    """The part of an event that is the same at every batch: its operation and the dims of its tensors, or its tick."""
     if not isinstance(event, TraceOp):
         return (event.kind,)
     taken = tuple((number, len(shape)) for number, shape in event.operands)

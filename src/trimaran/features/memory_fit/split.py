@@ -65,7 +65,7 @@ class FoundSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a step costs, in any unit.
+    """Costs of a step, in any unit.
 
     Attributes:
         least: no plan of the step costs less

@@ -36,7 +36,7 @@ _OPERATIONS = (_END, "evaluate", "save", "load", "weights", "timeline", "gradien
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What a callback may change, as far as ranks compare it.
+    """State that a callback may change, as far as ranks compare it.
 
     Attributes:
         identities: of the parameters, by name

@@ -1,4 +1,4 @@
-"""What each rank does in a run of `trimaran train`: its part of the program, epoch by epoch.
+"""One rank in a run of `trimaran train`: its part of the program, epoch by epoch.
 
 The run directory: everything about one run, in files that outlive it.
 

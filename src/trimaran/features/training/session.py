@@ -168,7 +168,7 @@ class Session:
                 return
 
     def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
-        """What follows the last step of an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
+        """End an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
 
         Args:
             number: of the epoch, from 0
@@ -222,7 +222,7 @@ class Session:
 
     @property
     def memory(self) -> MemoryReport | None:
-        """What the memory plan of this rank did so far; None where the strategy has none."""
+        """The report of this rank's memory plan so far; None where the strategy has none."""
         return None if self._virtual is None else self._virtual.report()
 
     def step(self, batch: Any, *, keep_gradients: bool = False) -> float:
@@ -275,7 +275,7 @@ class Session:
 
     @property
     def verifying_s(self) -> float:
-        """What the comparisons took so far [s]."""
+        """Time of the comparisons so far [s]."""
         return 0.0 if self._verifier is None else self._verifier.seconds
 
     def stop(self) -> None:
@@ -333,7 +333,7 @@ class Session:
             self._verifier.fresh = False
 
     def timeline(self) -> Timeline:
-        """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
+        """The timeline of the last steps on rank 0; on the others an empty one. Every rank calls it."""
         with self._callbacks.together("timeline"):
             return self.executor.timeline()
 

@@ -121,7 +121,7 @@ class VirtualMemory:
         self._thread = 0
 
     def report(self) -> MemoryReport:
-        """What happened so far, also after the end.
+        """The report so far, also after the end.
 
         Raises:
             ExecutionError: it was not entered yet

@@ -1,4 +1,4 @@
-"""What happens when, around a loop that knows nothing of it: record, plan, verify, run.
+"""The phases of virtual memory around an unchanged loop: record, plan, verify, run.
 
 A **pass** is one forward with its backward; a **step** is the passes up to the optimizer's step, with its update. A
 plan is for one pass: a look of the batch, and whether it is the first of its step or a later one, which finds
@@ -327,7 +327,7 @@ class Tally:
         self.peak_bytes = None
 
     def resume(self) -> None:
-        """What came since the step ended, such as planning, belongs to no step."""
+        """Time since the end of the step, such as planning, belongs to no step."""
         self._since_s = time.perf_counter()
 
 
@@ -437,7 +437,7 @@ class Virtualizer:
 
     @property
     def phase(self) -> str:
-        """What the next step is for."""
+        """Purpose of the next step."""
         if self._unsettled:
             return "record"
         if not self._hooks.pushed:
@@ -445,7 +445,7 @@ class Virtualizer:
         return self.plans.phase
 
     def report(self) -> MemoryReport:
-        """What happened so far, or until the end."""
+        """The report so far, or until the end."""
         return self._last_report or summarize(self.phase, self.tally, self.plans, self._settling.states.host_bytes)
 
     def _called(self, signature: Signature) -> None:

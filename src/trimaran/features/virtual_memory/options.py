@@ -1,4 +1,4 @@
-"""What a user may choose."""
+"""Options of `virtual_memory`."""
 
 from dataclasses import dataclass
 from typing import Literal

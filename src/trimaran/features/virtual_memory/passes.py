@@ -32,7 +32,7 @@ from trimaran.memory.search import MemoryOutcome
 
 
 class Key(NamedTuple):
-    """What a plan is for.
+    """The passes that a plan is for.
 
     Attributes:
         signature: look of the batch
@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassStats:
-    """What happened in a pass under a plan.
+    """Statistics of a pass under a plan.
 
     Attributes:
         to_host_bytes: copied to the host [bytes]

@@ -202,7 +202,7 @@ _MOST_RENEWED = 2
 
 @dataclass(slots=True, kw_only=True)
 class Planned:
-    """What was planned for a key.
+    """The plan for a key.
 
     Attributes:
         recorded: the pass
@@ -246,7 +246,7 @@ class Planned:
 
 
 class Plans:
-    """What was planned so far.
+    """The plans so far.
 
     Args:
         options: what the user chose
@@ -270,7 +270,7 @@ class Plans:
 
     @property
     def phase(self) -> str:
-        """What the next pass is for, by the pass used last."""
+        """Purpose of the next pass, by the pass used last."""
         last = next(reversed(self._planned.values()), None)
         return "record" if last is None else last.runner.phase
 

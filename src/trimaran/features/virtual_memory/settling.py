@@ -44,7 +44,7 @@ Number = bool | int | float | complex
 
 
 class Taken(NamedTuple):
-    """What an operation of a forward took.
+    """Arguments of an operation of a forward.
 
     Attributes:
         name: of the operator
@@ -142,7 +142,7 @@ _BUCKETS = 16
 _LEAST_BUCKET_BYTES = 4096
 _MOST_BUCKET_BYTES = 64 << 20
 _SLOT_BYTES = 4096
-"""What a slot may take in addition to its bytes."""
+"""Bytes that a slot may take in addition to its contents."""
 
 
 class StateTier:
@@ -325,7 +325,7 @@ class Settling:
         return taken_bytes > 0
 
     def _explained(self, error: InfeasibleError) -> InfeasibleError:
-        """What was tried with the state of optimizers, or why it was not."""
+        """The error, with what was tried with the state of optimizers, or why it was not."""
         tried = ["The state of the optimizer is on the host already."] if self.states else []
         tried += [f"The state of the optimizer stays on the device: {reason}." for reason in self.states.reasons]
         return (
