@@ -29,8 +29,7 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
     CostTable,
@@ -47,7 +46,18 @@ from trimaran.pricing.tables import (
 from trimaran.pricing.types import Cost, Interference, OpCost
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
 from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
-from trimaran.program.strategy import IN_LINE, Execution, Feeding, Part, Schedule, Shard, Strategy, Sync
+from trimaran.program.strategy import (
+    IN_LINE,
+    Degrees,
+    Execution,
+    Feeding,
+    Part,
+    Recomputed,
+    Schedule,
+    Shard,
+    Strategy,
+    Sync,
+)
 
 HAND = "measured: by hand"
 GRADIENT_BYTES = 96
@@ -382,7 +392,7 @@ Sharding = Literal["none", "optimizer", "gradients", "parameters"]
 _LEVELS: dict[Sharding, Literal[0, 1, 2, 3]] = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
 
 
-def division(
+def degrees(
     *,
     tensor: int = 1,
     pipeline: int = 1,
@@ -398,8 +408,8 @@ def division(
     recomputed: frozenset[Recomputed] = frozenset(),
     parts: tuple[int, ...] = (),
     group: int = 0,
-) -> Division:
-    return Division(
+) -> Degrees:
+    return Degrees(
         tp=tensor,
         pp=pipeline,
         chunks=chunks,
@@ -412,12 +422,12 @@ def division(
         sequence_parallel=sequence_parallel,
         zero=_LEVELS[sharding],
         recomputed=recomputed,
-        parts=parts,
-        group=group,
+        segment_layers=parts,
+        microbatch_group=group,
     )
 
 
-def division_pins(
+def pins_of_degrees(
     *,
     tensor: int | None = None,
     pipeline: int | None = None,
@@ -558,7 +568,7 @@ def planned(
     plan: Plan,
     chosen: Candidate,
     traces: Mapping[int, TracedStep] | None = None,
-    search: Search | None = None,
+    search: Search[Candidate] | None = None,
 ) -> Planned:
     problem = Problem(
         graph=graph,

@@ -21,7 +21,7 @@ from trimaran.networks.lstm_language import LstmLanguageModel
 from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.sizes import TransformerSize
 from trimaran.networks.unet import UNet
-from trimaran.networks.vgg import vgg16
+from trimaran.networks.vgg import Vgg
 from trimaran.networks.vit import VisionTransformer, VitSize
 
 CLASSES = 10
@@ -99,7 +99,7 @@ def _classifier(model: Callable[[], nn.Module], *, size: int, count: int = 4) ->
 
 REDUCED: Mapping[str, Reduced] = {
     "alexnet": _classifier(lambda: AlexNet(CLASSES, width=0.125), size=64),
-    "vgg16": _classifier(lambda: vgg16(classes=CLASSES, width=0.125), size=32),
+    "vgg16": _classifier(lambda: Vgg(classes=CLASSES, width=0.125), size=32),
     "resnet50": _classifier(lambda: ResNet(50, classes=CLASSES, width=0.125), size=32),
     "se_resnext50": _classifier(lambda: ResNet(50, classes=CLASSES, width=0.125, form=SE_RESNEXT), size=32),
     "googlenet": _classifier(lambda: GoogLeNet(classes=CLASSES, width=0.25), size=64),

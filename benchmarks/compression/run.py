@@ -20,10 +20,16 @@ from torch.nn import functional
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.compression.coding import (  # noqa: E402
+    GPU_PASSES,
+    least_codec_rate,
+    measure_coding,
+    saved_s,
+    total,
+)
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 
 from trimaran.jobs.builtin import accuracy, load_images  # noqa: E402
-from trimaran.measure.offload import measure_coding, total  # noqa: E402
 from trimaran.memory_hooks.coding import (  # noqa: E402
     Coding,
     SparseCodec,
@@ -33,7 +39,6 @@ from trimaran.networks.small_images import (  # noqa: E402
     ResidualNetwork,
 )
 from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
-from trimaran.pricing.offload_costs import GPU_PASSES, least_codec_rate, saved_s  # noqa: E402
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "LeNet": (LeNet, 32, 4e-3),

@@ -19,8 +19,8 @@ from benchmarks.environment import describe_environment, environment_line, write
 from trimaran.features.emulation import emulate  # noqa: E402
 from trimaran.graph.sharding.fsdp_units import sharding_units  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.planner.problem import Problem, cut_for  # noqa: E402
-from trimaran.planning.emulated import Pretended, pretend  # noqa: E402
+from trimaran.planner.problem import Problem, split_for  # noqa: E402
+from trimaran.planning.emulated import EmulatedJob, prepare_emulation  # noqa: E402
 from trimaran.planning.requests import parse_link  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
 
@@ -86,13 +86,15 @@ def main() -> None:
 
 def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
     """Each plan of a setting, simulated and emulated."""
-    pretended = pretend(JobSource(reference=setting.job), devices=setting.devices, link=parse_link(setting.link))
+    emulated = prepare_emulation(
+        JobSource(reference=setting.job), devices=setting.devices, link=parse_link(setting.link)
+    )
     rows = []
     for uncut in setting.strategies:
-        strategy = cut_for(uncut, _problem(pretended))
+        strategy = split_for(uncut, _problem(emulated))
         if strategy.zero >= 2:
-            strategy = replace(strategy, units=sharding_units(pretended.graph, min_bytes=SMALLEST_UNIT))
-        found = emulate(pretended, strategy, steps=steps)
+            strategy = replace(strategy, units=sharding_units(emulated.graph, min_bytes=SMALLEST_UNIT))
+        found = emulate(emulated, strategy, steps=steps)
         rows.append(
             {
                 "job": setting.job,
@@ -112,13 +114,13 @@ def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _problem(pretended: Pretended) -> Problem:
+def _problem(emulated: EmulatedJob) -> Problem:
     return Problem(
-        graph=pretended.graph,
-        table=pretended.table,
-        cluster=pretended.cluster,
-        batch=pretended.job.global_batch_size,
-        devices=pretended.cluster.size,
+        graph=emulated.graph,
+        table=emulated.table,
+        cluster=emulated.cluster,
+        batch=emulated.job.global_batch_size,
+        devices=emulated.cluster.size,
     )
 
 

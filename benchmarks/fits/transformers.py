@@ -1,4 +1,4 @@
-"""Fits the figures of pricing/closed_form/step_time.py on published steps of divided transformers.
+"""Fits the figures of pricing/analytical/step_time.py on published steps of sharded transformers.
 
     python benchmarks/fits/transformers.py FILE
 
@@ -23,13 +23,13 @@ from scipy.optimize import least_squares
 
 from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
-from trimaran.pricing.closed_form.stage_work import StepConstants
-from trimaran.pricing.closed_form.step_time import Exchange, divided_step, machine_exchange
+from trimaran.pricing.analytical.stage_work import StepConstants
+from trimaran.pricing.analytical.step_time import Exchange, machine_exchange, transformer_step
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
-from trimaran_studies.validation.model_parallel import DividedRun, divided_run, in_unit, machine_of
+from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, machine_of, transformer_run
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/closed_form/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 
 LARGE_PRODUCTS = {
     # ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet of a100_sxm, h100_sxm, b200_sxm: m >= 4096, median, bf16
@@ -72,7 +72,7 @@ PULL = 0.15  # weight of a prior, beside one model
 @dataclass(frozen=True)
 class Point:
     row: Row
-    run: DividedRun
+    run: TransformerRun
     device: Device
     exchange: Exchange
 
@@ -86,8 +86,8 @@ class Point:
 
     def log_error(self, constants: StepConstants) -> float:
         run = self.run
-        step = divided_step(
-            run.shape, run.division, run.program, device=self.device, exchange=self.exchange, constants=constants
+        step = transformer_step(
+            run.shape, run.degrees, run.program, device=self.device, exchange=self.exchange, constants=constants
         )
         return math.log(in_unit(self.row, run, step) / self.row.measured)
 
@@ -133,11 +133,11 @@ def _points(path: Path) -> list[Point]:
         if row.family not in ("mp_step_time", "mp_throughput"):
             continue
         try:
-            run = divided_run(row)
+            run = transformer_run(row)
             machine = machine_of(run)
         except TrimaranError:
             continue
-        exchange = machine_exchange(machine, ranks=run.division.devices, year=run.program.year)
+        exchange = machine_exchange(machine, ranks=run.degrees.devices, year=run.program.year)
         points.append(Point(row, run, machine.node.device, exchange))
     return points
 
@@ -167,7 +167,7 @@ def _fit(points: Sequence[Point]) -> StepConstants:
 def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
     sources = sorted({point.source for point in points})
     lines = [
-        "# Figures of pricing/closed_form/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
+        "# Figures of pricing/analytical/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
         f"# Fitted on {len(points)} rows of {', '.join(sources)}.",
         f"# Median error {inside:.3f}; of models left out of the fit {outside:.3f}.",
         "",

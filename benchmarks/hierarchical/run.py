@@ -1,6 +1,6 @@
 """Gradients summed within nodes and then across them, against one sum over all: simulated and emulated.
 
-Ranks sit on pretended nodes: fast links within each, a slow one from each to the others, real messages on both, compute
+Ranks sit on emulated nodes: fast links within each, a slow one from each to the others, real messages on both, compute
 as pauses. Every strategy is run with each size of buckets that makes a difference, and the best of each kind of sum is
 compared. Prints a table and writes `benchmarks/results/hierarchical.json`, setting by setting; of settings that are not
 run, the rows that are there stay.
@@ -22,7 +22,7 @@ from benchmarks.environment import RESULTS, describe_environment, environment_li
 from trimaran.features.emulation import emulate  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner.space import bucket_sizes  # noqa: E402
-from trimaran.planning.emulated import Pretended, pretend  # noqa: E402
+from trimaran.planning.emulated import EmulatedJob, prepare_emulation  # noqa: E402
 from trimaran.planning.requests import parse_link  # noqa: E402
 from trimaran.program import Strategy  # noqa: E402
 
@@ -31,7 +31,7 @@ NAME = "hierarchical"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A job on pretended nodes.
+    """A job on emulated nodes.
 
     Attributes:
         job: reference of a built-in job
@@ -80,7 +80,7 @@ def _kept() -> list[dict[str, Any]]:
 
 def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
     """Both kinds of sum in a setting, each with every size of buckets."""
-    pretended = pretend(
+    emulated = prepare_emulation(
         JobSource(reference=setting.job),
         devices=setting.devices,
         link=parse_link(setting.link),
@@ -88,8 +88,8 @@ def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
         uplink=parse_link(setting.uplink),
     )
     rows = [
-        _row(setting, pretended, strategy, steps=steps)
-        for size in bucket_sizes(pretended.graph)
+        _row(setting, emulated, strategy, steps=steps)
+        for size in bucket_sizes(emulated.graph)
         for strategy in (
             Strategy(dp=setting.devices, bucket_bytes=size),
             Strategy(dp=setting.devices, bucket_bytes=size, sync="hierarchical", nodes=setting.nodes),
@@ -105,8 +105,8 @@ def run_setting(setting: Setting, *, steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(setting: Setting, pretended: Pretended, strategy: Strategy, *, steps: int) -> dict[str, Any]:
-    found = emulate(pretended, strategy, steps=steps)
+def _row(setting: Setting, emulated: EmulatedJob, strategy: Strategy, *, steps: int) -> dict[str, Any]:
+    found = emulate(emulated, strategy, steps=steps)
     print(
         f"{setting.job:10} {strategy.name:32} {found.predicted_s * 1e3:8.1f} ms simulated "
         f"{found.measured_s * 1e3:8.1f} ms emulated {found.error:+7.1%}",

@@ -26,7 +26,7 @@ from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.machine.detect import detect_machine  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
-from trimaran.planner import Candidate, cut, evaluate  # noqa: E402
+from trimaran.planner import Candidate, evaluate, split_stages  # noqa: E402
 from trimaran.planning.measurement import noise_here  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
@@ -98,7 +98,7 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
     sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in STRATEGIES}
     table = measure_costs(source.make, graph, ranks=2, batches=sizes)
     for strategy in STRATEGIES:
-        candidate = evaluate(cut(strategy, graph, table, batch=batch), graph, table, cluster, batch=batch)
+        candidate = evaluate(split_stages(strategy, graph, table, batch=batch), graph, table, cluster, batch=batch)
         evaluation = lower_evaluation(graph, candidate.strategy, batch=batch)
         with tempfile.TemporaryDirectory() as folder:
             arguments = (source, candidate.strategy, candidate.program, evaluation, blocks)

@@ -102,9 +102,9 @@ def set_precision(precision: str) -> None:
 
 
 def _vgg16(reduced: bool) -> tuple[nn.Module, Blocks]:
-    from trimaran.networks.vgg import vgg16
+    from trimaran.networks.vgg import Vgg
 
-    model = vgg16(classes=10, width=0.125) if reduced else vgg16()
+    model = Vgg(classes=10, width=0.125) if reduced else Vgg()
     features = list(model.features)
     ends = [0, *(number + 1 for number, layer in enumerate(features) if isinstance(layer, nn.MaxPool2d))]
     groups = [nn.Sequential(*features[start:end]) for start, end in pairwise(ends)]
@@ -130,9 +130,9 @@ def _resnet50(reduced: bool) -> tuple[nn.Module, Blocks]:
 
 
 def _gpt2_medium(reduced: bool) -> tuple[nn.Module, Blocks]:
-    from trimaran.networks.gpt import Gpt2, gpt2
+    from trimaran.networks.gpt import Gpt2, gpt
 
-    model = Gpt2(32, 4, 2, vocabulary=64, length=16) if reduced else gpt2("medium")
+    model = Gpt2(32, 4, 2, vocabulary=64, length=16) if reduced else gpt("gpt2", "medium")
     return model, lambda: _each(list(model.h))
 
 

@@ -22,7 +22,7 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.planner import cut, evaluate  # noqa: E402
+from trimaran.planner import evaluate, split_stages  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
@@ -94,7 +94,7 @@ def run_case(job: str, strategy: Strategy, blocks: int) -> dict[str, list[float]
     source = JobSource(reference=job)
     planned = make_plan(source, PlanRequest(devices=2, execution="eager")).simulated
     batch = planned.job.global_batch_size
-    whole = cut(strategy, planned.graph, planned.table, batch=batch)
+    whole = split_stages(strategy, planned.graph, planned.table, batch=batch)
     program = evaluate(whole, planned.graph, planned.table, planned.cluster, batch=batch).program
     evaluation = lower_evaluation(planned.graph, whole, batch=batch)
     with tempfile.TemporaryDirectory() as folder:

@@ -42,7 +42,8 @@ def scaled(world: World) -> list[Steps]:
         seen: Steps = []
 
         def note(step: int, loss: float, executor=executor, seen=seen) -> None:  # type: ignore[no-untyped-def]
-            seen.append((loss, executor.scaler.state_dict()["scale"], executor.updater.optimizer.param_groups[0]["lr"]))
+            (group,) = executor.updater.optimizer.param_groups
+            seen.append((loss, executor.scaler.scaler.get_scale(), group["lr"]))
 
         take_steps(executor, STEPS, note)
         assert executor.scaler is not None

@@ -12,16 +12,17 @@ from tests.builders import network, table_for
 
 from trimaran.cli.views.plans import print_candidates
 from trimaran.planner import EpochData, Rejection, Search, enumerate_strategies, search
+from trimaran.planner.candidates import Candidate
 
 FOLDER = Path(__file__).parent / "plans"
 
 
-def searches() -> dict[str, Search]:
+def searches() -> dict[str, Search[Candidate]]:
     """Six layers on two and on four devices; the larger space has more than there is room for."""
     graph = network(6)
     table = table_for(graph)
 
-    def find(devices: int, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
+    def find(devices: int, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search[Candidate]:
         cluster = builders.cluster(devices, memory_bytes=memory_bytes)
         return search(builders.problem(graph=graph, table=table, cluster=cluster, batch=16, epoch=epoch))
 
@@ -38,7 +39,7 @@ def searches() -> dict[str, Search]:
     }
 
 
-def printed(found: Search) -> str:
+def printed(found: Search[Candidate]) -> str:
     file = io.StringIO()
     print_candidates(Console(file=file, width=80, no_color=True), found)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"

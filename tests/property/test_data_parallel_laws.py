@@ -16,7 +16,7 @@ from tests.property.test_exchange_laws import lowered
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.planner.problem import assess, cut_for, least, quick_bounds
+from trimaran.planner.problem import assess, least, quick_bounds, split_for
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s, straggling
@@ -152,7 +152,7 @@ def test_no_bound_on_a_catalog_machine_is_above_the_step(
     wanted = builders.strategy(
         dp=devices // rows, pp=rows, microbatches=microbatches, schedule="1f1b", bucket_bytes=bucket_bytes
     )
-    strategy = cut_for(wanted, problem)
+    strategy = split_for(wanted, problem)
     found = assess(strategy, problem)
     low, middle, high = found.cases
     for bound in (least(strategy, problem), quick_bounds(problem).of(strategy)):

@@ -1,4 +1,4 @@
-"""Laws of the links that members of a transfer cross, and of steps of divided transformers on them."""
+"""Laws of the links that members of a transfer cross, and of steps of sharded transformers on them."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.closed_form.parallel_degrees import Division
-from trimaran.pricing.closed_form.shapes import gpt_shape
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.step_time import Program, machine_exchange, transformer_step
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
+from trimaran.program.strategy import Degrees
 
 FABRICS = ("ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g")
 SHAPE = gpt_shape(layers=24, hidden=2304, heads=24, vocabulary=51200)
@@ -114,7 +114,7 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
     tensor: int, pipeline: int, chunks: int, data: int
 ) -> None:
     assume(tensor * pipeline * data > 8)
-    division = Division(
+    degrees = Degrees(
         tp=tensor,
         pp=pipeline,
         chunks=chunks if pipeline > 1 else 1,
@@ -122,14 +122,14 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
         microbatches=24,
         zero=1 if data > 1 else 0,
     )
-    machines = [find_machine(f"dgx-h100:{-(-division.devices // 8)}@{fabric}") for fabric in FABRICS]
+    machines = [find_machine(f"dgx-h100:{-(-degrees.devices // 8)}@{fabric}") for fabric in FABRICS]
     steps = [
-        divided_step(
+        transformer_step(
             SHAPE,
-            division,
+            degrees,
             Program(),
             device=machine.node.device,
-            exchange=machine_exchange(machine, ranks=division.devices, year=2024.0),
+            exchange=machine_exchange(machine, ranks=degrees.devices, year=2024.0),
             constants=step_constants(),
         ).seconds
         for machine in machines

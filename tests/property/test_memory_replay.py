@@ -24,7 +24,7 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.gpt import Gpt2
 from trimaran.networks.resnet import ResNet
-from trimaran.networks.vgg import vgg16
+from trimaran.networks.vgg import Vgg
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
@@ -188,7 +188,7 @@ def text_batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 NETWORKS = {
-    "vgg16": (lambda: vgg16(classes=10, width=0.125), image_batch),
+    "vgg16": (lambda: Vgg(classes=10, width=0.125), image_batch),
     "resnet50": (lambda: ResNet(50, classes=10, width=0.125), image_batch),
     "googlenet": (lambda: GoogLeNet(classes=10, width=0.125), image_batch),
     "gpt2": (lambda: Gpt2(32, 4, 2, vocabulary=64, length=16), text_batch),

@@ -19,7 +19,7 @@ from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
 from trimaran.planner.bounds import bound, busiest_rank
 from trimaran.planner.choice import pareto_front
-from trimaran.planner.problem import cut_for, has_simple_bound, quick_bounds
+from trimaran.planner.problem import has_simple_bound, quick_bounds, split_for
 from trimaran.pricing import Cost, CostTable, Interference
 from trimaran.pricing.tables import TensorFit
 from trimaran.program import Strategy, check_strategy
@@ -126,7 +126,7 @@ def strategies(case: Case) -> list[Strategy]:
     # A few of each case; over many cases all of them.
     for strategy in random.Random(case.seed).sample(kept, min(len(kept), 12)):
         try:
-            found.append(cut_for(strategy, problem(case, case.cluster)))
+            found.append(split_for(strategy, problem(case, case.cluster)))
             check_strategy(case.graph, found[-1], batch=16)
         except InfeasibleError:
             continue
@@ -190,7 +190,7 @@ def everything_simulated(case: Case, strategies: list[Strategy]) -> list[Candida
     everything = []
     for strategy in strategies:
         try:
-            everything.append(simulated(case, cut_for(strategy, problem(case, case.cluster))))
+            everything.append(simulated(case, split_for(strategy, problem(case, case.cluster))))
         except (InfeasibleError, InputError):
             continue
     return everything

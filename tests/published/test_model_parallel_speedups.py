@@ -14,7 +14,7 @@ from tests import builders
 
 from trimaran.planner.pins import Pins
 from trimaran.planner.placement.network import place_for
-from trimaran.planner.problem import assess_cut
+from trimaran.planner.problem import assess_split
 from trimaran.planner.space import unplaced
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
@@ -65,7 +65,7 @@ def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception:
     problem, chosen = inception.simulated.problem, inception.simulated.chosen
     strategy = dataclasses.replace(unplaced(builders.strategy(pp=2)), device_order=chosen.strategy.device_order)
     placed = place_for(strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch)
-    found = assess_cut(placed.strategy, problem)
+    found = assess_split(placed.strategy, problem)
     backwards = {item.id for item in found.program if item.kind is Kind.BACKWARD}
     simulated_s = max(span.end_s for span in found.timeline.select() if span.instruction in backwards)
     assert simulated_s == pytest.approx(placed.answer.makespan_s, rel=0.02)

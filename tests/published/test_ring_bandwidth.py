@@ -7,7 +7,7 @@ import pytest
 
 from trimaran.machine.node_catalog import find_node
 from trimaran.machine.rings import ring_bandwidth
-from trimaran.machine.topology import peer_bandwidth
+from trimaran.machine.topology import pair
 
 TARTAN = "uuudown/Tartan@e3166ab:microbenchmark/scale_up_cl/nccl-v2"
 MIST = "Dazz993/Mist@d69e530:benchmark/superscaler/results-ref"
@@ -49,5 +49,5 @@ def test_ring_bandwidth(machine: str, devices: int, measured: float, tolerance: 
 def test_copies_without_nvlink_on_a_dgx1() -> None:
     """9.19e9 B/s in one direction between devices 0 and 5 of a DGX-1 with P100, staged (Tartan, P2P=Enabled matrix)."""
     dgx = find_node("dgx1-p100")
-    assert peer_bandwidth(dgx, 0, 5) == pytest.approx(9.19e9, rel=0.02)
-    assert peer_bandwidth(dgx, 0, 4) == pytest.approx(18.41e9, rel=0.02)
+    assert pair(dgx, 0, 5).bytes_per_s == pytest.approx(9.19e9, rel=0.02)
+    assert pair(dgx, 0, 4).bytes_per_s == pytest.approx(18.41e9, rel=0.02)

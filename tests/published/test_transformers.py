@@ -1,4 +1,4 @@
-"""Memory and time of divided transformers, and Caffe's sums of outputs, against published figures."""
+"""Memory and time of sharded transformers, and Caffe's sums of outputs, against published figures."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,9 @@ import pytest
 from tests import builders
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.closed_form.shapes import gpt_shape
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import Program, divided_step, machine_exchange
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.step_time import Program, machine_exchange, transformer_step
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel
@@ -145,7 +145,7 @@ FOUNDRY = {
     ],
     ids=["gpt3-175b", "llama2-70b", "mpt-3b"],
 )
-def test_steps_of_divided_networks_are_as_fast_as_published(
+def test_steps_of_sharded_networks_are_as_fast_as_published(
     fields: dict[str, str], tokens_per_s: float, tolerance: float
 ) -> None:
     """NVIDIA/NeMo: docs/source/performance/performance_summary.md; mosaicml/llm-foundry: scripts/train/benchmarking."""
@@ -173,9 +173,9 @@ def test_steps_of_divided_networks_are_as_fast_as_published(
 def test_utilization_of_networks_of_up_to_a_trillion_parameters(
     network: str, layers: tuple[int, int, int], degrees: tuple[int, int], devices: int, batch: int, tflops: float
 ) -> None:
-    """Narayanan et al., SC 2021, table 1, on DGX A100: layers computed again, the best microbatch and chunks.
+    """Narayanan et al., SC 2021, table 1, on DGX A100: layers recomputed, the best microbatch and chunks.
 
-    Nothing was fitted on it. Its FLOP of a step, 96 B s l h² (1 + s / 6h + V / 16 l h), count layers computed again.
+    Nothing was fitted on it. Its FLOP of a step, 96 B s l h² (1 + s / 6h + V / 16 l h), count layers recomputed.
     """
     depth, hidden, heads = layers
     tensor, pipeline = degrees
@@ -188,7 +188,7 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
         count, rest = divmod(batch // data, microbatch)
         if rest or (chunks > 1 and (pipeline == 1 or count % pipeline or depth % (pipeline * chunks))):
             continue
-        division = builders.division(
+        degrees = builders.degrees(
             tensor=tensor,
             pipeline=pipeline,
             chunks=chunks,
@@ -197,12 +197,12 @@ def test_utilization_of_networks_of_up_to_a_trillion_parameters(
             microbatches=count,
             recomputed=frozenset({"layers"}),
         )
-        step = divided_step(
+        step = transformer_step(
             shape,
-            division,
+            degrees,
             Program(precision="fp16", attention="unfused", overlaps=False, gradient_bytes=2, year=2021.5),
             device=machine.node.device,
-            exchange=machine_exchange(machine, ranks=division.devices, year=2021.5),
+            exchange=machine_exchange(machine, ranks=degrees.devices, year=2021.5),
             constants=step_constants(),
         )
         found.append(flops / step.seconds / devices / 1e12)

@@ -111,7 +111,7 @@ def test_collectives_of_a_machine_of_the_catalog() -> None:
 def test_a_plan_for_a_machine_of_the_catalog_and_why_it_is_so() -> None:
     """What is pinned holds; the explanation is of the same plan."""
     planned = trimaran.plan("gpt3:13b", cluster="dgx-a100:2", batch=64, pins=trimaran.Pins(tp=4))
-    assert planned.chosen.division.tp == 4
+    assert planned.chosen.strategy.tp == 4
     explained = trimaran.explain(planned, why_not=["pp"])
     assert explained.planned.chosen == planned.chosen
 

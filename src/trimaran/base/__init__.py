@@ -1,1 +1,1 @@
-"""What every room uses: errors, units, timelines, the job."""
+"""Errors, units, timelines and the job, which every room uses."""

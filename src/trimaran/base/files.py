@@ -1,10 +1,12 @@
-"""Files that are written whole or not at all, and those that come with the package."""
+"""Files that are written whole or not at all, those that come with the package, and TOML texts."""
 
 import contextlib
 import errno
+import json
+import math
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,12 +24,12 @@ def put_in_place(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written there
     """
-    with _unfinished(path) as unfinished:
-        with unfinished.open("wb") as file:
+    with unfinished(path) as part:
+        with part.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        part.replace(path)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -53,21 +55,25 @@ def check_writable(path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _reported(path), _unfinished(path) as unfinished:
+    with _reported(path), unfinished(path) as part:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        unfinished.write_bytes(b"")
+        part.write_bytes(b"")
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A name in the folder of a file, for content that is not complete yet; no file of that name remains."""
-    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+def unfinished(path: Path) -> Iterator[Path]:
+    """A name in the folder of a file, for content that is not complete yet; no file of that name remains.
+
+    Args:
+        path: of the file, which the complete content replaces
+    """
+    part = path.parent / f".{path.name}.{os.getpid()}"
     try:
-        yield unfinished
+        yield part
     finally:
         with contextlib.suppress(OSError):
-            unfinished.unlink()
+            part.unlink()
 
 
 @contextlib.contextmanager
@@ -92,3 +98,29 @@ def packaged_toml(package: str, name: str) -> dict[str, Any]:
         tomllib.TOMLDecodeError: it was edited
     """
     return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+
+
+def toml_text(plain: Mapping[str, Any]) -> str:
+    """TOML of keys whose values are figures, texts, lists and tables; a list of tables or of texts has one a line."""
+    lines = []
+    for key, value in plain.items():
+        if isinstance(value, list) and value and isinstance(value[0], Mapping | str):
+            lines.append(f"{key} = [")
+            lines.extend(f"  {_toml(item)}," for item in value)
+            lines.append("]")
+        else:
+            lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    # A JSON text is a TOML text, but for the character DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)

@@ -12,7 +12,7 @@ from typing import Literal
 from trimaran.base.errors import InputError
 
 Actor = Literal["plan", "script", "network"]
-"""Who acts: an option of Trimaran ("plan"), the training script, or whoever designs the network."""
+"""Actors: an option of Trimaran ("plan"), the training script, or whoever designs the network."""
 
 Method = Literal["re-simulated", "estimated", "rule"]
 """How a gain was found: the changed step simulated again, arithmetic on measured parts, or a rule without figures."""

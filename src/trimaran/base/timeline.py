@@ -1,4 +1,4 @@
-"""What happened when: the one result of every interpreter of a program.
+"""Spans of instructions over time: the result of every interpreter of a program.
 
 The simulator, the runtime and the emulator all give a `Timeline`, whose spans carry the ids of the instructions of the
 program. A prediction and a measurement of the same program are therefore compared line by line.
@@ -64,7 +64,7 @@ class Timeline:
 
     Args:
         spans: the spans, in any order
-        memory: for each rank, `(time [s], live bytes)` at every change; empty where nobody looked
+        memory: for each rank, `(time [s], live bytes)` at every change; empty where it was not followed
         after_s: what follows the last span, of no instruction: copies of gradients, waits for the slowest rank [s]
 
     Example:

@@ -159,7 +159,7 @@ def parse_power(text: str) -> float:
 
 
 def parse_counted(text: str) -> tuple[int, str]:
-    """So many of something.
+    """A count and a name.
 
     Args:
         text: such as "4 ib-edr" or "4 x ib-edr"; a name alone is one of it
@@ -301,20 +301,20 @@ _DURATIONS = (
 """Units of durations, their size [s], and from how many of them on they are used."""
 
 
-def format_duration(seconds: float, *, like: float | None = None) -> str:
+def format_duration(seconds: float, *, unit_of: float | None = None) -> str:
     """A duration for people, in the largest unit of which it has some.
 
     Args:
         seconds: of a training [s]
-        like: another duration, whose unit is used [s]; None: this one
+        unit_of: another duration, whose unit is used [s]; None: this one
 
     Example:
         >>> format_duration(12.3), format_duration(2585.0), format_duration(140_052.0), format_duration(1e6)
         ('12.3 s', '43.1 min', '38.9 h', '11.6 days')
-        >>> format_duration(9000.0), format_duration(9000.0, like=2585.0), format_duration(0.783, like=1.06)
+        >>> format_duration(9000.0), format_duration(9000.0, unit_of=2585.0), format_duration(0.783, unit_of=1.06)
         ('2.50 h', '150 min', '0.78 s')
     """
-    leading = seconds if like is None else like
+    leading = seconds if unit_of is None else unit_of
     for unit, size, enough in _DURATIONS:
         if leading >= enough * size:
             return f"{_three_digits(seconds / size)} {unit}"

@@ -15,9 +15,9 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
-from trimaran.planning.emulated import Pretended, best_strategy, pretend, priced_program
+from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.program import Program, Strategy, check_plan, plan_program, read_plan
+from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.plan import plan_path
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
@@ -62,11 +62,11 @@ class Emulated:
         return self.predicted_s / self.measured_s - 1.0
 
 
-def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None = None, steps: int = 20) -> Emulated:
+def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | None = None, steps: int = 20) -> Emulated:
     """Simulate a strategy, emulate it, and compare.
 
     Args:
-        pretended: the job and the devices
+        emulated: the job and the devices
         strategy: with its boundaries; for as many devices, or fewer
         program: of the strategy, in another order; None: as it is lowered
         steps: emulated, those of the warm-up not counted
@@ -79,15 +79,15 @@ def emulate(pretended: Pretended, strategy: Strategy, *, program: Program | None
     from trimaran.runtime.emulation import emulate_on_rank
     from trimaran.runtime.launch.ranks import launch
 
-    program, costs = priced_program(pretended, strategy, program)
+    program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
     found = launch(
         emulate_on_rank,
         (program, costs, steps + WARM_UP_STEPS),
         ranks=strategy.devices,
         device="cpu",
-        link=pretended.cluster.machine.node.rate_limit,
-        uplink=_uplink(pretended.cluster, strategy.devices),
+        link=emulated.cluster.machine.node.rate_limit,
+        uplink=_uplink(emulated.cluster, strategy.devices),
     )
     measured: Timeline = found[0]
     return Emulated(
@@ -146,6 +146,8 @@ def emulate_subject(
     """
     path = plan_path(subject)
     plan = None if path is None else read_plan(path)
+    if plan is not None:
+        check_has_program(plan, source=subject)
     devices = devices or (None if plan is None else plan.strategy.devices)
     given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:
@@ -157,12 +159,12 @@ def emulate_subject(
     if plan is not None and batch is None:
         source = replace(source, global_batch_size=plan.premises.global_batch_size)
     between = None if uplink is None else parse_link(uplink)
-    pretended = pretend(source, devices=devices, link=given, nodes=nodes, uplink=between, progress=progress)
+    emulated = prepare_emulation(source, devices=devices, link=given, nodes=nodes, uplink=between, progress=progress)
     if plan is not None:
-        check_plan(plan, graph_digest=pretended.graph.digest)
+        check_plan(plan, graph_digest=emulated.graph.digest)
     progress("searching", 0, 0)
-    strategy = best_strategy(pretended) if plan is None else plan.strategy
+    strategy = best_strategy(emulated) if plan is None else plan.strategy
     # A program is for the batch that it was lowered for.
-    as_written = plan is not None and plan.premises.global_batch_size == pretended.job.global_batch_size
+    as_written = plan is not None and plan.premises.global_batch_size == emulated.job.global_batch_size
     progress("emulating", 0, 0)
-    return emulate(pretended, strategy, program=plan_program(plan) if plan and as_written else None, steps=steps)
+    return emulate(emulated, strategy, program=plan_program(plan) if plan and as_written else None, steps=steps)

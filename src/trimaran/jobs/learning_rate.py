@@ -40,7 +40,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is done to a job's learning rate when its batch changes.
+    """Changes to a job's learning rate when its batch changes.
 
     Attributes:
         rule: "linear", "sqrt" or "constant", or "file.py:function" of the user
@@ -73,7 +73,7 @@ def is_function(rule: str) -> bool:
 
 
 def digest_of_rule(rule: str) -> str:
-    """What the user's file of a rule holds, as a digest; "" for a name, and for a file that cannot be read.
+    """Digest of the user's file of a rule; "" for a name, and for a file that cannot be read.
 
     Args:
         rule: as a recipe has it
@@ -117,8 +117,8 @@ def follow_recipe(job: Job, recipe: Recipe) -> Job:
         The job itself, at that batch and with its own schedule; otherwise one with another `lr_schedule`.
 
     Raises:
-        InputError: no such rule, what the user's function gives is no positive number, or a warm-up of epochs of nobody
-            knows how many samples
+        InputError: no such rule, the user's function returns no positive number, or a warm-up in epochs whose number of
+            samples is not known
     """
     batch, base = job.global_batch_size, recipe.base_batch
     if batch == base and (recipe.schedule == "job" or job.lr_schedule is None):

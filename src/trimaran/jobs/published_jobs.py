@@ -26,7 +26,6 @@ from trimaran.jobs.published_networks import GNMT_LAYERS, NetworkReference, pars
 from trimaran.jobs.synthetic import (
     Field,
     SyntheticPairs,
-    SyntheticTask,
     SyntheticText,
     adagrad,
     adam,
@@ -59,7 +58,7 @@ _MASKED = 0.15  # share of a window's tokens that BERT is asked for
 _BILLION_WORDS = 793_471  # of BigLSTM's vocabulary
 _WIKITEXT2 = 33_278  # words of WikiText-2
 
-Maker = Callable[[NetworkReference], SyntheticTask]
+Maker = Callable[[NetworkReference], Job]
 
 
 def _language(
@@ -69,9 +68,9 @@ def _language(
     vocabulary: int,
     length: int,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = adamw,
-) -> SyntheticTask:
+) -> Job:
     data = functools.partial(SyntheticText, vocabulary=vocabulary, length=length)
-    return SyntheticTask(model=model, data=data, batch=batch, optimizer=optimizer, loss=text.loss)
+    return Job(model=model, dataset=data, global_batch_size=batch, optimizer=optimizer, loss=text.loss)
 
 
 def _window(reference: NetworkReference, figures: TransformerSize) -> tuple[int, TransformerSize]:
@@ -80,37 +79,37 @@ def _window(reference: NetworkReference, figures: TransformerSize) -> tuple[int,
     return length, dataclasses.replace(figures, positions=max(length, figures.positions))
 
 
-def _gpt(family: GptFamily, reference: NetworkReference) -> SyntheticTask:
+def _gpt(family: GptFamily, reference: NetworkReference) -> Job:
     length, figures = _window(reference, find_size(family, reference.size))
     model = functools.partial(gpt, family, reference.size, length=figures.positions)
     return _language(model, FAMILIES[family].batch, vocabulary=figures.vocabulary, length=length)
 
 
-def _decoder(make: Callable[[TransformerSize], nn.Module], reference: NetworkReference) -> SyntheticTask:
+def _decoder(make: Callable[[TransformerSize], nn.Module], reference: NetworkReference) -> Job:
     length, figures = _window(reference, find_size(reference.name, reference.size))
     model = functools.partial(make, figures)
     return _language(model, FAMILIES[reference.name].batch, vocabulary=figures.vocabulary, length=length)
 
 
-def _bert(reference: NetworkReference) -> SyntheticTask:
+def _bert(reference: NetworkReference) -> Job:
     length, figures = _window(reference, find_size("bert", reference.size))
     tokens, segments = Field(shape=(length,), below=figures.vocabulary), Field(shape=(length,), below=2)
     batch = FAMILIES["bert"].batch
     if reference.options.get("head") == "squad":
         answers = Field(shape=(2,), below=length)
-        return SyntheticTask(
+        return Job(
             model=functools.partial(BertForQuestions, figures),
-            data=functools.partial(SyntheticPairs, tokens, segments, target=answers),
-            batch=batch,
+            dataset=functools.partial(SyntheticPairs, tokens, segments, target=answers),
+            global_batch_size=batch,
             optimizer=adamw,
             loss=functional.cross_entropy,
         )
     guesses = reference.number("guesses", math.ceil(_MASKED * length))
     places, words = Field(shape=(guesses,), below=length), Field(shape=(guesses,), below=figures.vocabulary)
-    return SyntheticTask(
+    return Job(
         model=functools.partial(BertForPretraining, figures),
-        data=functools.partial(SyntheticPairs, tokens, segments, places, target=(words, Field(below=2))),
-        batch=batch,
+        dataset=functools.partial(SyntheticPairs, tokens, segments, places, target=(words, Field(below=2))),
+        global_batch_size=batch,
         optimizer=adamw,
         loss=pretraining_loss,
     )
@@ -126,13 +125,13 @@ def pretraining_loss(scores: tuple[torch.Tensor, torch.Tensor], target: list[tor
     return text.loss(scores[0], target[0]) + functional.cross_entropy(scores[1], target[1])
 
 
-def _transformer(reference: NetworkReference) -> SyntheticTask:
+def _transformer(reference: NetworkReference) -> Job:
     length, figures = _window(reference, find_size("transformer", reference.size))
     figures = dataclasses.replace(figures, vocabulary=reference.number("vocabulary", figures.vocabulary))
     return _translator(functools.partial(Transformer, figures), vocabulary=figures.vocabulary, length=length, batch=128)
 
 
-def _transformer_xl(reference: NetworkReference) -> SyntheticTask:
+def _transformer_xl(reference: NetworkReference) -> Job:
     figures = find_size("transformer-xl", reference.size)
     length = reference.number("sequence", figures.positions)
     model = functools.partial(TransformerXl, figures, divisor=DIVISORS[figures.width])
@@ -153,7 +152,7 @@ def clustered_loss(scores: tuple[torch.Tensor, ...], words: torch.Tensor) -> tor
     return torch.stack(losses).sum()
 
 
-def _gnmt(reference: NetworkReference) -> SyntheticTask:
+def _gnmt(reference: NetworkReference) -> Job:
     length = reference.number("sequence", 50)
     layers = GNMT_LAYERS[reference.size]
     # The smaller one is that of the usual training code, whose languages share an embedding.
@@ -162,27 +161,27 @@ def _gnmt(reference: NetworkReference) -> SyntheticTask:
     return _translator(model, vocabulary=vocabulary, length=length, batch=128)
 
 
-def _translator(model: Callable[[], nn.Module], *, vocabulary: int, length: int, batch: int) -> SyntheticTask:
+def _translator(model: Callable[[], nn.Module], *, vocabulary: int, length: int, batch: int) -> Job:
     words = Field(shape=(length,), below=vocabulary)
     data = functools.partial(SyntheticPairs, words, words, target=words)
-    return SyntheticTask(model=model, data=data, batch=batch, optimizer=adam, loss=text.loss)
+    return Job(model=model, dataset=data, global_batch_size=batch, optimizer=adam, loss=text.loss)
 
 
-def _lstm(reference: NetworkReference) -> SyntheticTask:
+def _lstm(reference: NetworkReference) -> Job:
     length = reference.number("sequence", 64)
     return _language(LstmLanguageModel, 32, vocabulary=10_000, length=length, optimizer=sgd)
 
 
-def _lstm_wikitext2(reference: NetworkReference) -> SyntheticTask:
+def _lstm_wikitext2(reference: NetworkReference) -> Job:
     model = functools.partial(LstmLanguageModel, _WIKITEXT2, 200, 200, dropout=0.2)
     return _language(model, 40, vocabulary=_WIKITEXT2, length=reference.number("sequence", 35), optimizer=sgd)
 
 
-def _big_lstm(reference: NetworkReference) -> SyntheticTask:
+def _big_lstm(reference: NetworkReference) -> Job:
     words = Field(shape=(reference.number("sequence", 20),), below=_BILLION_WORDS)
     data = functools.partial(SyntheticPairs, words, words, target=words)
     model = functools.partial(BigLstm, _BILLION_WORDS)
-    return SyntheticTask(model=model, data=data, batch=128, optimizer=adagrad, loss=sampled_loss)
+    return Job(model=model, dataset=data, global_batch_size=128, optimizer=adagrad, loss=sampled_loss)
 
 
 LANGUAGE_JOBS: Mapping[str, Maker] = {
@@ -221,16 +220,8 @@ def network_job(reference: str) -> Job:
     asked = parse_network(reference)
     if asked is None:
         raise InputError(f'no network "{reference}"; `trimaran jobs` lists them', reference=reference)
-    task = _NETWORKS[asked.name](asked)
-    return Job(
-        name=str(asked).replace(":", "-").replace("=", "-").replace(",", "-"),
-        model=task.model,
-        loss=task.loss,
-        optimizer=task.optimizer,
-        dataset=task.data,
-        global_batch_size=task.batch,
-        drop_last=True,
-    )
+    name = str(asked).replace(":", "-").replace("=", "-").replace(",", "-")
+    return dataclasses.replace(_NETWORKS[asked.name](asked), name=name, drop_last=True)
 
 
 def _classifier(
@@ -242,13 +233,13 @@ def _classifier(
     classes: int = _CLASSES,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
 ) -> Maker:
-    def make(reference: NetworkReference) -> SyntheticTask:
+    def make(reference: NetworkReference) -> Job:
         pixels = image(reference.number("image", size), channels)
         heads = reference.options.get("auxiliary") == "yes"
-        return SyntheticTask(
+        return Job(
             model=functools.partial(model, auxiliary=True) if heads else model,
-            data=functools.partial(SyntheticPairs, pixels, target=Field(below=classes)),
-            batch=batch,
+            dataset=functools.partial(SyntheticPairs, pixels, target=Field(below=classes)),
+            global_batch_size=batch,
             optimizer=optimizer,
             loss=auxiliary_loss if heads else functional.cross_entropy,
         )
@@ -274,7 +265,7 @@ def _resnet(depth: int, form: BottleneckForm | None = None, batch: int = 64) -> 
     return _classifier(functools.partial(ResNet, depth, form=form), batch)
 
 
-def _vision_transformer(reference: NetworkReference) -> SyntheticTask:
+def _vision_transformer(reference: NetworkReference) -> Job:
     # It has a position for each patch, so it is made for the images.
     pixels = reference.number("image", _PIXELS)
     size = VIT_SIZES[reference.name.removeprefix("vit-")]
@@ -288,10 +279,10 @@ def _vision_transformer(reference: NetworkReference) -> SyntheticTask:
     return _classifier(model, 64, optimizer=adamw)(reference)
 
 
-def _segmenter(reference: NetworkReference) -> SyntheticTask:
+def _segmenter(reference: NetworkReference) -> Job:
     size = reference.number("image", 512)
     data = functools.partial(SyntheticPairs, image(size), target=Field(shape=(size, size), below=2))
-    return SyntheticTask(model=UNet, data=data, batch=8, optimizer=momentum, loss=functional.cross_entropy)
+    return Job(model=UNet, dataset=data, global_batch_size=8, optimizer=momentum, loss=functional.cross_entropy)
 
 
 _VERY_DEEP = 100  # vDNN trains the VGG networks of more layers than this with batches of 32

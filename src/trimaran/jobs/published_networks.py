@@ -173,7 +173,7 @@ class NetworkReference:
 
 
 def parse_network(reference: str) -> NetworkReference | None:
-    """What a reference says of a published network.
+    """The published network that a reference names.
 
     Args:
         reference: name, size and options

@@ -2,13 +2,11 @@
 
 What a step costs does not depend on what is in the data. What is learned from them means nothing.
 
-What a published network is trained with, on synthetic data: the model, data, loss and optimizer of its job.
-
-Optimizers are those that the networks are trained with. Learning rates are plausible and of no account: nothing can be
-learned.
+Optimizers are those that the published networks are trained with. Learning rates are plausible and have no effect:
+nothing can be learned.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,25 +133,6 @@ def _generator(index: int, samples: int) -> torch.Generator:
     if not -samples <= index < samples:
         raise IndexError(f"sample {index} of {samples}")
     return torch.Generator(device="cpu").manual_seed(index % samples)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticTask:
-    """The parts of a job without its name.
-
-    Attributes:
-        model: makes the model
-        data: makes the data
-        batch: global batch size
-        optimizer: makes the optimizer
-        loss: of output and target
-    """
-
-    model: Callable[[], nn.Module]
-    data: Callable[[], Dataset[Any]]
-    batch: int
-    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
-    loss: Callable[[Any, Any], Any]
 
 
 def momentum(parameters: Iterable[nn.Parameter]) -> Optimizer:

@@ -188,7 +188,7 @@ def spare_host_bytes() -> int:
 
 
 def limits_left(root: Path, group: str) -> Iterator[int]:
-    """What a control group (version 2), and each one around it, may still take of the memory [bytes].
+    """Memory that a control group (version 2), and each one around it, may still take [bytes].
 
     Args:
         root: folder of all groups

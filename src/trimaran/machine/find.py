@@ -20,7 +20,7 @@ from trimaran.base.units import parse_counted
 from trimaran.machine.catalog import find_device, find_link
 from trimaran.machine.detect import detect_processor
 from trimaran.machine.machine_files import read_machine_file
-from trimaran.machine.matching import default_fabric, match_device
+from trimaran.machine.matching import match_device
 from trimaran.machine.node_catalog import find_node, is_machine, nearest_machine, plain_node, usual_node
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.types import Link, Machine, Node
@@ -70,6 +70,9 @@ def _printed(*arguments: str) -> str:
     return done.stdout
 
 
+_NETWORK = "ethernet-10g"
+"""Between several nodes, where no network is named and they have no cards."""
+
 _SEVERAL = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
 
 
@@ -93,6 +96,11 @@ def find_machine(text: str) -> Machine:
         machine = Machine(node=_node(name, text), nodes=nodes or 1)
     fabric = _fabric(fabric_text) if fabric_text else machine.fabric or default_fabric(machine.node)
     return Machine(node=machine.node, nodes=machine.nodes, fabric=fabric if machine.nodes > 1 else None)
+
+
+def default_fabric(node: Node) -> tuple[int, Link]:
+    """The links between several nodes of a kind where none are named: their cards, or else one card of 10 Gb/s."""
+    return node.network_cards or (1, find_link(_NETWORK))
 
 
 def _nodes_of(name: str) -> tuple[str, int | None]:

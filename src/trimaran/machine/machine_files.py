@@ -4,7 +4,6 @@ Tables have the form of the catalog's own files. What the file does not define i
 is `[machine]`, or the only node of the file.
 """
 
-import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.files import toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
 from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
@@ -119,48 +119,41 @@ def node_text(node: Node) -> str:
     Returns:
         A text that `read_machine` reads as the same node.
     """
-    lines = [
-        "[[nodes]]",
-        f"name = {_quoted(node.name)}",
-        f"title = {_quoted(node.title)}",
-        f"device = {_quoted(node.device.name)}",
-        f"devices = {node.devices}",
-        f"peer_access = {str(node.peer_access).lower()}",
-        f"cores = {node.cpu_cores}",
-    ]
+    values: dict[str, object] = {
+        "name": node.name,
+        "title": node.title,
+        "device": node.device.name,
+        "devices": node.devices,
+        "peer_access": node.peer_access,
+        "cores": node.cpu_cores,
+    }
     if node.host_memory_bytes:
-        lines.append(f'host_memory = "{node.host_memory_bytes} B"')
+        values["host_memory"] = f"{node.host_memory_bytes} B"
     if node.network_cards is not None:
-        lines.append(f'network = "{node.network_cards[0]} {node.network_cards[1].name}"')
+        values["network"] = f"{node.network_cards[0]} {node.network_cards[1].name}"
     if node.caveat:
-        lines.append(f"caveat = {_quoted(node.caveat)}")
-    lines.append(f"source = {_quoted(node.source)}")
-    lines.append("links = [")
-    for edge in node.edges:
-        count = f" x{edge.count}" if edge.count > 1 else ""
-        lines.append(f'  "{edge.a} {edge.b} {edge.link.name}{count}",')
-    lines.append("]")
-    own = {edge.link.name: edge.link for edge in node.edges if link_types().get(edge.link.name) != edge.link}
-    return "\n".join([*(_link_text(link) for link in own.values()), *lines]) + "\n"
-
-
-def _link_text(link: Link) -> str:
-    lines = [
-        "[[links]]",
-        f"name = {_quoted(link.name)}",
-        f"kind = {_quoted(link.kind)}",
-        f'raw = "{link.raw_bytes_per_s / 1e9!r} GB/s"',
-        f'sustained = "{link.bytes_per_s / 1e9!r} GB/s"',
-        f'latency = "{link.latency_s * 1e6!r} us"',
-        f"source = {_quoted(link.source)}",
+        values["caveat"] = node.caveat
+    values["source"] = node.source
+    values["links"] = [
+        f"{edge.a} {edge.b} {edge.link.name}{f' x{edge.count}' if edge.count > 1 else ''}" for edge in node.edges
     ]
+    own = {edge.link.name: edge.link for edge in node.edges if link_types().get(edge.link.name) != edge.link}
+    links = [f"[[links]]\n{toml_text(_link_values(link))}" for link in own.values()]
+    return "\n".join([*links, f"[[nodes]]\n{toml_text(values)}"])
+
+
+def _link_values(link: Link) -> dict[str, str]:
+    values = {
+        "name": link.name,
+        "kind": link.kind,
+        "raw": f"{link.raw_bytes_per_s / 1e9!r} GB/s",
+        "sustained": f"{link.bytes_per_s / 1e9!r} GB/s",
+        "latency": f"{link.latency_s * 1e6!r} us",
+        "source": link.source,
+    }
     if link.ring_bytes_per_s:
-        lines.append(f'ring = "{link.ring_bytes_per_s / 1e9!r} GB/s"')
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        values["ring"] = f"{link.ring_bytes_per_s / 1e9!r} GB/s"
+    return values
 
 
 # ---------------------------------------------------------------------------------------------------------------------

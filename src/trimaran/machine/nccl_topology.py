@@ -240,7 +240,7 @@ class _Graph:
         self._switches = 0
 
     def add(self, element: Element, vertex: str) -> None:
-        """What hangs below an element that stands at a vertex."""
+        """Add all that is below an element, which is at a vertex."""
         for child in element.children:
             inside = {below.tag for below in child.children}
             if self.bare and child.tag == "pci" and not child.children:

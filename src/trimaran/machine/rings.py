@@ -201,7 +201,7 @@ def ring_bandwidth(node: Node, devices: Iterable[int]) -> RingSet:
 
 
 def ring_rate(link: Link) -> float:
-    """What a ring sustains on one link, in one direction [bytes/s]."""
+    """Rate of a ring on one link, in one direction [bytes/s]."""
     return link.ring_bytes_per_s or RING_SHARE * link.bytes_per_s
 
 
@@ -265,7 +265,7 @@ def _way(node: Node, start: int, step: Pair) -> tuple[tuple[str, str, Edge], ...
 
 
 def _part(edge: Edge, share: float) -> float:
-    """What a ring sustains on an edge; of a link between sockets one, however many there are."""
+    """Rate of a ring on an edge; parallel links between sockets count as one [bytes/s]."""
     return ring_rate(edge.link) if edge.link.kind == "socket" else share * ring_rate(edge.link) * edge.count
 
 

@@ -221,28 +221,6 @@ def pairs(node: Node) -> tuple[Pair, ...]:
     return tuple(pair(node, a, b) for a, b in combinations(range(node.devices), 2))
 
 
-def unlinked_pairs(node: Node) -> tuple[tuple[int, int], ...]:
-    """Pairs of devices without links between them or a switch for links.
-
-    Example:
-        >>> from trimaran.machine.node_catalog import find_node
-        >>> len(unlinked_pairs(find_node("dgx1-v100")))
-        12
-    """
-    return tuple((found.a, found.b) for found in pairs(node) if found.kind not in ("links", "switch"))
-
-
-def peer_bandwidth(node: Node, a: int, b: int) -> float:
-    """Rate of one copy from a device to another while nothing else is copied [bytes/s].
-
-    Example:
-        >>> from trimaran.machine.node_catalog import find_node
-        >>> peer_bandwidth(find_node("dgx1-v100"), 0, 3) / 1e9
-        42.6
-    """
-    return pair(node, a, b).bytes_per_s
-
-
 def relays(node: Node, a: int, b: int) -> tuple[Route, ...]:
     """Routes over other devices' links where two devices have none between them: the shortest, widest first.
 

@@ -168,11 +168,11 @@ class Device:
 
     @property
     def usable_bytes(self) -> int:
-        """What a job may use [bytes]."""
+        """Memory that a job may use [bytes]."""
         return self.memory.reported_bytes - self.memory.context_bytes
 
     def budget_bytes(self, card_bytes: int) -> int:
-        """What a job may use of a card of this kind with less memory.
+        """Memory that a job may use of a card of this kind with less memory.
 
         Args:
             card_bytes: memory of that card [bytes]
@@ -208,7 +208,7 @@ class Device:
         return budget
 
     def sustained_flops_per_s(self, precision: str) -> float:
-        """What products and convolutions sustain in a precision [FLOP/s].
+        """Rate that products and convolutions sustain in a precision [FLOP/s].
 
         Raises:
             InputError: the device does not compute in it
@@ -275,7 +275,7 @@ class Price:
     per: Per
 
     def of(self, devices: int, seconds: float, *, node_devices: int = 1) -> float:
-        """What devices for a time cost [currency].
+        """Cost of devices for a time [currency].
 
         Args:
             devices: in use

@@ -1,4 +1,4 @@
-"""What needs runs: the costs of a job on this machine. Importing this room does not import torch."""
+"""Measurements: the costs of a job on this machine. Importing this room does not import torch."""
 
 from trimaran.measure.cache import cache_directory
 from trimaran.measure.costs import measure_costs

@@ -40,7 +40,7 @@ def cache_path(fingerprint: Fingerprint) -> Path:
 
 
 def load_cached(fingerprint: Fingerprint) -> CostTable:
-    """What is known for a fingerprint; an empty table where nothing is.
+    """The known costs of a fingerprint; an empty table where there are none.
 
     A damaged file, or one of another version, is renamed to `<name>.damaged` and logged.
     """

@@ -51,7 +51,7 @@ def measure_costs(
     samples: bool = False,
     progress: Progress = ignore_progress,
 ) -> CostTable:
-    """What a job costs on this machine.
+    """The costs of a job on this machine.
 
     Args:
         make_job: makes the job; can be sent to another process, as the `make` of a `JobSource` can
@@ -165,7 +165,7 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
 
 
 def select(table: CostTable, graph: Graph, *, job: str) -> CostTable:
-    """What of a table concerns one job, its step under the digest of the graph.
+    """The part of a table for one job, with its step under the digest of the graph.
 
     Args:
         table: everything that is known

@@ -199,7 +199,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """What one rank found out.
+    """Times of samples, as one rank measured them.
 
     Attributes:
         reads: blocked time of a sample's first read; a group each microbatch [s]
@@ -287,7 +287,7 @@ def sample_costs(ranks: Sequence[Sampled], *, how: str) -> SampleCosts:
 
 
 def _rate(points: Points, each: float, fixed: float, *, how: str) -> Cost:
-    """What comes on top for each unit of size, with what single durations of the largest size say of it.
+    """The rate per unit of size, with an interval from single durations of the largest size.
 
     Its ends are the quartiles of those: another run's rate is that of many microbatches.
     """
@@ -329,7 +329,7 @@ def fit_line(points: Iterable[tuple[float, float]], *, how: str) -> tuple[Cost, 
 
 
 class Timed(NamedTuple):
-    """What a duration is of.
+    """The work that a duration is of.
 
     Attributes:
         what: content of an operation, a run of the whole model, or a list of parameters
@@ -344,7 +344,7 @@ class Timed(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """What one rank found.
+    """Result of one rank.
 
     Attributes:
         rounds: durations [s]

@@ -256,7 +256,7 @@ def _timed_answers(
 
 
 def _look(dataset: Any, found: Sampled) -> Layout | None:
-    """What samples are made of; None: they cannot be kept."""
+    """The layout of samples; None: they cannot be kept."""
     try:
         layout = look_at(dataset, found.samples)
         found.repeats = True

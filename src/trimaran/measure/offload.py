@@ -12,35 +12,24 @@ The time that the hooks of a memory plan take of a rank: steps of three kinds in
 
 Changes over seconds affect all three alike, and the median of the differences counts. Clocks are those of
 threads: waiting for a copy is the plan's to count. Runs inside a rank; imports torch.
-
-How many bytes of a real step remain when the outputs of ReLU are coded, storage by storage.
-
-Zeros depend on data and on how far a network is trained, so a ratio is measured in a step of the job at hand. A step is
-recorded for its trace; a second one on the same batch shows each packed storage to a codec. Nothing is kept.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
-import numpy as np
 import torch
 
-from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.types import StepTrace
 from trimaran.machine.detect import detect_processor
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
-from trimaran.memory_hooks.coding import Codec, Coding, SparseCodec, Traffic, bytes_at
 from trimaran.memory_hooks.copies import Copy, CopyEngine, CudaEngine, HostEngine
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
-from trimaran.pricing.offload_costs import HookCosts, after_relu
+from trimaran.pricing.offload_costs import HookCosts
 from trimaran.program.memory import KEEP_ALL
 
 _LARGE_BYTES = 2**24
@@ -52,7 +41,7 @@ MEASURED_BYTES = 2 * _LARGE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRates:
-    """What copies cost.
+    """Costs of copies.
 
     Attributes:
         to_host_bytes_per_s: of a large copy to the host [bytes/s]
@@ -66,7 +55,7 @@ class CopyRates:
 
 
 def copy_rates(device: str) -> CopyRates:
-    """Measure the copies of a device that nobody uses yet.
+    """Measure the copies of a device that is not in use.
 
     Args:
         device: "cpu" or "cuda:<n>"
@@ -135,7 +124,7 @@ _WARM_UP_ROUNDS = 2
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20
 
 _Spent = tuple[float, float]
-"""What one step takes of the thread that computes, and of the other threads of its process [s]."""
+"""Time of one step on the thread that computes, and on the other threads of its process [s]."""
 
 
 def measure_hooks(step: Callable[[], None], recording: Recording) -> HookCosts:
@@ -202,58 +191,3 @@ def _spent(step: Callable[[], None], hooks: AbstractContextManager[object]) -> _
         step()
         thread_s = time.thread_time() - thread_s
         return thread_s, max(0.0, time.process_time() - process_s - thread_s)
-
-
-MakeCodec = Callable[[], Codec]
-
-
-def measure_coding(
-    step: Callable[[], Any], model: torch.nn.Module | None = None, *, make_codec: MakeCodec = SparseCodec
-) -> tuple[StepTrace, Mapping[int, Traffic]]:
-    """Code what comes after a ReLU in a step.
-
-    Args:
-        step: a forward and its backward on the CPU, the same operations each time
-        model: for names of modules
-        make_codec: makes a codec for each storage
-
-    Returns:
-        The trace of the step, and what was coded by number of the storage.
-
-    Raises:
-        ExecutionError: the step packs other tensors the second time
-    """
-    with Recorder(model) as recorder:
-        step()
-    trace = recorder.recording.trace
-    wanted = after_relu(trace)
-    found: dict[int, Traffic] = {}
-    packs = iter(trace.packs)
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        tick = next(packs, None)
-        if tick is None or tuple(tensor.shape) != tick.view.shape:
-            raise ExecutionError(
-                "the step packs other tensors than when it was recorded: give one that runs the same operations each "
-                "time, on another batch",
-                code="compression.step-changed",
-            )
-        if tick.storage in wanted and tick.storage not in found:
-            codec = make_codec()
-            storage = tensor.untyped_storage()
-            device = bytes_at(storage.data_ptr(), storage.nbytes())
-            Coding(codec).save(device, np.empty_like(device))
-            found[tick.storage] = codec.traffic
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        step()
-    return trace, found
-
-
-def total(traffic: Mapping[int, Traffic]) -> Traffic:
-    """All of it together."""
-    return Traffic(
-        raw_bytes=sum(one.raw_bytes for one in traffic.values()),
-        coded_bytes=sum(one.coded_bytes for one in traffic.values()),
-    )

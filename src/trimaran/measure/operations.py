@@ -181,7 +181,7 @@ class OperationPasses:
         return seconds
 
     def _time_start(self) -> float:
-        """What a backward takes in which there is nothing to compute [s]."""
+        """Time of a backward without compute [s]."""
         stamps = []
         for _ in range(_STARTS):
             leaf = torch.zeros((), device=self._device, requires_grad=True)
@@ -203,7 +203,7 @@ def _is_item(node: fx.Node) -> bool:
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """For each node, the nodes whose values nobody reads after it."""
+    """For each node, the nodes whose values are not read after it."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         for source in node.all_input_nodes:

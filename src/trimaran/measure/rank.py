@@ -62,7 +62,7 @@ def measure_on_rank(
         make_job: makes the job
         digest: of the graph that costs are wanted for
         wanted: what to measure
-        behaviour: what was seen of the job; None: nobody has looked
+        behaviour: what was seen of the job; None: not examined
         captured: the job's graph and model, where they are there already
         box_s: time for all rounds together [s]
 

@@ -29,7 +29,7 @@ class WholeRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is missing.
+    """Missing measurements.
 
     Attributes:
         passes: batch sizes at which operations are measured [samples]
@@ -73,7 +73,7 @@ def find_missing(
     compressions: Sequence[Compression] = (),
     samples: bool = False,
 ) -> Wanted:
-    """What a table lacks for a job.
+    """The measurements that a table lacks for a job.
 
     Args:
         table: what is known

@@ -232,7 +232,7 @@ class WholeModel:
         }
 
     def _values(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """What updates change, so that every round starts from the same weights."""
+        """The parameters that updates change, so that every round starts from the same weights."""
         if self._updater is None:
             return []
         parameters = [parameter for parameter in self._stage.module.parameters() if parameter.requires_grad]

@@ -29,6 +29,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.memory.problem import MemoryProblem, Unit
 from trimaran.program.memory import Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
+from trimaran.simulator.memory import TO_DEVICE, TO_HOST, MemoryClock
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Places of recomputation, and constraints on the units that recipes read
@@ -295,32 +296,26 @@ def _actions(problem: MemoryProblem, found: Schedule) -> list[_Action]:
 
 def step_time(problem: MemoryProblem, found: Schedule) -> float:
     """Time of a step under a schedule [s]."""
-    units, elapsed, away = problem.units, problem.elapsed_list, found.away
+    units = problem.units
     actions = _actions(problem, found)
-    actions += [(units[unit].use, _USE, 0, unit) for unit in away]
+    actions += [(units[unit].use, _USE, 0, unit) for unit in found.away]
     actions.sort()
-    later_s = to_host_s = to_device_s = 0.0
+    clock = MemoryClock(problem.elapsed_list)
     sent_s: dict[int, float] = {}
     back_s: dict[int, float] = {}
     for place, what, _, unit in actions:
-        now_s = elapsed[place] + later_s
         if what == _RE:
             way = units[unit].ways[found.remade[unit][1]]
             for source in way.sources:
-                if back_s.get(source, 0.0) > now_s:
-                    now_s = back_s[source]
-            later_s = now_s + way.recipe.duration_s - elapsed[place]
+                clock.wait(place, back_s.get(source, 0.0))
+            clock.insert(way.recipe.duration_s)
         elif what == _OFF:
-            to_host_s = max(to_host_s, now_s) + units[unit].to_host_s
-            sent_s[unit] = to_host_s
+            _, sent_s[unit] = clock.copy(TO_HOST, place, units[unit].to_host_s)
         elif what == _PRE:
-            to_device_s = max(to_device_s, now_s) + units[unit].to_device_s
-            back_s[unit] = to_device_s
+            _, back_s[unit] = clock.copy(TO_DEVICE, place, units[unit].to_device_s)
         else:
-            wanted_s = back_s[unit] if what == _USE else sent_s.get(unit, 0.0)
-            if wanted_s > now_s:
-                later_s = wanted_s - elapsed[place]
-    return max(elapsed[-1] + later_s, to_host_s, to_device_s)
+            clock.wait(place, back_s[unit] if what == _USE else sent_s.get(unit, 0.0))
+    return clock.end_s
 
 
 def build_plan(

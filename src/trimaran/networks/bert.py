@@ -8,16 +8,12 @@ Source:
     Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers", NAACL 2019.
 """
 
-from typing import Literal
-
 import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.sizes import TransformerSize, find_size
+from trimaran.networks.sizes import TransformerSize
 from trimaran.networks.transformer import MultiHeadAttention
-
-BertHead = Literal["pretraining", "squad"]
 
 _EPSILON = 1e-12
 _DEVIATION = 0.02
@@ -154,22 +150,3 @@ def _draw_weights(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=_DEVIATION)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def bert(size: str = "base", head: BertHead = "pretraining", *, dropout: float = 0.1) -> nn.Module:
-    """BERT of a published size.
-
-    Args:
-        size: "base" or "large"
-        head: what it is trained for
-        dropout: probability
-
-    Raises:
-        InputError: no such size
-    """
-    figures = find_size("bert", size)
-    return (
-        BertForPretraining(figures, dropout=dropout)
-        if head == "pretraining"
-        else BertForQuestions(figures, dropout=dropout)
-    )

@@ -16,7 +16,7 @@ from torch import nn
 
 
 class AdditiveAttention(nn.Module):
-    """What a state of the decoder finds among the states of the encoder.
+    """Attention of a state of the decoder to the states of the encoder.
 
     Args:
         width: size of the states

@@ -123,19 +123,6 @@ class Gpt2(nn.Module):
         return scores
 
 
-def gpt2(size: str = "small", *, dropout: float = 0.1) -> Gpt2:
-    """GPT-2 of a published size.
-
-    Args:
-        size: "small", "medium", "large", "xl", or such as "355m"
-        dropout: probability
-
-    Raises:
-        InputError: no such size
-    """
-    return gpt("gpt2", size, dropout=dropout)
-
-
 def gpt(family: GptFamily, size: str, *, length: int = 0, dropout: float = 0.1) -> Gpt2:
     """A network of this architecture, of a published size.
 
@@ -239,7 +226,7 @@ class Mpt(nn.Module):
         return scores
 
     def _distances(self, tokens: torch.Tensor) -> torch.Tensor:
-        """What each head adds to the score of a pair of tokens: less the farther back, nothing can be seen ahead."""
+        """The term of each head for the score of a pair: smaller with distance, minus infinity for later tokens."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         behind = places.unsqueeze(0) - places.unsqueeze(1)
         heads = torch.arange(1, self.heads + 1, device=tokens.device).view(1, -1, 1, 1)

@@ -1,7 +1,7 @@
 """Llama: rotary positions, root-mean-square norms, gated dense layers, fewer heads of keys and values, no biases.
 
 Its parameters are those of Hugging Face's `LlamaForCausalLM`: 6,738,415,616 for 7 B of Llama 2, 8,030,261,248 for 8 B
-of Llama 3. The larger ones are for meta tensors: `with torch.device("meta"): llama("405b")` takes no memory.
+of Llama 3. The larger ones are for meta tensors: made under `with torch.device("meta")`, they take no memory.
 
 Source:
     Touvron et al., arXiv:2302.13971 and arXiv:2307.09288, 2023; Grattafiori et al., arXiv:2407.21783, 2024.
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.sizes import TransformerSize, find_size
+from trimaran.networks.sizes import TransformerSize
 
 _EPSILON = 1e-5
 _BASE = 10_000.0  # of the wave lengths of the rotations; Llama 3 has a longer one, of no account for what a step costs
@@ -130,16 +130,3 @@ class Llama(nn.Module):
         angles = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(1) * _BASE**-steps
         angles = torch.cat([angles, angles], dim=-1)
         return angles.cos(), angles.sin()
-
-
-def llama(size: str = "7b", family: str = "llama") -> Llama:
-    """Llama of a published size.
-
-    Args:
-        size: such as "7b"
-        family: "llama", which takes the version that the size is known by, "llama1", "llama2" or "llama3"
-
-    Raises:
-        InputError: no such size
-    """
-    return Llama(find_size(family, size))

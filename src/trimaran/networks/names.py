@@ -1,21 +1,14 @@
 """Which network a name means, as people and publications spell it.
 
 The answer is a job reference: a name of `trimaran jobs`, with the size where the spelling says one. A network that is
-not ours is never taken for one that is: "resnest50", "efficientnet-b0" and "resnet50d" are None. Where a known training
-script builds another form, saying where the name comes from chooses that form.
+not ours is never taken for one that is: "resnest50", "efficientnet-b0" and "resnet50d" are None.
 
 A spelling is split into words and numbers. Words that say nothing about the network are left out; the rest must be,
 as a whole, one of the spellings below, or the name of a family of language with words that it may have.
-
-Forms of a network that known training scripts build, where they are not the customary one.
-
-A script is recognised by words of the repository or path that a figure comes from. These are facts of the scripts, each
-with the file that shows it.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import pairwise
 
 from trimaran.base.errors import InputError
@@ -121,110 +114,6 @@ def image_network(spelled: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptForms:
-    """What one collection of scripts trains.
-
-    Attributes:
-        known_by: pattern of its repository or path, in lower case
-        forms: our name of what it trains, by the customary name
-        spelled: our name by a spelling that means a network only there
-        source: the files that show it
-    """
-
-    known_by: str
-    forms: Mapping[str, str]
-    spelled: Mapping[str, str]
-    source: str
-
-
-_TF_RESNETS = {f"resnet{depth}": f"resnet{depth}-v1" for depth in (50, 101, 152)}
-
-SCRIPTS: tuple[ScriptForms, ...] = (
-    ScriptForms(
-        known_by=r"tf_cnn_benchmarks|tensorflow-benchmark|tensorflow/benchmarks|tensorflow/docs|horovod/horovod",
-        forms={"alexnet": "alexnet-tf", "googlenet": "googlenet-2014", **_TF_RESNETS},
-        spelled={},
-        source="tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models: alexnet_model, googlenet_model, resnet_model "
-        "(bottleneck_block_v1); Horovod's published figures are of these scripts",
-    ),
-    ScriptForms(
-        known_by=r"convnet-benchmarks",
-        forms={"googlenet": "googlenet-2014"},
-        spelled={},
-        source="soumith/convnet-benchmarks, torch7/imagenet_winners: alexnet of 2014, googlenet without batch norm",
-    ),
-    ScriptForms(
-        known_by=r"jcjohnson|\bcnn-benchmarks",
-        forms={"alexnet": "alexnet-2012", "googlenet": "googlenet-2014"},
-        spelled={},
-        source="jcjohnson/cnn-benchmarks, README: AlexNet and Inception-v1 are converted from Caffe's models",
-    ),
-    ScriptForms(
-        known_by=r"apache/(?:incubator-)?mxnet|dmlc/mxnet",
-        forms={"alexnet": "alexnet-ungrouped", "googlenet": "googlenet-2014"},
-        spelled={},
-        source="apache/mxnet, example/image-classification/symbols: alexnet.py, googlenet.py",
-    ),
-    ScriptForms(
-        known_by=r"caffe",
-        forms={"alexnet": "alexnet-2012", "googlenet": "googlenet-2014"},
-        spelled={},
-        source="BVLC/caffe, models: bvlc_alexnet, bvlc_googlenet",
-    ),
-    ScriptForms(
-        known_by=r"gavel",
-        forms={"resnet18": "resnet18-cifar"},
-        spelled={"lm": "lstm-wikitext2"},
-        source="stanford-futuredata/gavel, workloads/pytorch: image_classification/cifar10, language_modeling",
-    ),
-    ScriptForms(
-        known_by=r"mlperf|mlcommons",
-        forms={"bert": "bert:large", "transformer": "transformer:big"},
-        spelled={},
-        source="mlcommons/training: language_model (BERT-large), retired_benchmarks/transformer (big)",
-    ),
-    ScriptForms(
-        known_by=r"dlperf",
-        forms={"bert": "bert:base"},
-        spelled={},
-        source="Oneflow-Inc/DLPerf: BERT is the base one where its size is not said",
-    ),
-    ScriptForms(
-        known_by=r"deeplearningexamples",
-        forms={"bert": "bert:large", "bert:head=squad": "bert:large:head=squad", "transformer": "transformer:big"},
-        spelled={},
-        source="NVIDIA/DeepLearningExamples, LanguageModeling/BERT and Translation/Transformer: the large ones",
-    ),
-)
-
-
-def script_form(reference: str | None, spelled: str, source: str) -> str | None:
-    """The form of a network that the scripts of a source train.
-
-    Args:
-        reference: by its customary name; None where the spelling says nothing
-        spelled: the name, in lower case
-        source: where the figure comes from
-
-    Returns:
-        A job reference; the customary one where the source says nothing else.
-
-    Example:
-        >>> script_form("resnet50", "resnet50", "tensorflow/benchmarks"), script_form("resnet50", "resnet50", "")
-        ('resnet50-v1', 'resnet50')
-    """
-    where = source.lower()
-    for script in SCRIPTS:
-        if not re.search(script.known_by, where):
-            continue
-        if reference is None:
-            return script.spelled.get(spelled)
-        # A version of ResNet that is spelled out is meant.
-        return reference if "1.5" in spelled else script.forms.get(reference, reference)
-    return reference
-
-
 def _words_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -281,12 +170,11 @@ _GENERATIONS = {
 }
 
 
-def canonical_network(text: str, *, source: str = "") -> str | None:
+def canonical_network(text: str) -> str | None:
     """The network that a name means.
 
     Args:
         text: the name, or a path that ends in it
-        source: where it comes from, such as a repository and a path in it; chooses the form that is trained there
 
     Returns:
         A job reference, such as "vgg16" or "bert:large:head=squad"; a family without a size where the name says none.
@@ -295,14 +183,11 @@ def canonical_network(text: str, *, source: str = "") -> str | None:
     Example:
         >>> [canonical_network(name) for name in ("ResNet-50 v1.5", "InceptionV3", "LLAMA3-8B", "resnest50d")]
         ['resnet50', 'inception-v3', 'llama3:8b', None]
-        >>> canonical_network("alexnet", source="tf_cnn_benchmarks")
-        'alexnet-tf'
     """
     if text == "alexnet-tf":  # elsewhere "tf" says nothing of the network
         return text
     words = _words(text)
-    known = image_network(" ".join(words)) or _language(words) if words else None
-    return script_form(known, text.strip().lower(), source)
+    return image_network(" ".join(words)) or _language(words) if words else None
 
 
 def _words(text: str) -> list[str]:

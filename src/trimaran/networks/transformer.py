@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.sizes import TransformerSize, find_size
+from trimaran.networks.sizes import TransformerSize
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Attention with several heads, of one row of tokens to another or to itself
 
 
 class MultiHeadAttention(nn.Module):
-    """What each token finds among others; each of its four matrices is a separate layer.
+    """Attention of each token to others; each of its four matrices is a separate layer.
 
     Args:
         width: size of a token's state
@@ -186,16 +186,3 @@ def _sinusoids(positions: int, width: int) -> torch.Tensor:
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(_LONGEST) / width))
     angles = torch.arange(positions).unsqueeze(1) * rates
     return torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
-def transformer(size: str = "base", *, dropout: float = 0.1) -> Transformer:
-    """The Transformer of a published size.
-
-    Args:
-        size: "base" or "big"
-        dropout: probability
-
-    Raises:
-        InputError: no such size
-    """
-    return Transformer(find_size("transformer", size), dropout=dropout)

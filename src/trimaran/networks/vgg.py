@@ -87,13 +87,3 @@ class Vgg(ConvolutionalClassifier):
             elif isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.01)
                 nn.init.zeros_(module.bias)
-
-
-def vgg16(*, classes: int = 1000, width: float = 1.0) -> Vgg:
-    """VGG-16, configuration D.
-
-    Args:
-        classes: number of classes
-        width: multiplies the feature maps and the dense layers
-    """
-    return Vgg(VGG_GROUPS[16], classes=classes, width=width)

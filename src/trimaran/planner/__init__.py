@@ -4,7 +4,7 @@ from trimaran.planner.candidates import Candidate, evaluate, score
 from trimaran.planner.choice import choose, shown, simplicity
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins, parse_pins
-from trimaran.planner.pipeline_stages import cut
+from trimaran.planner.pipeline_stages import split_stages
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
@@ -19,7 +19,6 @@ __all__ = [
     "Rejection",
     "Search",
     "choose",
-    "cut",
     "enumerate_strategies",
     "evaluate",
     "parse_pins",
@@ -27,4 +26,5 @@ __all__ = [
     "search",
     "shown",
     "simplicity",
+    "split_stages",
 ]

@@ -24,7 +24,7 @@ What one rank does in a step, by its parts, as lower bounds are made of it (`bou
 
 A rank has one segment, and instructions of some of its microbatches; the first stands for those that are left out.
 
-Lower bounds from totals alone: nothing is cut, placed, lowered or priced, so hundreds of strategies take no time.
+Lower bounds from totals alone: nothing is split, placed, lowered or priced, so hundreds of strategies take no time.
 
 With w the forward and backward of the network for a microbatch of n samples on one device, M microbatches, K rows of T
 shards each:
@@ -35,7 +35,7 @@ shards each:
     peak >= state of the network / (K · T, and the replicas where they share it)
 
 The second: stage k starts after a forward, and ends before a backward, of each stage before it, so the step takes
-P(k) + M t(k) at least, where P(k) sums the t before k. The cut that makes the largest of these smallest makes all of
+P(k) + M t(k) at least, where P(k) sums the t before k. The split that makes the largest of these smallest makes all of
 them equal. With backwards in two halves only the forwards are sure to come first: P(k) is then their share of it.
 
 The largest of R parts is what the fullest rank has at least. Forms of running a segment differ by a factor; the
@@ -65,7 +65,7 @@ _REPEATED = (*_FORWARDS, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one rank does, by its parts; durations as if nothing ran beside them.
+    """What one rank does, by its parts; durations as if nothing else ran.
 
     Attributes:
         begin_s: until its first input is loaded and its buffers are there [s]
@@ -80,7 +80,7 @@ class Stage:
         buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and what its all-reduce
             takes of the time of all [s]: the whole, or only what flows where several are under way at once
         loss_s: what the reduction of the losses takes of it [s]
-        loss_first: the buckets are reduced after it, or beside it over the same links
+        loss_first: the buckets are reduced after it, or at the same time over the same links
         tail_s: clipping and update [s]
     """
 
@@ -291,7 +291,7 @@ def busiest_rank(
     Returns:
         With all costs low, at their median, and high [s].
     """
-    # Chunks take turns of as many microbatches as there are stages.
+    # Chunks alternate after as many microbatches as there are stages.
     few = min(strategy.microbatches, strategy.pp if strategy.chunks > 1 else PRICED_MICROBATCHES)
     microbatch = batch // (strategy.dp * strategy.microbatches)
     short = replace(strategy, microbatches=few)
@@ -441,7 +441,7 @@ class _Totals:
     path: float
 
     def in_pieces(self, pieces: int) -> tuple[_Work, ...]:
-        """The work where it runs in so many segments, at each end of the intervals."""
+        """The work where it runs in a number of segments, at each end of the intervals."""
         # At the other ends the path is as uncertain as all of its operations, each by itself, make it.
         return tuple(
             _Work(
@@ -463,8 +463,8 @@ class QuickBounds:
         batch: samples of one update, over all ranks
         epoch: bound the time of one of these, not of a step
         cluster: the devices
-        balanced: take stages for equal, which makes the bounds of chains those of the closed forms: for searches so
-            large that a bound which no cut whatever can undercut would leave too much
+        balanced: take stages for equal, which makes the bounds of chains those of the formulas: for searches so
+            large that a bound which no split whatever can undercut would leave too much
     """
 
     graph: Graph
@@ -559,7 +559,7 @@ class QuickBounds:
 
 
 def _end(whole: Cost, factor: Cost, pieces: int, end: str) -> float:
-    """One end of the interval of all operations together, priced in so many segments [s].
+    """One end of the interval of all operations together, priced in a number of segments [s].
 
     Errors of operations are independent: the sum of K segments is less certain than the sum of all operations, by at
     most the root of K. So its high end is at least that of the whole, and its low end at least what that leaves.

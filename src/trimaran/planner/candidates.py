@@ -7,7 +7,7 @@ A whole network in less memory than autograd would take: what offloading and rec
 
 The step of one microbatch was traced. A memory plan is made for the strategy's budget, and its step is simulated with
 and without the plan. What the plan adds lengthens the forward and the backward of the program alike; where in them it
-stalls is not looked at, so that what hides behind a backward (the gradient exchange) still does.
+stalls is not looked at, so that what overlaps with a backward (the gradient exchange) still does.
 
 The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
 and the budget of a trace, whose gradients come and go, is smaller by that much.
@@ -44,7 +44,7 @@ class Squeeze:
     """What a memory budget does to a microbatch.
 
     Attributes:
-        factor: time of its forward and backward, relative to that with everything kept
+        factor: time of its forward and backward, relative to that without offload or recompute
         peak_bytes: most that lives at once [bytes]
     """
 
@@ -84,7 +84,7 @@ def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramC
     """The costs of a program under a memory budget.
 
     Args:
-        costs: with everything kept
+        costs: without offload or recompute
         program: that they price
         effect: of the budget on a microbatch
 

@@ -1,11 +1,11 @@
-"""Which of several simulated candidates to take, and which ones a person should see beside it."""
+"""Which of several simulated candidates to take, and which ones a person should see with it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from trimaran.base.units import format_seconds
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.space import SCHEDULES, unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import IN_LINE, Strategy
@@ -22,7 +22,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     What sends whole gradients comes before what loses some of them, whatever else they do. One process is simpler than
     replicas, replicas are simpler than a pipeline or a placement, these than sharded
     operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
-    compiled, whole state before sharded, sums everywhere before homes, the default buckets before others, fewer
+    compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
     microbatches, stages before branches, GPipe before other orders, samples
     read each time before kept, fewer workers before more.
     """
@@ -46,8 +46,8 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     )
 
 
-Option = Candidate | PricedDivision
-"""What a plan may be: a strategy with its simulated step, or degrees priced by the analytical model."""
+Option = Candidate | AnalyticalCandidate
+"""What a plan may be: a strategy with its simulated step, or with that of the analytical model."""
 
 _SIMPLER = (
     "gradients that lose less",
@@ -178,7 +178,7 @@ def rule_of_choice(
     faster = [one for one in candidates if one.objective_s < chosen.objective_s]
     barred = [one for one in references if one.name not in known and one.objective_s < chosen.objective_s]
     sentences = []
-    for best, why in ((_best(faster), against), (_best(barred), "what you decided")):
+    for best, why in ((_best(faster), against), (_best(barred), against or "what you decided")):
         if best is not None:
             sentences.append(why_chosen(chosen, best, candidates=candidates, against=why, goal=goal))
     return " ".join(sentences)

@@ -15,10 +15,10 @@ from statistics import fmean
 
 from trimaran.base.timeline import COMMUNICATION
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
 from trimaran.planner.critical_path import Leg, Part, binding_segments, covered, critical_path, parts_of
-from trimaran.planner.parallel_degrees.problem import PricedDivision
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.
@@ -50,12 +50,12 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """A plan beside the chosen one.
+    """A plan compared with the chosen one.
 
     Attributes:
         asked: what was asked about
         other: the best of that kind; None: there is none that can be simulated
-        obstacle: why it is not to be had; empty where it is
+        obstacle: why it cannot be run; empty where it can
         conclusion: one sentence
     """
 
@@ -119,7 +119,7 @@ def conclude(
     if where or mine.epoch_s is not None:
         reasons = f"in a step, {reasons}"
     if obstacle:
-        return f"{name} would take {figures}, but is not to be had: {obstacle}."
+        return f"{name} would take {figures}, but cannot be run: {obstacle}."
     if ratio < 1.0:
         return why_chosen(mine, theirs, candidates=candidates, against=against, goal=goal)
     if is_believed_slower(theirs, mine):
@@ -186,7 +186,7 @@ _WORTH_NAMING = 0.02
 
 def groups(anatomy: Anatomy) -> dict[str, float]:
     """Time of each group of classes [s]; they sum to the step. Those of the analytical model are groups themselves."""
-    if isinstance(anatomy.candidate, PricedDivision):
+    if isinstance(anatomy.candidate, AnalyticalCandidate):
         return dict(anatomy.parts)
     return {name: sum(anatomy.parts[part] for part in parts) for name, parts in GROUPS.items()}
 
@@ -205,12 +205,12 @@ def binding(anatomy: Anatomy) -> str:
         f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
     ]
     sentence = f"{_subject(name, anatomy)} binds: {format_seconds(seconds)}, {100 * share:.0f} % of the step"
-    return f"{sentence}; beside it {', '.join(others)}." if others else f"{sentence}."
+    return f"{sentence}; also {', '.join(others)}." if others else f"{sentence}."
 
 
 def _subject(group: str, anatomy: Anatomy) -> str:
     candidate = anatomy.candidate
-    if group != "compute" or isinstance(candidate, PricedDivision) or candidate.strategy.pp == 1:
+    if group != "compute" or isinstance(candidate, AnalyticalCandidate) or candidate.strategy.pp == 1:
         return group
     strategy = candidate.strategy
     segments = binding_segments(candidate.program, anatomy.legs)

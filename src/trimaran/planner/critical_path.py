@@ -52,7 +52,7 @@ class Leg:
         instruction: what runs, or what the host works for; None: nothing does, or what follows the step's last one
         start_s: start of the piece [s]
         end_s: end of the piece, which is the start of the next one [s]
-        alone_s: what of it the instruction would take with nothing beside it [s]
+        alone_s: what of it the instruction would take with nothing at the same time [s]
     """
 
     instruction: Instruction | None
@@ -197,7 +197,7 @@ def _released_by(
 # Differences of sums of floats that are nothing.
 _ROUNDING = 1e-9
 
-# What is computed, so that communication beside it slows it down.
+# What is computed, so that communication at the same time slows it down.
 _SLOWED_APART = frozenset({Part.LOAD, Part.FORWARD, Part.BACKWARD, Part.UPDATE})
 
 _PART_OF: Mapping[Kind, Part] = {

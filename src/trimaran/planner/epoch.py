@@ -99,7 +99,7 @@ class Part:
 
 
 def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator[Part]:
-    """The parts of an epoch beside its full training steps.
+    """The parts of an epoch besides its full training steps.
 
     Args:
         strategy: with boundaries

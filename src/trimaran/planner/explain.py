@@ -2,7 +2,7 @@
 
     what binds      the critical path of the step, by class
     what else       every other candidate, how much slower, and whether that is certain
-    why not X       the best of a kind, simulated even if it was rejected, class by class beside the plan
+    why not X       the best of a kind, simulated even if it was rejected, class by class next to the plan
     what if         costs or devices otherwise: the same plan again, and the whole search again
     what helps      the known remedies for what binds, tried on the simulator
 
@@ -20,16 +20,18 @@ others are not meant: "dp" are replicas of whole networks that exchange whole gr
 import dataclasses
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.search import search_degrees
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, Option, rule_of_choice
+from trimaran.planner.choice import MODEL_ERROR, Option
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
-from trimaran.planner.pins import spreading
+from trimaran.planner.pins import Pins, spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
 from trimaran.planner.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
 from trimaran.planner.result import Search
@@ -67,7 +69,7 @@ _SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
 _UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 # Numbers in names of strategies, by their attributes.
 _NUMBERS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
-# Where a name does not say how many microbatches there are: as many as stages, times these.
+# Where a name does not say how many microbatches there are: the number of stages, times these.
 _RATIOS = (1, 2, 4)
 
 
@@ -151,7 +153,7 @@ def imagine(family: Family) -> Sequence[Strategy]:
     methods = compressions_of(family) or (None,)
     syncs = [_SYNCS[word] for word in family.words if word in _SYNCS]
     nodes = 2 if "hierarchical" in syncs else 1
-    # Only replicas have buckets, homes, nodes and shared state.
+    # Only replicas have buckets, owners, nodes and shared state.
     replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or bool(syncs) or bool(sizes and not staged)
     replicated = replicated or methods != (None,)
     strategy = Strategy(
@@ -243,12 +245,12 @@ def _size(match: re.Match[str]) -> int:
 
 
 # Causes of a rejection that stand against a strategy, however fast it is.
-_OBSTACLES = frozenset({"cut", "batch", "memory"})
+_OBSTACLES = frozenset({"split", "batch", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A candidate beside the chosen one.
+    """A candidate compared with the chosen one.
 
     Attributes:
         candidate: the candidate
@@ -294,92 +296,199 @@ class Explanation:
     is_fresh: bool = True
 
 
-def explain(
-    problem: Problem,
-    found: Search,
-    *,
-    chosen: Candidate | None = None,
-    why_not: Sequence[Family] = (),
-    changes: Sequence[Change] | None = None,
-    paid: Sequence[PinPrice] = (),
-    goal: str = "",
-) -> Explanation:
+class Case(Protocol):
+    """By what a plan is explained: simulations of programs, or the analytical model."""
+
+    @property
+    def found(self) -> Search[Any]:
+        """What the search found."""
+
+    def dissect(self, option: Any, /) -> Anatomy:
+        """What the step of a plan is made of."""
+
+    def contrasted(self) -> Iterator[tuple[str, Option | None, str]]:
+        """For each kind that was asked about: its name, the best of it, why it cannot be run; empty where it can."""
+
+    def what_helps(self, anatomy: Anatomy, /) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
+        """What changes and remedies would give; none where no program is simulated."""
+
+
+def explain(case: Case, *, chosen: Option | None = None, paid: Sequence[PinPrice] = (), goal: str = "") -> Explanation:
     """Explain a plan.
 
     Args:
-        problem: that was searched
-        found: what the search found
+        case: by what; has the search
         chosen: the plan; None: what the search chose
-        why_not: kinds of strategies to compare with
-        changes: what to try otherwise; None: what is worth asking of any plan
         paid: what each pin costs
         goal: what was made best over all batches in place of a step; empty: a step was
     """
+    found = case.found
     plan = found.chosen if chosen is None else chosen
     is_fresh = plan.strategy == found.chosen.strategy
-    anatomy = dissect(plan, problem)
-    asked = default_changes(problem) if changes is None else changes
-    remedies = remedies_for(plan, anatomy.parts, problem)
+    anatomy = case.dissect(plan)
+    outcomes, remedies = case.what_helps(anatomy)
     return Explanation(
         chosen=anatomy,
         rivals=tuple(rival(candidate, plan) for candidate in found.candidates if candidate.strategy != plan.strategy),
         rejected=found.rejected,
-        contrasts=tuple(contrast(family, plan, anatomy, found, problem, goal=goal) for family in why_not),
-        outcomes=rank_outcomes([outcome_of(change, plan, problem) for change in asked]),
+        contrasts=tuple(contrasts(case, anatomy, goal=goal)),
+        outcomes=outcomes,
         remedies=tuple(remedy for remedy in remedies if remedy.predicted_gain > MODEL_ERROR),
         not_worth_it=tuple(remedy for remedy in remedies if remedy.predicted_gain <= MODEL_ERROR),
         prices=tuple(paid),
-        rule=rule_of_choice(plan, found.candidates, goal=goal) if is_fresh else "",
+        rule=found.rule(goal=goal) if is_fresh else "",
         is_fresh=is_fresh,
     )
 
 
-def contrast(
-    family: Family, plan: Candidate, chosen: Anatomy, found: Search, problem: Problem, *, goal: str = ""
-) -> Contrast:
-    """The best of a kind beside the chosen plan.
-
-    Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected none,
-    what the words describe is.
+def contrasts(case: Case, chosen: Anatomy, *, goal: str = "") -> Iterator[Contrast]:
+    """The best of each kind that was asked about, compared with the chosen plan.
 
     Args:
-        family: the kind
-        plan: that was chosen
-        chosen: what its step is made of
-        found: what the search found
-        problem: that was searched
+        case: by what it is compared
+        chosen: what the step of the plan is made of
         goal: what was made best over all batches in place of a step; empty: a step was
     """
-    candidates = [candidate for candidate in found.candidates if candidate.strategy in family]
-    obstacle = ""
-    if not candidates:
-        rejected = {
-            entry.strategy: entry.reason if entry.cause in _OBSTACLES else ""
-            for entry in found.rejected
-            if entry.strategy in family
-        }
-        possible = rejected or dict.fromkeys(imagine(family), "")
-        tried = [_attempt(strategy, reason, problem) for strategy, reason in possible.items()]
-        usable = [(candidate, reason) for candidate, reason in tried if candidate is not None]
-        if not usable:
-            reason = tried[0][1]
-            return Contrast(
-                asked=family.name, other=None, obstacle=reason, conclusion=f"{family.name} is not to be had: {reason}."
-            )
-        best, obstacle = min(usable, key=lambda entry: (bool(entry[1]), entry[0].objective_s))
-    else:
-        best = min(candidates, key=lambda candidate: candidate.objective_s)
-    if best.strategy == plan.strategy:
-        sentence = f"{best.strategy.name} is the plan, and the best of {family.name}."
-        return Contrast(asked=family.name, other=chosen, obstacle=obstacle, conclusion=sentence)
-    other = dissect(best, problem)
+    found, plan = case.found, chosen.candidate
     is_fresh = plan.strategy == found.chosen.strategy
-    conclusion = conclude(chosen, other, obstacle=obstacle, candidates=found.candidates if is_fresh else (), goal=goal)
-    return Contrast(asked=family.name, other=other, obstacle=obstacle, conclusion=conclusion)
+    for name, best, obstacle in case.contrasted():
+        if best is None:
+            yield Contrast(asked=name, other=None, obstacle=obstacle, conclusion=f"{name} cannot be run: {obstacle}.")
+        elif best.strategy == plan.strategy:
+            sentence = f"{best.name} is the plan, and the best of {name}."
+            yield Contrast(asked=name, other=chosen, obstacle=obstacle, conclusion=sentence)
+        else:
+            other = case.dissect(best)
+            listed, against = (found.candidates, found.against) if is_fresh else ((), "")
+            sentence = conclude(chosen, other, obstacle=obstacle, candidates=listed, against=against, goal=goal)
+            yield Contrast(asked=name, other=other, obstacle=obstacle, conclusion=sentence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCase:
+    """A plan whose program was simulated.
+
+    Attributes:
+        problem: that was searched
+        found: what the search found
+        why_not: kinds of strategies to compare with
+        changes: what to try otherwise; None: what is worth asking of any plan
+    """
+
+    problem: Problem
+    found: Search[Candidate]
+    why_not: Sequence[Family] = ()
+    changes: Sequence[Change] | None = None
+
+    def dissect(self, option: Candidate) -> Anatomy:
+        """The classes of its critical path."""
+        return dissect(option, self.problem)
+
+    def contrasted(self) -> Iterator[tuple[str, Candidate | None, str]]:
+        """The best of each kind among the candidates.
+
+        Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected
+        none, what the words describe is.
+        """
+        for family in self.why_not:
+            candidates = [candidate for candidate in self.found.candidates if candidate.strategy in family]
+            if candidates:
+                yield family.name, min(candidates, key=lambda one: one.objective_s), ""
+                continue
+            rejected = {
+                entry.strategy: entry.reason if entry.cause in _OBSTACLES else ""
+                for entry in self.found.rejected
+                if entry.strategy in family
+            }
+            possible = rejected or dict.fromkeys(imagine(family), "")
+            tried = [_attempt(strategy, reason, self.problem) for strategy, reason in possible.items()]
+            usable = [(candidate, reason) for candidate, reason in tried if candidate is not None]
+            if usable:
+                yield family.name, *min(usable, key=lambda entry: (bool(entry[1]), entry[0].objective_s))
+            else:
+                yield family.name, None, tried[0][1]
+
+    def what_helps(self, anatomy: Anatomy) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
+        """What changes and remedies give on the simulator."""
+        problem, plan = self.problem, cast(Candidate, anatomy.candidate)
+        asked = default_changes(problem) if self.changes is None else self.changes
+        outcomes = rank_outcomes([outcome_of(change, plan, problem) for change in asked])
+        return outcomes, remedies_for(plan, anatomy.parts, problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalCase:
+    """A plan of the analytical model: no program, so no critical path, and neither changes nor remedies are simulated.
+
+    Attributes:
+        problem: that was searched
+        found: what the search found; its pins do not bind the kinds
+        why_not: kinds to compare with, each with what its strategies have in common
+    """
+
+    problem: AnalyticalProblem
+    found: Search[AnalyticalCandidate]
+    why_not: Sequence[tuple[str, Pins]] = ()
+
+    def dissect(self, option: AnalyticalCandidate) -> Anatomy:
+        """The parts of its step."""
+        return Anatomy(candidate=option, parts=option.parts)
+
+    def contrasted(self) -> Iterator[tuple[str, AnalyticalCandidate | None, str]]:
+        """What a search chooses with the pins of each kind."""
+        for name, pins in self.why_not:
+            try:
+                yield name, search_degrees(dataclasses.replace(self.problem, pins=pins)).chosen, ""
+            except InfeasibleError as error:
+                yield name, None, error.message
+
+    def what_helps(self, anatomy: Anatomy) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
+        """Nothing: no program is simulated."""
+        del anatomy
+        return (), ()
+
+
+_PINS_OF_KINDS = {
+    "fsdp": Pins(zero=3, forbid=("cp", "pp", "tp")),
+    "ddp": Pins(zero=0, forbid=("cp", "pp", "tp")),
+    "tp": Pins(forbid=("cp", "pp")),
+    "pp": Pins(forbid=("cp", "tp")),
+}
+_DEGREE = re.compile(r"(tp|pp|cp|dp|ep)(?=[1-9])([0-9]{1,6})|(zero)([0-3])")
+
+
+def pins_of_kind(name: str) -> Pins:
+    """What strategies of a kind have in common, where the analytical model plans.
+
+    Args:
+        name: "fsdp", "ddp", "tp" (no stages), "pp" (layers whole), in any case; or degrees, of which those that are not
+            named are free
+
+    Raises:
+        InputError: no such kind
+
+    Example:
+        >>> pins = pins_of_kind("tp8-pp4-zero1")
+        >>> pins.tp, pins.pp, pins.dp, pins.zero
+        (8, 4, None, 1)
+    """
+    lower = name.strip().lower()
+    if lower in _PINS_OF_KINDS:
+        return _PINS_OF_KINDS[lower]
+    words = [_DEGREE.fullmatch(word) for word in lower.split("-")]
+    degrees: dict[str, Any] = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
+    if len(degrees) < len(words):
+        raise InputError(
+            f'--why-not "{name}": the analytical model chooses parallel degrees; choose one of '
+            f'{", ".join(_PINS_OF_KINDS)}, or degrees, each once, such as "tp8", "pp4-dp32", "tp2-zero3"',
+            code="why-not.unknown-degrees",
+            why_not=name,
+        )
+    return Pins(**degrees)
 
 
 def rival(candidate: Option, chosen: Option) -> Rival:
-    """A candidate beside the chosen one."""
+    """A candidate compared with the chosen one."""
     cases = ratios(candidate, chosen)
     return Rival(
         candidate=candidate,

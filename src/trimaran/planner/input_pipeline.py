@@ -219,13 +219,13 @@ def _batch_bytes(candidate: Candidate, samples: SampleCosts, problem: Problem) -
 
 
 MOST_FED = 4
-"""Strategies that are fed beside the chosen one and the baseline."""
+"""Strategies that are fed like the chosen one and the baseline."""
 
 FILLED = 0.85
 """Workers are enough when a microbatch is made in this share of the time that the rest of a step takes: what is left is
 for samples that take longer than others."""
 
-# So many workers that only cores and the training's threads limit a step.
+# A number of workers such that only cores and the training's threads limit a step.
 _ANY_NUMBER = 2**20
 
 
@@ -238,7 +238,7 @@ class _Kept:
     mean: Cases
 
 
-def fed(found: Search, problem: Problem, again: Callable[[Problem], Search]) -> Search:
+def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], Search[Candidate]]) -> Search[Candidate]:
     """What a search finds when ranks may be fed.
 
     Args:
@@ -285,11 +285,11 @@ def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
     """The table with loads that take what taking a microbatch over from a worker takes."""
     table, digest = problem.table, problem.graph.digest
     step = table.steps[digest]
-    load = {size: fed_step.load(samples, _beside(1, problem), microbatch=size) for size in step.load}
+    load = {size: fed_step.load(samples, _workers_of(1, problem), microbatch=size) for size in step.load}
     return replace(table, steps={**table.steps, digest: replace(step, load=load, samples=None)})
 
 
-def _in_line(tried: Sequence[Candidate], found: Search, problem: Problem) -> Iterator[Candidate]:
+def _in_line(tried: Sequence[Candidate], found: Search[Candidate], problem: Problem) -> Iterator[Candidate]:
     """Those in line that the search had no use for."""
     known = {one.strategy for one in found.candidates}
     for one in tried:
@@ -301,16 +301,16 @@ def _feedings(candidate: Candidate, samples: SampleCosts, problem: Problem, pinn
     """The feedings with workers that a candidate is simulated with."""
     if pinned is not None:
         if pinned:
-            yield _beside(pinned, problem)
+            yield _workers_of(pinned, problem)
         return
     wanted = _wanted_workers(candidate, samples, problem)
     most = most_workers(candidate, samples, problem)
     if min(wanted, most) > 0:
-        yield _beside(min(wanted, most), problem)
+        yield _workers_of(min(wanted, most), problem)
 
 
-def _beside(workers: int, problem: Problem) -> Feeding:
-    """So many workers; on a GPU copies go ahead too."""
+def _workers_of(workers: int, problem: Problem) -> Feeding:
+    """A number of workers; on a GPU copies go ahead too."""
     return Feeding(workers=workers, copies_ahead=int(problem.table.fingerprint.kind == "cuda"))
 
 
@@ -322,14 +322,14 @@ def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem
         samples: what they take
         problem: as it is
     """
-    program, one = candidate.program, _beside(1, problem)
+    program, one = candidate.program, _workers_of(1, problem)
     size = microbatch_size(program, candidate.strategy, batch=problem.batch)
     loads = [item.rank for item in program if item.kind == Kind.LOAD]
     made_s = (
         fed_step.waiting(samples, one, microbatch=size).seconds
         + fed_step.working(samples, one, microbatch=size).seconds
     ) * max(1, len(loads) // max(1, len(set(loads))))
-    limit_s = max(candidate.step_time_s, _period_s(candidate, _beside(_ANY_NUMBER, problem), problem))
+    limit_s = max(candidate.step_time_s, _period_s(candidate, _workers_of(_ANY_NUMBER, problem), problem))
     return max(1, math.ceil(made_s / (FILLED * limit_s))) if limit_s > 0 else 1
 
 
@@ -371,7 +371,7 @@ def _is_fed(entry: Candidate, one: Candidate) -> bool:
 
 
 def _reasons(
-    found: Search,
+    found: Search[Candidate],
     chosen: Candidate,
     best: Candidate,
     read: Sequence[Candidate],

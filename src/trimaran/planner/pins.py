@@ -1,16 +1,16 @@
 """What a person has decided already: degrees, kinds of parallelism to use or not, modules on a row.
 
 A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`search.py`).
-Gradients that lose something on the wire need consent, given in general ("--allow compress") or to one method.
+Gradients that are sent with loss are opt-in, given in general ("--allow compress") or to one method.
 
 The kinds of parallelism that a strategy uses, by the words that people pin, forbid and ask about.
 
 dp           replicas            pp           stages of a chain       tp           sharded operations
 placement    branches on ranks   zero         sharded state           sharded      a classifier over the replicas
-p2p          homes of gradients  interleaved, zero-bubble, gpipe, 1f1b    the order of a pipeline
+p2p          owners of gradients  interleaved, zero-bubble, gpipe, 1f1b    the order of a pipeline
 compiled     by torch.compile    memory       offloading and recomputing
 hierarchical gradients summed within nodes, and then across them
-compress     gradients that lose something on the wire; used by consent only
+compress     gradients are sent with loss; opt-in
 cache        samples that the host keeps after their first read
 """
 
@@ -148,13 +148,13 @@ class Pins:
         zero: what is sharded over the replicas
         microbatches: of a replica's share
         schedule: of a pipeline
-        nodes: over which replicas sum their gradients in levels; 1: they do not
-        compress: gradients may lose something on the wire
-        compression: of gradients, as it is written on the command line; a method is consent to it, "none" is no method
+        nodes: over which replicas sum their gradients hierarchically; 1: they do not
+        compress: gradients may be sent with loss
+        compression: of gradients, as it is written on the command line; a method opts in, "none" is no method
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
         workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
-        cp: ranks that share each sequence; this and what follows only closed forms choose
+        cp: ranks that share each sequence; this and what follows only the analytical model chooses
         ep: ranks that hold different experts
         chunks: parts of the layers on each stage
         microbatch: sequences of a microbatch
@@ -194,7 +194,7 @@ class Pins:
 
     @property
     def consents(self) -> bool:
-        """Whether gradients may lose something on the wire."""
+        """Whether gradients may be sent with loss."""
         return self.method is not None or (self.compress and self.compression is None)
 
     @property
@@ -416,7 +416,7 @@ def parse_pins(
     Args:
         keep: such as "layer4=1"
         forbid: kinds of parallelism
-        allow: kinds of parallelism; "compress" is consent, and restricts nothing
+        allow: kinds of parallelism; "compress" opts in, and restricts nothing
         dp: as in `Pins`
         pp: as in `Pins`
         tp: as in `Pins`
@@ -524,6 +524,9 @@ def pins_of_strategy(name: str) -> Pins:
         pp=said.pp,
         tp=said.tp,
         zero=said.zero,
+        cp=said.cp if said.cp > 1 else None,
+        ep=said.ep if said.ep > 1 else None,
+        recompute=True if said.recomputed else None,
         microbatches=said.microbatches,
         schedule=said.schedule if staged else None,
         chunks=said.chunks,

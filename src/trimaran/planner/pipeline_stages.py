@@ -1,20 +1,20 @@
-"""A strategy with its stages cut: by time, by what is kept on a row, and where need be by memory.
+"""A strategy with its stages split: by time, by what is kept on a row, and where need be by memory.
 
-Where to cut a network into pipeline stages.
+Where to split a network into pipeline stages.
 
-The problem: operations 1..n in the order in which the model runs them, each with a time; a set of legal cuts between
-them; K segments. Choose K - 1 cuts so that the largest time of a segment is smallest, and among those choices the
-fewest bytes cross; only such segments count as are admitted, for their memory, or because an operation is kept on a
+The problem: operations 1..n in the order in which the model runs them, each with a time; a set of legal split points
+between them; K segments. Choose K - 1 splits so that the largest time of a segment is smallest, and among those choices
+the fewest bytes cross; only such segments count as are admitted, for their memory, or because an operation is kept on a
 row.
 
-    T(k, j) = min over legal cuts i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
+    T(k, j) = min over legal split points i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
     t(i, j) = time of operations i+1..j
 
 Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
 what the schedule makes of the segments is for the simulator to say. With several segments a row, each must be admitted
 by itself (each has its part of a device).
 
-What a pipeline stage needs, so that stages can be cut for the memory of their devices.
+What a pipeline stage needs, so that stages can be split for the memory of their devices.
 
 A stage holds its state all the time and, of each microbatch that is in flight there, what autograd keeps, what it
 received, and what it sends. Early stages of 1F1B have more microbatches in flight than late ones, so they must be
@@ -22,8 +22,8 @@ shorter than their time alone would say.
 
     need(k, i, j) = state of operations i+1..j + (in flight(k) - 1) · kept + what the fullest forward or backward takes
 
-Where a row has several segments, each may have an equal part of its device. What is left out, the simulator sees: a cut
-that it finds too large is rejected after all.
+Where a row has several segments, each may have an equal part of its device. What is left out, the simulator sees: a
+split that it finds too large is rejected after all.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ Admit = Callable[[int, int, int], bool]
 def partition(
     graph: Graph, seconds: Mapping[str, float], *, stages: int, admit: Admit | None = None
 ) -> tuple[str, ...]:
-    """Cut a graph into the given number of stages of the most equal time.
+    """Split a graph into the given number of stages of the most equal time.
 
     Args:
         graph: the network
@@ -58,28 +58,28 @@ def partition(
         The last operation of every stage but the last.
 
     Raises:
-        InfeasibleError: the graph has fewer legal cuts than that needs, or not all segments can be admitted at once
+        InfeasibleError: the graph has fewer legal split points than needed, or not all segments can be admitted at once
     """
     if stages == 1:
         return ()
     if len(graph.split_points) < stages - 1:
         reason = f": {graph.notes[0]}" if graph.notes else ""
         raise InfeasibleError(
-            f"{graph.name} can be cut in {len(graph.split_points)} places, {stages} stages need {stages - 1}{reason}",
-            code="plan.too-few-cuts",
-            cuts=len(graph.split_points),
+            f"{graph.name} can be split in {len(graph.split_points)} places, {stages} stages need {stages - 1}{reason}",
+            code="plan.too-few-splits",
+            splits=len(graph.split_points),
             stages=stages,
         )
     ends = _positions(graph)
     work = _cumulated(graph, seconds)
     crossing = _bytes_at(graph, ends)
-    best = _best_cuts(ends, work, crossing, stages, admit or _admit_all)
+    best = _best_splits(ends, work, crossing, stages, admit or _admit_all)
     if best is None:
         raise InfeasibleError(
-            f"no way to cut {graph.name} into {stages} stages gives each what its device can hold and what is kept "
+            f"no way to split {graph.name} into {stages} stages gives each what its device can hold and what is kept "
             "there",
-            code="plan.no-cut-fits",
-            cuts=len(graph.split_points),
+            code="plan.no-split-fits",
+            splits=len(graph.split_points),
             stages=stages,
         )
     return tuple(graph.ops[ends[index] - 1].id for index in best)
@@ -91,7 +91,7 @@ def _admit_all(segment: int, first: int, last: int) -> bool:
 
 def _positions(graph: Graph) -> list[int]:
     order = {op.id: index + 1 for index, op in enumerate(graph.ops)}
-    return [order[cut] for cut in graph.split_points]
+    return [order[split] for split in graph.split_points]
 
 
 def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:
@@ -102,7 +102,7 @@ def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:
 
 
 def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
-    """Bytes a sample that cross each cut [bytes]."""
+    """Bytes a sample that cross each split [bytes]."""
     made: dict[str, tuple[int, float]] = {}
     last_use: dict[str, int] = {}
     for index, op in enumerate(graph.ops):
@@ -113,10 +113,10 @@ def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
     return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
 
 
-def _best_cuts(
+def _best_splits(
     ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int, admit: Admit
 ) -> list[int] | None:
-    # best[i]: (largest stage so far, bytes so far, cuts so far) of the first k stages that end at cut i.
+    # best[i]: (largest stage so far, bytes so far, splits so far) of the first k stages that end at split i.
     best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends) if admit(0, 0, end)}
     for stage in range(1, stages - 1):
         following = {}
@@ -135,10 +135,10 @@ _Way = tuple[float, float, list[int]]
 
 
 def _extended(best: Mapping[int, _Way], index: int, end: int, ends: Sequence[int], work: Sequence[float]) -> list[_Way]:
-    """The ways to go on from each earlier cut to one more segment that ends at `end`, best first."""
+    """The ways to go on from each earlier split to one more segment that ends at `end`, best first."""
     return sorted(
-        (max(largest, work[end] - work[ends[cuts[-1]]]), nbytes, cuts)
-        for before, (largest, nbytes, cuts) in best.items()
+        (max(largest, work[end] - work[ends[splits[-1]]]), nbytes, splits)
+        for before, (largest, nbytes, splits) in best.items()
         if before < index
     )
 
@@ -276,7 +276,7 @@ def _maker(name: str, made: Mapping[str, tuple[int, TensorSpec]], place: Mapping
     return place.get(name.rpartition("/")[0], -1)
 
 
-def cut(
+def split_stages(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
@@ -285,7 +285,7 @@ def cut(
     kept: Mapping[str, int] | None = None,
     admit: Admit | None = None,
 ) -> Strategy:
-    """The strategy with its stages cut for the costs of its microbatch.
+    """The strategy with its stages split for the costs of its microbatch.
 
     Args:
         strategy: with or without boundaries, which are made anew
@@ -293,10 +293,10 @@ def cut(
         table: costs of its operations
         batch: samples of one update, over all ranks
         kept: operations that must be on a row, by id
-        admit: which segments count beside; None: all
+        admit: which segments count too; None: all
 
     Raises:
-        InfeasibleError: the graph has too few legal cuts, or none that keeps what is kept
+        InfeasibleError: the graph has too few legal split points, or none that keeps what is kept
     """
     if strategy.pp == 1 or strategy.parts:
         return strategy
@@ -317,7 +317,7 @@ def cut(
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
-    """Places in the order of operations where a cut would tear apart what is sharded together."""
+    """Places in the order of operations where a split would tear apart what is sharded together."""
     if strategy.tp == 1:
         return frozenset()
     place = {op.id: number for number, op in enumerate(graph.ops)}
@@ -328,7 +328,7 @@ def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
     return frozenset(torn)
 
 
-def cut_within(
+def split_within(
     strategy: Strategy,
     graph: Graph,
     table: CostTable,
@@ -337,7 +337,7 @@ def cut_within(
     memory_bytes: float,
     kept: Mapping[str, int] | None = None,
 ) -> Strategy:
-    """The strategy with its stages cut so that each fits its device, and beyond that by time.
+    """The strategy with its stages split so that each fits its device, and beyond that by time.
 
     Args:
         strategy: with or without boundaries, which are made anew
@@ -348,7 +348,7 @@ def cut_within(
         kept: operations that must be on a row, by id
 
     Raises:
-        InfeasibleError: no cut fits
+        InfeasibleError: no split fits
     """
     if strategy.pp == 1 or strategy.parts:
         return strategy
@@ -360,7 +360,7 @@ def cut_within(
         in_flight=in_flight(order_of(strategy)),
         limits=(memory_bytes / strategy.chunks,) * (strategy.pp * strategy.chunks),
     )
-    return cut(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits)
+    return split_stages(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits)
 
 
 def order_of(strategy: Strategy) -> Order:

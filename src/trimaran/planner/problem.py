@@ -11,7 +11,7 @@ from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_rank
 from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.pipeline_stages import cut, cut_within
+from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor
 from trimaran.pricing.compute import own_form
@@ -147,16 +147,16 @@ def has_simple_bound(strategy: Strategy) -> bool:
     return chain and strategy.zero == 0 and strategy.schedule in ("gpipe", "1f1b") and strategy.sync == "all-reduce"
 
 
-def cut_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False) -> Strategy:
-    """The strategy with its stages cut for the costs of its microbatch, or its branches placed.
+def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False) -> Strategy:
+    """The strategy with its stages split for the costs of its microbatch, or its branches placed.
 
     Args:
         strategy: with or without boundaries
         problem: what it is for
-        within_memory: cut for the memory of each device too, where time alone gives some too much
+        within_memory: split for the memory of each device too, where time alone gives some too much
 
     Raises:
-        InfeasibleError: the network cannot be cut so often, or what is kept on rows is not there then
+        InfeasibleError: the network cannot be split so often, or what is kept on rows is not there then
     """
     strategy = arrange(strategy, problem)
     if is_unplaced(strategy):
@@ -165,9 +165,11 @@ def cut_for(strategy: Strategy, problem: Problem, *, within_memory: bool = False
         return strategy
     kept = problem.pins.rows(problem.graph)
     if not within_memory:
-        return cut(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
+        return split_stages(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
     limits = problem.cluster.memory_bytes[: strategy.devices]
-    return cut_within(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits))
+    return split_within(
+        strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits)
+    )
 
 
 def place_on(strategy: Strategy, problem: Problem) -> Placed:
@@ -200,16 +202,16 @@ def arrange(strategy: Strategy, problem: Problem) -> Strategy:
 
 
 def assess(strategy: Strategy, problem: Problem) -> Candidate:
-    """Cut and simulate one strategy, whether it fits or not.
+    """Split and simulate one strategy, whether it fits or not.
 
     Raises:
-        InfeasibleError: the network cannot be cut so often
+        InfeasibleError: the network cannot be split so often
         InputError: the batch does not divide, or the table lacks something
     """
-    return assess_cut(cut_for(strategy, problem), problem)
+    return assess_split(split_for(strategy, problem), problem)
 
 
-def assess_cut(strategy: Strategy, problem: Problem) -> Candidate:
+def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
     """Simulate one strategy that has its boundaries, whether it fits or not.
 
     Raises:

@@ -129,7 +129,7 @@ def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[flo
 
 
 def is_same(one: Strategy, other: Strategy) -> bool:
-    """Whether two strategies differ at most in where they cut, what they place where, and on which devices."""
+    """Whether two strategies differ at most in where they split, what they place where, and on which devices."""
 
     def outline(strategy: Strategy) -> Strategy:
         plain = replace(strategy, boundaries=(), backward_order=(), device_order=())

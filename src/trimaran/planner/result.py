@@ -10,12 +10,22 @@ smaller local batch      replicas that add up the gradients of two microbatches
 rule of thumb            on all devices, the least model parallelism that fits, by its best order
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import fastest, is_plain, is_reference, may_be_as_fast, simplicity
+from trimaran.planner.choice import (
+    Option,
+    is_plain,
+    is_reference,
+    may_be_as_fast,
+    pareto_front,
+    rule_of_choice,
+    simplicity,
+)
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.space import Rejection, enumerate_strategies
@@ -23,25 +33,28 @@ from trimaran.planner.trials import Trials
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Strategy
 
+One = TypeVar("One", bound=Option)
+"""What a search finds: simulated strategies, or strategies that the analytical model priced."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """What one would do without a plan.
+class Baseline(Generic[One]):
+    """What people do without a plan.
 
     Attributes:
         role: what it is
-        candidate: its simulation; None: it is not to be had
+        candidate: with what it takes; None: it cannot be run
         reason: why not
     """
 
     role: str
-    candidate: Candidate | None
+    candidate: One | None
     reason: str = ""
 
 
 def baselines_of(
     problem: Problem, candidates: Sequence[Candidate], rejected: Sequence[Rejection]
-) -> tuple[Baseline, ...]:
+) -> tuple[Baseline[Candidate], ...]:
     """The baselines of a problem, from what was simulated.
 
     Args:
@@ -138,7 +151,7 @@ def _baseline(
     problem: Problem,
     candidates: Sequence[Candidate],
     rejected: Sequence[Rejection],
-) -> Baseline:
+) -> Baseline[Candidate]:
     members = [candidate for candidate in candidates if holds(candidate.strategy)]
     if members:
         return Baseline(role=role, candidate=min(members, key=lambda one: one.objective_s))
@@ -155,42 +168,106 @@ def _why_missing(role: str, problem: Problem) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
-    """What a search found.
+class Search(Generic[One]):
+    """What a search found, by simulation or by the analytical model.
 
     Attributes:
-        candidates: those that were simulated, fit and go against no pin, best first
+        candidates: those that were priced, fit and go against no pin, best first; of the analytical model the chosen
+            one and the next ones of other degrees
         chosen: the one to run
         baseline: plain data parallelism on all devices, or what comes nearest
-        rejected: what was not simulated or does not fit
+        rejected: what was not simulated or does not fit, where it is kept one by one
         references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
             parallelism with a smaller local batch or with sharded state; the baseline is among them. Where a pin is
             against one, it is here and not among the candidates
         pareto: those of the candidates that no other one beats in the time of a step, the largest peak of memory and
             the number of devices
-        baselines: what people do, by role, with the reason where it is not to be had
+        baselines: what people do, by role, with the reason where it cannot be run
+        counts: what was rejected and is not kept one by one: how many, by reason
+        priced: how many fit, where not all of them are kept
         bound_s: nothing that goes against no pin takes less [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
         feeding: why ranks are fed as they are; empty where it was not asked
+        against: what stands against all that is faster than the chosen one, such as the time limit; empty: nothing
     """
 
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
-    baseline: Candidate
-    rejected: tuple[Rejection, ...]
-    references: tuple[Candidate, ...] = ()
-    pareto: tuple[Candidate, ...] = ()
-    baselines: tuple[Baseline, ...] = ()
+    candidates: tuple[One, ...]
+    chosen: One
+    baseline: One
+    rejected: tuple[Rejection, ...] = ()
+    references: tuple[One, ...] = ()
+    pareto: tuple[One, ...] = ()
+    baselines: tuple[Baseline[One], ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    priced: int = 0
     bound_s: float = 0.0
     seconds: float = field(default=0.0, compare=False)
     is_complete: bool = True
     feeding: tuple[str, ...] = ()
+    against: str = ""
 
     @property
     def gap(self) -> float:
         """How much longer the fastest takes than anything takes at least, as a share of the latter."""
-        return max(0.0, fastest(self.candidates).objective_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
+        best_s = min(one.objective_s for one in self.candidates)
+        return max(0.0, best_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
+
+    def rule(self, *, goal: str = "") -> str:
+        """The rule that chose the plan over what is listed as faster; empty where nothing is.
+
+        Args:
+            goal: what was made best over all batches in place of a step; empty: a step was
+        """
+        return rule_of_choice(self.chosen, self.candidates, references=self.references, against=self.against, goal=goal)
+
+    @property
+    def rejected_counts(self) -> dict[str, int]:
+        """How many were rejected, by cause or by reason."""
+        return dict(Counter(str(entry.cause) for entry in self.rejected)) | dict(self.counts)
+
+
+def simulated_search(
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    rejected: Sequence[Rejection],
+    *,
+    chosen: Candidate,
+    unpinned: tuple[Sequence[Candidate], Sequence[Rejection]] = ((), ()),
+    bound_s: float,
+    seconds: float,
+    is_complete: bool,
+) -> Search[Candidate]:
+    """What a search by simulation found.
+
+    Args:
+        problem: that was searched
+        candidates: that were simulated and fit
+        rejected: the others
+        chosen: one of the candidates
+        unpinned: as `unpinned_references` gives them
+        bound_s: nothing that goes against no pin takes less [s]
+        seconds: that the search took [s]
+        is_complete: its time did not run out
+    """
+    ordered = sorted(candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    known = [*ordered, *unpinned[0]]
+    baseline, baselines = baseline_of(known), baselines_of(problem, known, [*rejected, *unpinned[1]])
+    shown = {id(baseline), *(id(one.candidate) for one in baselines)}
+    return Search(
+        candidates=tuple(ordered),
+        chosen=chosen,
+        baseline=baseline,
+        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
+        references=tuple(
+            one for one in known if id(one) in shown or is_reference(one.strategy, devices=problem.devices)
+        ),
+        pareto=pareto_front(ordered),
+        baselines=baselines,
+        bound_s=bound_s,
+        seconds=seconds,
+        is_complete=is_complete,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,7 +277,7 @@ class Search:
 WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/compression.md"
 
 
-def said_of_compression(found: Search, pins: Pins) -> str:
+def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
     """Whether a plan compresses gradients and what that gains, or why it does not; empty without consent.
 
     Args:

@@ -1,8 +1,8 @@
 """Find the strategy that is best and fits.
 
     minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
-    subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages cut at legal places, or
-                branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
+    subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages split at legal places,
+                or branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
                 step;  s goes against no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
@@ -39,14 +39,13 @@ The order of buckets is that in which their gradients become complete: another o
 """
 
 import dataclasses
-import heapq
-import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_count, format_seconds
+from trimaran.planner.best_first import best_first
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     MODEL_ERROR,
@@ -57,13 +56,12 @@ from trimaran.planner.choice import (
     is_reference,
     largest_peak,
     may_be_as_fast,
-    pareto_front,
     simplicity,
 )
 from trimaran.planner.input_pipeline import fed
-from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem, assess_cut, way_of
-from trimaran.planner.result import Search, baseline_of, baselines_of, unpinned_references
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.problem import Problem, assess_split, way_of
+from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.program.strategy import Strategy
@@ -82,7 +80,7 @@ QUICK_STEPS = 2048
 
 @dataclasses.dataclass(slots=True)
 class Hunt:
-    """A search under way.
+    """A search under way: the space of `best_first`.
 
     Attributes:
         problem: what is searched
@@ -122,32 +120,28 @@ class Hunt:
         """Whether its time is over."""
         return time.monotonic() > self.until_s
 
+    def order(self, node: Prospect) -> tuple[float, tuple[int, ...]]:
+        """Sort key: the lowest bound first, of equal ones the simplest."""
+        return node.bound.objective_s, simplicity(node.strategy)
 
-def order_of(prospect: Prospect) -> tuple[float, tuple[int, ...]]:
-    """Sort key: the lowest bound first, of equal ones the simplest."""
-    return prospect.bound.objective_s, simplicity(prospect.strategy)
+    def expand(self, node: Prospect) -> Iterable[Prospect]:
+        """Refine an outline, simulate what is refined."""
+        if node.is_refined:
+            self.run(node)
+            return ()
+        refined = self.refine(node)
+        return () if refined is None else (refined,)
 
-
-def find_fastest(prospects: Sequence[Prospect], hunt: Hunt) -> list[Prospect]:
-    """Refine and simulate the one with the lowest bound, until none is below the best time; returns what is left."""
-    numbers = itertools.count(len(prospects))
-    waiting = [(*order_of(prospect), number, prospect) for number, prospect in enumerate(prospects)]
-    heapq.heapify(waiting)
-    while waiting:
-        bound_s, *_, prospect = heapq.heappop(waiting)
-        if hunt.candidates:
-            best_s = fastest(hunt.candidates).objective_s
-            if bound_s > best_s or best_s <= bound_s * (1.0 + hunt.problem.gap) or hunt.is_over:
-                hunt.is_complete = bound_s > best_s or not hunt.is_over
-                hunt.lowest_s = min(bound_s, best_s)
-                return sorted([prospect, *(entry[-1] for entry in waiting)], key=order_of)
-        if prospect.is_refined:
-            hunt.run(prospect)
-            continue
-        refined = hunt.refine(prospect)
-        if refined is not None:
-            heapq.heappush(waiting, (*order_of(refined), next(numbers), refined))
-    return []
+    def is_done(self, bound_s: float) -> bool:
+        """Whether no bound is below the best time, or near enough, or the time is over."""
+        if not self.candidates:
+            return False
+        best_s = fastest(self.candidates).objective_s
+        if bound_s <= best_s and best_s > bound_s * (1.0 + self.problem.gap) and not self.is_over:
+            return False
+        self.is_complete = bound_s > best_s or not self.is_over
+        self.lowest_s = min(bound_s, best_s)
+        return True
 
 
 def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
@@ -367,13 +361,13 @@ def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
         memory_bytes = min(problem.cluster.memory_bytes[: plain.devices])
         strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
         try:
-            found.append(assess_cut(strategy, problem))
+            found.append(assess_split(strategy, problem))
         except InfeasibleError as error:
             rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
     return found
 
 
-def search(problem: Problem, trials: Trials | None = None) -> Search:
+def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
     """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
@@ -391,7 +385,7 @@ def search(problem: Problem, trials: Trials | None = None) -> Search:
     return found if problem.room is None else fed(found, problem, _search_in_line)
 
 
-def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search:
+def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
     """The same, where each rank's own thread loads."""
     begun_s = time.monotonic()
     # A module that is not there is told before anything else.
@@ -412,7 +406,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search:
         Rejection(strategy=strategy, cause="failed", reason=problem.failed[way_of(strategy)]) for strategy in failed
     ]
     strategies = [strategy for strategy in strategies if way_of(strategy) not in problem.failed]
-    left = find_fastest(_outlines(strategies, hunt), hunt)
+    left = best_first(hunt, _outlines(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
     hunt.candidates += virtualized(problem, hunt.rejected)
@@ -421,29 +415,15 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search:
     return _conclude(hunt, ruled_out, seconds=time.monotonic() - begun_s)
 
 
-def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search:
-    problem, candidates = hunt.problem, hunt.candidates
-    candidates.sort(key=lambda candidate: (candidate.objective_s, simplicity(candidate.strategy)))
-    chosen = choose(candidates)
-    hunt.rejected += [too_slow(prospect, chosen) for prospect in ruled_out]
-    others, lacking = unpinned_references(problem, hunt.trials)
-    known = [*candidates, *others]
-    baseline = baseline_of(known)
-    baselines = baselines_of(problem, known, [*hunt.rejected, *lacking])
-    told = {id(one.candidate) for one in baselines}
-    references = [
-        candidate
-        for candidate in known
-        if candidate is baseline or id(candidate) in told or is_reference(candidate.strategy, devices=problem.devices)
-    ]
-    return Search(
-        candidates=tuple(candidates),
+def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> Search[Candidate]:
+    problem = hunt.problem
+    chosen = choose(sorted(hunt.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy))))
+    return simulated_search(
+        problem,
+        hunt.candidates,
+        [*hunt.rejected, *(too_slow(prospect, chosen) for prospect in ruled_out)],
         chosen=chosen,
-        baseline=baseline,
-        rejected=tuple(sorted(hunt.rejected, key=lambda rejection: simplicity(rejection.strategy))),
-        references=tuple(references),
-        pareto=pareto_front(candidates),
-        baselines=baselines,
+        unpinned=unpinned_references(problem, hunt.trials),
         bound_s=_bound(hunt),
         seconds=seconds,
         is_complete=hunt.is_complete,
@@ -465,7 +445,7 @@ def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
             hunt.rejected.append(seen)
         else:
             found.append(seen)
-    return sorted(found, key=order_of)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -493,29 +473,39 @@ class PinPrice:
     to_target: bool = False
 
 
-def prices(problem: Problem, found: Search, trials: Trials) -> tuple[PinPrice, ...]:
-    """The price of each pin of a problem, and of all of them.
+def prices_of_pins(pins: Pins, plan: Option, choose_with: Callable[[Pins], Option]) -> tuple[PinPrice, ...]:
+    """The price of each pin, and of all of them.
+
+    Args:
+        pins: of the plan; none: nothing has a price
+        plan: the fastest with all of them
+        choose_with: what a search with other pins chooses; raises `InfeasibleError` where nothing fits
+    """
+    freer = [(name, pins.without(name)) for name in pins.names]
+    if len(freer) > 1:
+        freer.append((ALL_PINS, NO_PINS))
+    return tuple(_price(name, plan, choose_with, fewer) for name, fewer in freer)
+
+
+def _price(name: str, plan: Option, choose_with: Callable[[Pins], Option], fewer: Pins) -> PinPrice:
+    try:
+        without = choose_with(fewer)
+    except InfeasibleError:
+        return PinPrice(pin=name, without=None, price=0.0)
+    return PinPrice(
+        pin=name,
+        without=without,
+        price=plan.objective_s / without.objective_s - 1.0,
+        to_target=plan.samples_factor != without.samples_factor,
+    )
+
+
+def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[PinPrice, ...]:
+    """The price of each pin of a simulated plan.
 
     Args:
         problem: with pins
         found: the search with all of them
         trials: what that search simulated
     """
-    pins = problem.pins
-    answers = [_price(name, replace(problem, pins=pins.without(name)), found, trials) for name in pins.names]
-    if len(answers) > 1:
-        answers.append(_price(ALL_PINS, replace(problem, pins=NO_PINS), found, trials))
-    return tuple(answers)
-
-
-def _price(name: str, freer: Problem, found: Search, trials: Trials) -> PinPrice:
-    try:
-        without = search(freer, trials).chosen
-    except InfeasibleError:
-        return PinPrice(pin=name, without=None, price=0.0)
-    return PinPrice(
-        pin=name,
-        without=without,
-        price=found.chosen.objective_s / without.objective_s - 1.0,
-        to_target=found.chosen.samples_factor != without.samples_factor,
-    )
+    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(problem, pins=pins), trials).chosen)

@@ -5,7 +5,7 @@ hold the whole network, and with consent a compression of what they exchange. Wh
 the network or the batch does not bear is rejected with the reason. Stages are split (`pipeline_stages.py`) and branches
 placed (`placement/network.py`) elsewhere: here a strategy has no boundaries yet.
 
-Degrees and what goes with them: every shape of a strategy on some devices, before stages are cut or branches placed.
+Degrees and what goes with them: every shape of a strategy on some devices, before stages are split or branches placed.
 
     degrees        replicas × rows × shards, on the given number of devices or fewer
     microbatches   of a pipeline: some for each stage; of one stage: gradient accumulation, a smaller local batch
@@ -53,7 +53,7 @@ MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
 CHUNKS = (2,)
 # A placement splits the branches of one pass: it is tried on few devices, where the branches of networks end.
 MOST_PLACED = 4
-# Up to so many devices every number of them is tried; of more, those that divide it.
+# Up to this number of devices every number of them is tried; of more, those that divide it.
 EVERY_NUMBER = 8
 
 
@@ -67,7 +67,7 @@ class Offers:
         classifier: for each number of replicas, how a classifier is sharded over them
         units: modules that are gathered and freed as one; empty: the network as a whole
         branches: the network has operations that can run side by side
-        stages: most segments that it can be cut into
+        stages: most segments that it can be split into
     """
 
     tensor: dict[int, tuple[Shard, ...]]
@@ -301,9 +301,9 @@ LEAST_BUCKET_BYTES = 2**15
 """Below this a bucket is little more than its latency on any link."""
 
 Cause = Literal[
-    "inexact", "cut", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time", "failed"
+    "inexact", "split", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time", "failed"
 ]
-"""What stands against a strategy: that it would train something else, too few cuts, a batch that does not divide,
+"""What stands against a strategy: that it would train something else, too few splits, a batch that does not divide,
 memory, its lower bound, compile time, a combination that no program has, costs that were not measured, a pin, the time
 of the search, a trial run that failed."""
 
@@ -337,7 +337,7 @@ def enumerate_strategies(
     """Every strategy on up to that many devices, simplest first.
 
     Args:
-        graph: the job's; says whether it can be cut, and which sizes of buckets make a difference
+        graph: the job's; says whether it can be split, and which sizes of buckets make a difference
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
         executions: how segments may run
@@ -368,7 +368,7 @@ def bucket_sizes(graph: Graph, *, execution: Execution = "eager") -> tuple[int, 
     """Sizes at which a bucket of gradients is sent that give different buckets; the default first [bytes].
 
     Tried are the default, smaller ones, and one that no bucket reaches; sizes between them are tried of the best
-    strategies alone (`search.py`). A compiled network is cut at its buckets, and torch refuses to cut it below the
+    strategies alone (`search.py`). A compiled network is split at its buckets, and torch refuses to split it below the
     size of its first one.
 
     Args:
@@ -414,7 +414,7 @@ def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None
     if inexact is not None:
         return Rejection(strategy=strategy, cause="inexact", reason=inexact)
     if strategy.pp > 1 and not strategy.parts and not graph.split_points:
-        return Rejection(strategy=strategy, cause="cut", reason="the network cannot be cut into stages")
+        return Rejection(strategy=strategy, cause="split", reason="the network cannot be split into stages")
     if graph.precision == "fp16" and (unscaled := scaling_obstacle(strategy)):
         return Rejection(strategy=strategy, cause="form", reason=unscaled)
     if batch % shares:
@@ -426,7 +426,7 @@ def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None
 def _variants(strategy: Strategy, sizes: Sequence[int], pins: Pins, hosts: Sequence[int]) -> Iterator[Strategy]:
     """A shape with each size of its buckets, where whole networks have some, and with each compression of them.
 
-    On several hosts with as many devices each, sums in levels are variants too.
+    On several hosts with as many devices each, hierarchical sums are variants too.
 
     A compression comes with the default size only: others are tried with the best of them (`search.py`).
     """

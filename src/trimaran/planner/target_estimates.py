@@ -102,7 +102,7 @@ class Training:
     steps_per_epoch: float | None = None
 
     def times(self, factor: float) -> "Training":
-        """The training that needs so many times the samples."""
+        """The training that needs a multiple of the samples."""
         epochs = None if self.epochs is None else self.epochs.scaled(factor, self.epochs.unit)
         return replace(self, updates=self.updates.scaled(factor, self.updates.unit), epochs=epochs)
 
@@ -162,7 +162,7 @@ class Rivals:
 
 
 Price = Callable[[int, float], float]
-"""What so many devices for so many seconds cost."""
+"""What some devices for some seconds cost."""
 
 SECONDS_PER_HOUR = 3600.0
 

@@ -102,7 +102,7 @@ MOST_MICROBATCHES = 4096
 """Gradients of no more microbatches are added up."""
 
 MOST_BATCHES = 12
-"""So many batches are looked at by default."""
+"""The number of batches that are looked at by default."""
 
 
 def default_batches(base: int, known: tuple[int, int], measured: Sequence[int], *, devices: int = 1) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ def device_counts(devices: int, *, most: int = 8) -> tuple[int, ...]:
 
     Args:
         devices: that there are
-        most: of so many, each number is tried; of more, powers of two and all of them
+        most: of up to this number, each is tried; of more, powers of two and all of them
 
     Example:
         >>> device_counts(3), device_counts(12, most=4)
@@ -216,7 +216,7 @@ class _Cells:
         self._cut_short = False
 
     def try_replicas(self, batch: int, count: int) -> None:
-        """Simulate data parallelism on so many devices, with the fewest microbatches that fit."""
+        """Simulate data parallelism on a number of devices, with the fewest microbatches that fit."""
         problem, rejection = self.grid.problems[batch], None
         if self._is_too_local(batch, count):
             why = f"{count} replicas would have more than {self.grid.most_local_batch} samples each in one update"
@@ -262,7 +262,7 @@ class _Cells:
         return not self._cut_short
 
     def _may_be_chosen(self, bound: float, devices: int) -> bool:
-        """Whether what takes at least so long, weighted, on so many devices may be better than all that is known."""
+        """Whether what takes at least this long, weighted, on some devices may be better than all that is known."""
         by_cost, weights = self.grid.by_cost, self.grid.weights
         known = [
             weights[batch] * one.worth_s * (one.strategy.devices if by_cost else 1)
@@ -272,7 +272,7 @@ class _Cells:
         return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known)
 
     def _show_hybrid(self, until_s: float) -> None:
-        """Simulate the hybrid that may be best beside the best replicas, so that the choice can be seen."""
+        """Simulate the hybrid that may be best, with the best replicas, so that the choice can be seen."""
         if any(one.strategy.pp * one.strategy.tp > 1 for found in self.found.values() for one in found):
             return
         weights = self.grid.weights
@@ -339,7 +339,7 @@ class _Cells:
                 self.rejected[batch].append(seen)
 
     def _may_win(self, batch: int, count: int) -> bool:
-        """Whether anything on so many devices may beat what is known on no more of them."""
+        """Whether anything on a number of devices may beat what is known on no more of them."""
         best = self._best(count)
         if best == float("inf"):
             return True
@@ -367,7 +367,7 @@ class _Cells:
 
 
 def _replicas(count: int, local: int, problem: Problem) -> Iterator[Strategy]:
-    """Data parallelism on so many devices, by rising number of microbatches."""
+    """Data parallelism on a number of devices, by rising number of microbatches."""
     pinned = problem.pins.microbatches
     for microbatches in accumulations(local) if pinned is None else (pinned,):
         for execution in problem.executions:

@@ -1,7 +1,7 @@
 """Bounds and simulations of the strategies of a problem, each made once, whatever pins a search has.
 
 outline    a bound from totals alone, for every strategy of the space
-refine     stages cut, the program lowered and priced, a better bound; for those that the first leaves
+refine     stages split, the program lowered and priced, a better bound; for those that the first leaves
 run        branches placed, the program simulated
 """
 
@@ -13,14 +13,14 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import (
     Problem,
     arrange,
-    assess_cut,
+    assess_split,
     by_busiest_rank,
-    cut_for,
     has_simple_bound,
     lack_of_memory,
     least,
     place_on,
     quick_bounds,
+    split_for,
 )
 from trimaran.planner.space import Cause, Rejection, is_unplaced
 from trimaran.program.rules.fit import check_strategy
@@ -36,7 +36,7 @@ class Prospect:
     Attributes:
         strategy: with boundaries where it is refined; a placement may still have none of its parts
         bound: what it takes at least
-        is_refined: the bound is that of its own stages
+        is_refined: the bound is that of its stages
     """
 
     strategy: Strategy
@@ -132,18 +132,18 @@ class Trials:
 
 
 def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-    strategy, cause, lower = prospect.strategy, "cut", prospect.bound
+    strategy, cause, lower = prospect.strategy, "split", prospect.bound
     if is_unplaced(strategy):
         return replace(prospect, is_refined=True)
     try:
-        strategy = cut_for(strategy, problem)
+        strategy = split_for(strategy, problem)
         cause = "form"
         check_strategy(problem.graph, strategy, batch=problem.batch)
         cause = "unmeasured"
         if has_simple_bound(strategy):
             lower = _larger(least(strategy, problem), prospect.bound)
             if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
-                strategy, lower = _cut_again(strategy, lower, prospect.bound, problem)
+                strategy, lower = _split_again(strategy, lower, prospect.bound, problem)
         else:
             lower = by_busiest_rank(strategy, lower, problem)
     except (InfeasibleError, InputError) as error:
@@ -165,10 +165,10 @@ def _larger(one: Bound, other: Bound) -> Bound:
     return Bound(step_time_s=step_time_s, cases=(low, median, high), peak_bytes=one.peak_bytes)
 
 
-def _cut_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
-    """Cut for memory where stages of equal time need too much; the first cut where nothing fits."""
+def _split_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
+    """Split for memory where stages of equal time need too much; the first split where nothing fits."""
     try:
-        smaller = cut_for(strategy, problem, within_memory=True)
+        smaller = split_for(strategy, problem, within_memory=True)
     except InfeasibleError:
         return strategy, lower
     return smaller, _larger(least(smaller, problem), quick)
@@ -176,12 +176,12 @@ def _cut_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem)
 
 def _run(strategy: Strategy, problem: Problem) -> Candidate | Rejection:
     try:
-        candidate = assess_cut(strategy, problem)
+        candidate = assess_split(strategy, problem)
         reason = lack_of_memory(candidate.peak_bytes, problem)
         if reason and strategy.pp > 1 and not strategy.parts:
-            again = cut_for(strategy, problem, within_memory=True)
+            again = split_for(strategy, problem, within_memory=True)
             if again != strategy:
-                candidate = assess_cut(again, problem)
+                candidate = assess_split(again, problem)
                 reason = lack_of_memory(candidate.peak_bytes, problem)
     except InfeasibleError as error:
         return Rejection(strategy=strategy, cause="memory", reason=error.message)

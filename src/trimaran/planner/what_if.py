@@ -5,12 +5,12 @@ user may ask for faster links, free loading, less memory, more devices: each cha
 What was measured is scaled, never measured again:
 
     link=x2        links move bytes twice as fast; latencies stay
-    link=pcie3x16  every pair of devices is joined by a link of its own of that kind (`machine/links.toml`)
-    link=10Gb/s    links are held to that rate, which comes on top of what a transfer takes without; a link that is
-                   held already is released in proportion, as far as it is held
+    link=pcie3x16  every pair of devices is joined by a link of that kind (`machine/links.toml`)
+    link=10Gb/s    links are limited to that rate, which comes on top of what a transfer takes without; a link that is
+                   limited already is released in proportion, as far as it is limited
     latency=x0.5   half the latency of every transfer (0: none)
-    wire=x0.5      half the bytes on the wire, as 16 bits for 32 (what converting them takes is left out)
-    interference=0 communication takes nothing from compute beside it, and the other way around
+    wire=x0.5      half the bytes of messages, as 16 bits for 32 (what converting them takes is left out)
+    interference=0 communication and compute at the same time take nothing from each other
     compute=x2     forward, backward and update twice as fast
     load=0         loading takes no time (x0.5: half of it)
     memory=8GiB    each device has that much (x2: twice as much)
@@ -88,7 +88,7 @@ class Change:
 
         Example:
             >>> Change(what="link", factor=2.0).name, Change(what="wire", factor=0.5).name
-            ('links × 2', 'bytes on the wire × 0.5')
+            ('links × 2', 'bytes of messages × 0.5')
             >>> Change(what="load", factor=0.0).name, Change(what="devices", value=3).name
             ('no loading', 'devices: 3')
         """
@@ -116,7 +116,7 @@ class Change:
 _WORDS = {
     "link": "links",
     "latency": "latency",
-    "wire": "bytes on the wire",
+    "wire": "bytes of messages",
     "interference": "interference",
     "compute": "compute",
     "load": "loading",
@@ -246,13 +246,12 @@ def _parse_value(what: str, value: str, text: str) -> float:
 
 
 def joined_by(link: Link, problem: Problem) -> Problem:
-    """Every pair of devices with a link of its own of one kind, priced by its closed forms."""
+    """Every pair of devices with its own link of one kind, priced by the formulas of collectives."""
     joint = Link(
         bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
     )
     pairs = dict.fromkeys(itertools.combinations(sorted(problem.cluster.numbers), 2), joint)
-    machine = replace(problem.cluster.machine.rate_limited(None), pairs=pairs)
-    return _on(machine, problem)
+    return _on(replace(problem.cluster.machine.rate_limited(None), pairs=pairs), problem)
 
 
 def _on(machine: Machine, problem: Problem) -> Problem:
@@ -260,27 +259,8 @@ def _on(machine: Machine, problem: Problem) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, machine=machine))
 
 
-def machine_link(problem: Problem, change: Change) -> Problem:
-    """Links of a machine of the catalog: all of them faster, or one of a kind or rate between each two devices."""
-    if change.kind:
-        return joined_by(find_link(change.kind), problem)
-    if change.value is not None:
-        edges = problem.cluster.machine.node.edges
-        latency_s = max((edge.link.latency_s for edge in edges), default=0.0)
-        asked = Link(
-            name=change.text,
-            kind="assumed",
-            raw_bytes_per_s=change.value,
-            bytes_per_s=change.value,
-            latency_s=latency_s,
-            source="with the longest latency of the machine",
-        )
-        return joined_by(asked, problem)
-    return _with_faster(problem, change.scale)
-
-
 def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a machine, those of pairs and what joins its nodes too, so many times as fast."""
+    """All links of a catalog machine, those of pairs and what joins its nodes too, as many times as fast."""
 
     def faster(link: Link) -> Link:
         return replace(
@@ -303,20 +283,6 @@ def _with_faster(problem: Problem, factor: float) -> Problem:
     return _on(replace(machine, node=node, fabric=changed_fabric, pairs=pairs), problem)
 
 
-def machine_wire(problem: Problem, change: Change) -> Problem:
-    """Fewer bytes on the wire: they take as long as all of them on faster links."""
-    return _with_faster(problem, 1.0 / change.scale)
-
-
-def machine_devices(problem: Problem, change: Change) -> Problem:
-    """More or fewer devices of the machine, laid out anew."""
-    cluster = problem.cluster
-    wanted = round(change.value or problem.devices)
-    memory_bytes = min(cluster.memory_bytes)
-    grown = cluster.machine.allocate(wanted, memory_bytes=memory_bytes)
-    return replace(problem, cluster=grown, devices=wanted)
-
-
 def changed(problem: Problem, change: Change) -> Problem:
     """The problem as it would be.
 
@@ -325,47 +291,69 @@ def changed(problem: Problem, change: Change) -> Problem:
         change: what would be otherwise
     """
     for one in change.each:
-        apply = _possible(problem.cluster.machine)
-        if one.what not in apply:
+        machine = problem.cluster.machine
+        # Links that an earlier change put between each two devices have a latency that is known.
+        known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+        if one.what not in known:
             raise InputError(
                 f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '
-                f"{', '.join(apply)}",
+                f"{', '.join(what for what in _APPLY if what in known)}",
                 code="what-if.measured-only",
                 what_if=one.text,
             )
-        problem = apply[one.what](problem, one)
+        problem = _APPLY[one.what](problem, one)
     return problem
 
 
 def _link(problem: Problem, change: Change) -> Problem:
+    """Links faster by a factor, of one kind between each two devices, or of one rate."""
+    machine = problem.cluster.machine
     if change.kind:
         return joined_by(find_link(change.kind), problem)
+    if not machine.node.measured:
+        return _catalog_link(problem, change)
     if change.value is None:
         factor = 1.0 / change.scale
         problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
         return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
-    rate, held, bare_curves = change.value, problem.cluster.machine.node.rate_limit, problem.bare_curves
+    rate, limit, bare_curves = change.value, machine.node.rate_limit, problem.bare_curves
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
-    return _with_transfers(problem, lambda key, curve: _held_to(rate, key, curve, held, bare_curves))
+    return _with_transfers(problem, lambda key, curve: _rate_limited(rate, key, curve, limit, bare_curves))
 
 
-def _held_to(
-    rate: float, key: CurveKey, curve: Curve, held: Link | None, bare_curves: Mapping[CurveKey, Curve]
+def _catalog_link(problem: Problem, change: Change) -> Problem:
+    """All links of a catalog machine faster, or one of a rate between each two devices."""
+    if change.value is None:
+        return _with_faster(problem, change.scale)
+    edges = problem.cluster.machine.node.edges
+    asked = Link(
+        name=change.text,
+        kind="assumed",
+        raw_bytes_per_s=change.value,
+        bytes_per_s=change.value,
+        latency_s=max((edge.link.latency_s for edge in edges), default=0.0),
+        source="with the longest latency of the machine",
+    )
+    return joined_by(asked, problem)
+
+
+def _rate_limited(
+    rate: float, key: CurveKey, curve: Curve, limit: Link | None, bare_curves: Mapping[CurveKey, Curve]
 ) -> Curve:
-    """A curve with its links held to another rate [bytes/s].
+    """A curve with its links limited to another rate [bytes/s].
 
-    What the ranks themselves do for a transfer comes on top of the wire: between two local ranks, all-reduces of
-    128 KiB to 16 MiB over links held to 1 Gb/s take between 15 % more and 13 % less than that sum.
+    What the ranks themselves do for a transfer comes on top of the link: between two local ranks, all-reduces of
+    128 KiB to 16 MiB over links limited to 1 Gb/s take between 15 % more and 13 % less than that sum.
     """
     # Behind the token of a collective stands what is special of this curve.
     volumes = 1.0 if key.kind == SEND else volume(key.kind.partition(" ")[0], key.ranks)
 
     def flow(nbytes: int, flow_s: float) -> float:
-        if held is None:
+        if limit is None:
             return flow_s + volumes * nbytes / rate
         bare = bare_curves.get(key)
         own_s = min(flow_s, at_size(bare, nbytes).seconds - latency(bare)) if bare else 0.0
-        return own_s + (flow_s - own_s) * held.bytes_per_s / rate
+        return own_s + (flow_s - own_s) * limit.bytes_per_s / rate
 
     return _flows(curve, flow)
 
@@ -382,11 +370,14 @@ def _latency(problem: Problem, change: Change) -> Problem:
 
 
 def _wire(problem: Problem, change: Change) -> Problem:
+    """Fewer bytes of a message; on a catalog machine they take as long as all of them on faster links."""
     factor = change.scale
+    if not problem.cluster.machine.node.measured:
+        return _with_faster(problem, 1.0 / factor)
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
-        # What so many bytes took, this many would take.
+        # What `size` bytes took, `size / factor` would take.
         return tuple(sorted({max(1, round(size / factor)): cost for size, cost in curve}.items(), key=lambda p: p[0]))
 
     return _with_curves(problem, stretch)
@@ -394,7 +385,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
 
 def _interference(problem: Problem, change: Change) -> Problem:
     factor = change.scale
-    beside = {
+    slowed = {
         kind: Interference(
             compute=1.0 + (entry.compute - 1.0) * factor,
             communication=1.0 + (entry.communication - 1.0) * factor,
@@ -402,7 +393,7 @@ def _interference(problem: Problem, change: Change) -> Problem:
         )
         for kind, entry in problem.table.interference.items()
     }
-    return replace(problem, table=replace(problem.table, interference=beside))
+    return replace(problem, table=replace(problem.table, interference=slowed))
 
 
 def _compute(problem: Problem, change: Change) -> Problem:
@@ -460,9 +451,12 @@ def _memory(problem: Problem, change: Change) -> Problem:
 
 
 def _devices(problem: Problem, change: Change) -> Problem:
-    wanted = round(change.value or problem.devices)
-    extra = max(0, wanted - problem.cluster.size)
-    return replace(_with_cores(problem, extra), cluster=problem.cluster.grown(wanted), devices=wanted)
+    cluster, wanted = problem.cluster, round(change.value or problem.devices)
+    if not cluster.machine.node.measured:
+        grown = cluster.machine.allocate(wanted, memory_bytes=min(cluster.memory_bytes))
+        return replace(problem, cluster=grown, devices=wanted)
+    extra = max(0, wanted - cluster.size)
+    return replace(_with_cores(problem, extra), cluster=cluster.grown(wanted), devices=wanted)
 
 
 def _with_cores(problem: Problem, extra: int) -> Problem:
@@ -488,21 +482,8 @@ _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
 }
 
 
-_APPLY_TO_MACHINE: Mapping[str, Callable[[Problem, Change], Problem]] = {
-    "link": machine_link,
-    "wire": machine_wire,
-    "compute": _compute,
-    "memory": _memory,
-    "devices": machine_devices,
-}
-
-
-def _possible(machine: Machine) -> Mapping[str, Callable[[Problem, Change], Problem]]:
-    """What can be asked of a machine."""
-    if machine.node.measured:
-        return _APPLY
-    # Links that an earlier change put between each two devices have a latency of their own.
-    return {**_APPLY_TO_MACHINE, "latency": _latency} if machine.pairs else _APPLY_TO_MACHINE
+_OF_CATALOG = {"link", "wire", "compute", "memory", "devices"}
+"""What a machine of the catalog can be asked for."""
 
 
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:

@@ -14,12 +14,11 @@ from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_seconds
 from trimaran.graph import Graph
-from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import way_of
 from trimaran.planner.search import may_be_virtualized
-from trimaran.planning.input_pipeline import room_of
+from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing import CostTable
 from trimaran.pricing.offload_costs import TracedStep
@@ -42,22 +41,12 @@ Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
 
 
 def find_best(
-    job: Job,
-    graph: Graph,
-    cluster: Allocation,
-    data: EpochData,
-    request: PlanRequest,
-    measure: Measure,
-    trace: Trace,
-    rehearse: Rehearse | None = None,
-) -> tuple[Search, CostTable]:
-    """Find the best strategy for a job.
+    prepared: Prepared, request: PlanRequest, measure: Measure, trace: Trace, rehearse: Rehearse | None = None
+) -> tuple[Search[Candidate], CostTable]:
+    """Find the best strategy for a job on this machine.
 
     Args:
-        job: says how long the training is
-        graph: the job's
-        cluster: the devices
-        data: how many samples an epoch has
+        prepared: the job, its graph and data, the devices
         request: what is made best, and how segments may run
         measure: gives the costs
         trace: gives the steps of strategies that memory alone stands against
@@ -69,29 +58,16 @@ def find_best(
     Raises:
         InfeasibleError: nothing fits
     """
+    job, graph, cluster, data = prepared.job, prepared.graph, prepared.cluster, prepared.data
     batch = job.global_batch_size
     failed: dict[str, str] = {}
 
-    def find(table: CostTable, *executions: Execution) -> Search:
-        problem = Problem(
-            graph=graph,
-            table=table,
-            cluster=cluster,
-            batch=batch,
-            devices=cluster.size,
-            clip=job.clip_norm is not None,
-            executions=executions,
-            epoch=data if request.objective == "epoch" else None,
-            pins=request.pins,
-            time_limit_s=request.time_limit_s,
-            gap=request.gap,
-            room=room_of(job, data),
-            failed=dict(failed),
-        )
-        return _search_with_traces(problem, trace)
+    def find(table: CostTable, *executions: Execution) -> Search[Candidate]:
+        problem = problem_here(prepared, request, table, executions=executions)
+        return _search_with_traces(replace(problem, failed=dict(failed)), trace)
 
-    def settle(table: CostTable, *executions: Execution) -> tuple[Search, CostTable]:
-        """Search, and again while what is chosen runs in a way that was not measured yet, or that fails."""
+    def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
+        """Search, and again while what is chosen runs as was not measured yet, or that fails."""
         found = find(table, *executions)
         for _ in range(MOST_REHEARSALS):
             try:
@@ -142,7 +118,7 @@ def find_best(
     return replace(found, rejected=(*found.rejected, *rejections)), table
 
 
-def _search_with_traces(problem: Problem, trace: Trace) -> Search:
+def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
     """Search; where memory stands against whole networks, trace them and search again."""
     try:
         found = search(problem)
@@ -178,7 +154,7 @@ def microbatch_sizes(
         graph: the job's
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
-        stages: only of strategies with so many pipeline stages; None: of all
+        stages: only of strategies with this number of pipeline stages; None: of all
         pins: what is decided; what would be tried without them is priced too
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
@@ -188,7 +164,7 @@ def microbatch_sizes(
     return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
 
 
-def training_seconds(job: Job, data: EpochData, found: Search) -> float | None:
+def training_seconds(job: Job, data: EpochData, found: Search[Candidate]) -> float | None:
     """What all steps of a training take by the chosen strategy [s]; None: it is not known how many there are.
 
     Args:

@@ -65,11 +65,11 @@ class DataParallelJob:
         return self._known[batch]
 
     def nodes(self, devices: int) -> int:
-        """The nodes that so many devices fill."""
+        """The nodes that a number of devices fills."""
         return -(-devices // self.machine.node.devices)
 
     def setup(self, batch: int, devices: int, *, sync: Sync = "nccl", links: float = 1.0) -> DataParallelSetup:
-        """What decides the step of a group.
+        """What the step of a group depends on.
 
         Args:
             batch: samples of a device

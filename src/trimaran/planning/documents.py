@@ -1,30 +1,29 @@
 """What a search found, for programs: the same keys for this machine and for those that are not at hand."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimaran.graph.types import Graph
+from trimaran.machine.types import Machine
 from trimaran.measure.costs import name_link
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import GOALS, Option, rule_of_choice
-from trimaran.planner.parallel_degrees.document import division_document
-from trimaran.planner.parallel_degrees.explain import against_of
-from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
-from trimaran.planner.parallel_degrees.problem import degrees as division_degrees
+from trimaran.planner.choice import GOALS, Option
 from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
-from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
+from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
+from trimaran.pricing.analytical.memory import rank_memory
+from trimaran.pricing.analytical.stages import stage_chunks
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
 
 
 def search_document(
-    found: Search | DivisionSearch,
+    found: Search[Any],
     *,
     one_device_s: float | None = None,
     prices: Iterable[PinPrice] = (),
@@ -42,44 +41,22 @@ def search_document(
         `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
         `references` (by role, with reasons), `rejected_counts`, `pins`, `search`.
     """
-    common = {
-        "rule": rule_of_search(found, goal=goal),
+    base_s = one_device(found) if one_device_s is None else one_device_s
+    return {
+        "rule": found.rule(goal=goal),
         "pareto": [candidate.name for candidate in found.pareto],
         "pins": [price_document(entry) for entry in prices],
         "search": {
             "seconds": found.seconds,
             "gap": found.gap,
             "bound_s": found.bound_s,
-            "is_complete": found.complete if isinstance(found, DivisionSearch) else found.is_complete,
+            "is_complete": found.is_complete,
         },
-    }
-    if isinstance(found, DivisionSearch):
-        return common | {
-            "runners_up": [_brief(one, one_device_s) for one in found.runners_up],
-            "baselines": [one.priced.name for one in found.baselines if one.priced is not None],
-            "references": [_reference(one.name, one.priced, one.reason, one_device_s) for one in found.baselines],
-            "rejected_counts": dict(found.rejected),
-        }
-    base_s = one_device(found) if one_device_s is None else one_device_s
-    return common | {
         "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
         "baselines": [candidate.name for candidate in found.references],
         "references": [_reference(one.role, one.candidate, one.reason, base_s) for one in found.baselines],
-        "rejected_counts": dict(Counter(str(entry.cause) for entry in found.rejected)),
+        "rejected_counts": found.rejected_counts,
     }
-
-
-def rule_of_search(found: Search | DivisionSearch, *, goal: str = "") -> str:
-    """The rule that chose a plan over what its search lists as faster; empty where nothing is.
-
-    Args:
-        found: the search
-        goal: what was made best over all batches in place of a step; empty: a step was
-    """
-    if isinstance(found, DivisionSearch):
-        listed = [*found.runners_up, *(one.priced for one in found.baselines if one.priced is not None)]
-        return rule_of_choice(found.chosen, listed, against=against_of(found), goal=goal)
-    return rule_of_choice(found.chosen, found.candidates, references=found.references, goal=goal)
 
 
 def price_document(entry: PinPrice) -> dict[str, Any]:
@@ -93,8 +70,8 @@ def price_document(entry: PinPrice) -> dict[str, Any]:
     }
 
 
-def chosen_document(graph: Graph, found: Search, *, one_device_s: float | None = None) -> dict[str, Any]:
-    """What the plan says beside its candidate: degrees, speedup, gap, and where operations run.
+def chosen_document(graph: Graph, found: Search[Candidate], *, one_device_s: float | None = None) -> dict[str, Any]:
+    """What the plan says besides its candidate: degrees, speedup, gap, and where operations run.
 
     Args:
         graph: the job's
@@ -104,7 +81,7 @@ def chosen_document(graph: Graph, found: Search, *, one_device_s: float | None =
     strategy = found.chosen.strategy
     base_s = one_device(found) if one_device_s is None else one_device_s
     return {
-        "degrees": degrees(strategy),
+        "degrees": degrees(found.chosen),
         "speedup": None if base_s is None else base_s / found.chosen.step_time_s,
         "gap": found.gap,
         "bound_s": found.bound_s,
@@ -112,20 +89,16 @@ def chosen_document(graph: Graph, found: Search, *, one_device_s: float | None =
     }
 
 
-def one_device(found: Search) -> float | None:
+def one_device(found: Search[Any]) -> float | None:
     """Time of a step on one device [s]; None where it fits in no way."""
     plain = [one for one in (*found.candidates, *found.references) if one.strategy.devices == 1]
     return min((one.step_time_s for one in plain), default=None)
 
 
-def degrees(strategy: Strategy) -> dict[str, int | str | None]:
-    """The figures of a strategy.
-
-    Example:
-        >>> degrees(Strategy(dp=2))["dp"]
-        2
-    """
-    return {
+def degrees(option: Option) -> dict[str, Any]:
+    """The figures of a strategy: what all have, then what only a program or only the analytical model has."""
+    strategy = option.strategy
+    common = {
         "dp": strategy.dp,
         "pp": strategy.pp,
         "tp": strategy.tp,
@@ -133,16 +106,21 @@ def degrees(strategy: Strategy) -> dict[str, int | str | None]:
         "microbatches": strategy.microbatches,
         "chunks": strategy.chunks,
         "schedule": strategy.schedule,
+    }
+    if isinstance(option, AnalyticalCandidate):
+        return common | {
+            "cp": strategy.cp,
+            "ep": strategy.ep,
+            "microbatch_size": strategy.microbatch,
+            "recompute": sorted(strategy.recomputed),
+            "sequence_parallel": strategy.sequence_parallel,
+        }
+    return common | {
         "sync": strategy.sync,
         "execution": strategy.execution,
         "bucket_bytes": strategy.bucket_bytes,
         "compression": None if strategy.compression is None else strategy.compression.name,
     }
-
-
-def option_degrees(option: Option) -> dict[str, Any]:
-    """The figures of a plan, whether it was simulated or priced by the analytical model."""
-    return dict(division_degrees(option.division)) if isinstance(option, PricedDivision) else degrees(option.strategy)
 
 
 def placement_document(graph: Graph, strategy: Strategy) -> dict[str, int]:
@@ -415,20 +393,12 @@ def _epoch(candidate: Candidate) -> dict[str, Any]:
 def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
     problem, chosen, found = evidence.problem, evidence.chosen, evidence.search
     alone_s = None if evidence.alone is None else evidence.alone.step_time_s
-    document: dict[str, Any] = {
-        "job": planned.reference,
-        "cluster": planned.request.cluster,
-        "machine": problem.cluster.machine.node.title,
-        "device": problem.cluster.devices[0].title,
-        "devices": problem.devices,
-        "global_batch_size": problem.batch,
-        "precision": planned.request.precision,
-        "precision_source": planned.request.precision_source,
+    machine = problem.cluster.machine
+    document: dict[str, Any] = _head(planned, machine, precision=planned.request.precision) | {
         "software": problem.table.fingerprint.torch,
         "one_device_s": alone_s,
         "one_device_fits": evidence.alone is not None and not lack_of_memory(evidence.alone.peak_bytes, problem),
         "chosen": _entry(chosen, problem.batch, alone_s) | {"device_order": list(chosen.strategy.device_order)},
-        "notes": list(planned.notes),
     }
     if found is None:
         return document
@@ -443,54 +413,72 @@ def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
     }
 
 
-def _entry(candidate: Candidate, batch: int, alone_s: float | None) -> dict[str, Any]:
-    return {
-        "strategy": candidate.strategy.name,
-        "degrees": degrees(candidate.strategy),
-        "step_time_s": candidate.step_time_s,
-        "interval_s": list(candidate.interval_s),
-        "samples_per_s": batch / candidate.step_time_s,
-        "speedup": None if alone_s is None else alone_s / candidate.step_time_s,
-        "peak_bytes": list(candidate.peak_bytes),
-        "limiter": candidate.limiter,
-    }
-
-
-def _degrees_only(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
-    found, task = evidence.search, evidence.search.task
-    document = division_document(found)
-    tokens = task.batch * evidence.shape.sequence
-    details: Any = document.pop("chosen")
-    chosen = _division_entry(found.chosen, tokens) | {"gap": found.gap, "bound_s": found.bound_s}
+def _head(planned: Planned, machine: Machine, *, precision: str | None) -> dict[str, Any]:
+    evidence = planned.evidence
     return {
         "job": planned.reference,
         "cluster": planned.request.cluster,
-        "machine": task.machine.node.title,
-        "device": task.machine.node.device.title,
-        "devices": task.devices,
-        "global_batch_size": task.batch,
-        "precision": task.program.precision,
+        "machine": machine.node.title,
+        "device": machine.node.device.title,
+        "devices": evidence.problem.devices,
+        "global_batch_size": evidence.problem.batch,
+        "precision": precision,
         "precision_source": planned.request.precision_source,
-        "software": f"megatron {task.program.year:g}",
-        "rule": rule_of_search(found, goal=goal_of_plan(planned.outlook)),
-        "chosen": chosen | {"layout": {key: details[key] for key in ("stages", "device_order") if key in details}},
-        "candidates": [
-            chosen,
-            *(_division_entry(one, tokens) for one in found.runners_up),
-            *(_division_entry(one.priced, tokens) for one in found.baselines if one.priced is not None),
-        ],
         "notes": list(planned.notes),
-    } | {name: value for name, value in document.items() if name not in ("devices", "global_batch_size", "precision")}
-
-
-def _division_entry(priced: PricedDivision, tokens: int) -> dict[str, Any]:
-    return {
-        "strategy": priced.name,
-        "degrees": dict(division_degrees(priced.division)),
-        "step_time_s": priced.seconds,
-        "interval_s": [priced.low, priced.high],
-        "tokens_per_s": tokens / priced.seconds,
-        "mfu": priced.utilization,
-        "peak_bytes": [priced.memory.peak],
-        "limiter": "",
     }
+
+
+def _entry(candidate: Candidate, batch: int, alone_s: float | None) -> dict[str, Any]:
+    return _figures_of(candidate) | {
+        "samples_per_s": batch / candidate.step_time_s,
+        "speedup": None if alone_s is None else alone_s / candidate.step_time_s,
+    }
+
+
+def _figures_of(option: Option) -> dict[str, Any]:
+    return {
+        "strategy": option.name,
+        "degrees": degrees(option),
+        "step_time_s": option.step_time_s,
+        "interval_s": list(option.interval_s),
+        "peak_bytes": list(option.peak_bytes),
+        "limiter": option.limiter,
+    }
+
+
+def _degrees_only(planned: Planned, evidence: Modelled) -> dict[str, Any]:
+    found, problem = evidence.search, evidence.problem
+
+    def entry(one: AnalyticalCandidate) -> dict[str, Any]:
+        tokens_per_s = problem.batch * problem.shape.sequence / one.step_time_s
+        return _figures_of(one) | {"tokens_per_s": tokens_per_s, "mfu": one.utilization, "parts_s": one.parts}
+
+    chosen = entry(found.chosen) | {"gap": found.gap, "bound_s": found.bound_s}
+    return _head(planned, problem.machine, precision=problem.program.precision) | {
+        "software": f"megatron {problem.program.year:g}",
+        "sequence": problem.shape.sequence,
+        "memory_limit_bytes": problem.memory_limit,
+        "chosen": chosen | {"layout": _layout(problem, found.chosen.strategy)},
+        "candidates": [entry(one) for one in dict.fromkeys((found.chosen, *found.candidates, *found.references))],
+        "front": [entry(one) | {"devices": one.devices} for one in found.pareto],
+        **search_document(found, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
+    }
+
+
+def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+    """Layers and memory of each stage, and how ranks are numbered."""
+    stages = []
+    for stage in range(strategy.pp):
+        memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
+        stages.append(
+            {
+                "stage": stage,
+                "layers": [[chunk.start, chunk.stop] for chunk in stage_chunks(problem.shape, strategy, stage)],
+                "peak_bytes": memory.peak,
+                "state_bytes": memory.state,
+                "activation_bytes": memory.activations + memory.transient,
+            }
+        )
+    # Neighbours first: ranks that exchange most are closest.
+    axes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
+    return {"stages": stages, "device_order": [{"axis": name, "size": size} for name, size in axes.items()]}

@@ -1,4 +1,4 @@
-"""A job on devices that are pretended: what its operations and messages cost there, and which plan is best."""
+"""A job on devices that are emulated: what its operations and messages cost there, and which plan is best."""
 
 import os
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from trimaran.program import Program, Strategy, check_against_graph, lower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pretended:
-    """A job on devices that are pretended.
+class EmulatedJob:
+    """A job on devices that are emulated.
 
     Attributes:
         job: the job
@@ -34,7 +34,7 @@ class Pretended:
     cluster: Allocation
 
 
-def pretend(
+def prepare_emulation(
     source: JobSource,
     *,
     devices: int,
@@ -42,20 +42,20 @@ def pretend(
     nodes: int = 1,
     uplink: Link | None = None,
     progress: Progress = ignore_progress,
-) -> Pretended:
-    """Measure what is needed to plan and emulate a job on so many devices.
+) -> EmulatedJob:
+    """Measure what is needed to plan and emulate a job on a number of devices.
 
     Args:
         source: where the job comes from
         devices: how many; more than there are cores is what this is for
-        link: what the links between them are held to
+        link: the rate limit of links between them
         nodes: that the devices are dealt to, as many to each
-        uplink: what each node's link to the others is held to; only with several nodes
+        uplink: the rate limit of each node's link to the others; only with several nodes
         progress: told what is being done
 
     Raises:
         InputError: fewer than two devices, devices that nodes do not divide, nodes without uplinks, or the job is wrong
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
     """
     from trimaran.graph.capture.capture import capture
     from trimaran.measure import measure_costs
@@ -77,50 +77,50 @@ def pretend(
     ranks = min(devices, os.cpu_count() or 1)
     compute = measure_costs(source.make, graph, ranks=ranks, batches=sizes, progress=progress)
     links = measure_links(link, ranks=devices, gathers=True, progress=progress)
-    # A pretended device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
+    # A simulated device leaves the core to others while it computes: nothing is slowed, and messages have spare cores.
     fingerprint: Fingerprint = replace(links.fingerprint, cores=2 * devices)
     table = replace(compute, fingerprint=fingerprint, curves=links.curves, interference={})
     node = replace(
-        detect_machine(1).node, name=f"{devices} pretended devices", devices=devices // nodes, rate_limit=link
+        detect_machine(1).node, name=f"{devices} simulated devices", devices=devices // nodes, rate_limit=link
     )
     machine = Machine(node=node, nodes=nodes, fabric=None if uplink is None else (1, uplink))
-    return Pretended(job=job, graph=graph, table=table, cluster=machine.allocate())
+    return EmulatedJob(job=job, graph=graph, table=table, cluster=machine.allocate())
 
 
-def best_strategy(pretended: Pretended) -> Strategy:
-    """The strategy that the planner finds for the pretended devices.
+def best_strategy(emulated: EmulatedJob) -> Strategy:
+    """The strategy that the planner finds for the simulated devices.
 
     Raises:
         InfeasibleError: nothing fits
     """
     problem = Problem(
-        graph=pretended.graph,
-        table=pretended.table,
-        cluster=pretended.cluster,
-        batch=pretended.job.global_batch_size,
-        devices=pretended.cluster.size,
-        clip=pretended.job.clip_norm is not None,
+        graph=emulated.graph,
+        table=emulated.table,
+        cluster=emulated.cluster,
+        batch=emulated.job.global_batch_size,
+        devices=emulated.cluster.size,
+        clip=emulated.job.clip_norm is not None,
     )
     return search(problem).chosen.strategy
 
 
 def priced_program(
-    pretended: Pretended, strategy: Strategy, program: Program | None = None
+    emulated: EmulatedJob, strategy: Strategy, program: Program | None = None
 ) -> tuple[Program, ProgramCosts]:
     """What is emulated, and what it costs.
 
     Args:
-        pretended: the job and the devices
+        emulated: the job and the devices
         strategy: with its boundaries
-        program: of the strategy, in an order of its own; None: as it is lowered
+        program: of the strategy, in another order; None: as it is lowered
 
     Raises:
         InputError: the strategy does not fit the job, or the program not the strategy
     """
-    job, graph = pretended.job, pretended.graph
+    job, graph = emulated.job, emulated.graph
     if program is None:
         program = lower(graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
     else:
         check_against_graph(program, graph, strategy, batch=job.global_batch_size)
-    costs = price(program, graph, strategy, pretended.table, pretended.cluster, batch=job.global_batch_size)
+    costs = price(program, graph, strategy, emulated.table, emulated.cluster, batch=job.global_batch_size)
     return program, costs

@@ -6,7 +6,7 @@ A strategy with a memory budget needs the step of its microbatch, traced without
 cost on the device. Traces and memory plans take far longer than a search, so they are made only where they decide:
 where no strategy fits, or where memory policies are asked for by name.
 
-Why more devices help a placement so little: the longest chain of operations, and how many branches run beside it.
+Why more devices help a placement so little: the longest chain of operations, and how many branches run in parallel.
 
 However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
 loss and the longest chain of backwards from it. Its share of all work bounds the speedup of any placement.
@@ -14,7 +14,7 @@ loss and the longest chain of backwards from it. Its share of all work bounds th
 `trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
 
 One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
-choice (`planner/target_search.py`), so many batches take little longer than one.
+choice (`planner/target_search.py`), many batches take little longer than one.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, is_reference, pareto_front, simplicity
+from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.result import Search, baseline_of, baselines_of, said_of_compression
+from trimaran.planner.result import Search, said_of_compression, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
@@ -48,7 +48,7 @@ from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
 
 
-def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search]:
+def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
     """Search; where memory alone stands against everything, trace whole networks and search again.
 
     Args:
@@ -133,7 +133,7 @@ def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         f"on any number of devices a placement takes at least {format_seconds(chain_s)} of {format_seconds(total_s)}: "
         f"that long is the chain of operations of which each needs the one before it, so it is at most "
         f"{total_s / chain_s:.2f} times as fast as one device",
-        f"{alone:.0%} of that chain has no branch beside it and {few:.0%} at most one, so devices beyond the second "
+        f"{alone:.0%} of that chain has no parallel branch and {few:.0%} at most one, so devices beyond the second "
         "find little to do",
     )
 
@@ -272,7 +272,7 @@ class Estimated(CatalogBackend):
             is_complete=found.is_complete,
         )
 
-    def _planned(self, problem: Problem, found: Search, notes: tuple[str, ...]) -> Planned:
+    def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
         source = dataclasses.replace(self.source, global_batch_size=problem.batch)
         return Planned(
             source=source,
@@ -307,23 +307,14 @@ def _why(found: GridSearch, batch: int) -> str:
     return next((one.reason for one in found.rejected.get(batch, ())), "beyond the limits")
 
 
-def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search:
+def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search[Candidate]:
     """What was simulated at the chosen batch, as a search of that batch alone would say it."""
     problem = grid.problems[batch]
-    candidates = sorted(found.candidates[batch], key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    rejected = found.rejected.get(batch, ())
-    baselines = baselines_of(problem, candidates, rejected)
-    told = {id(one.candidate) for one in baselines}
-    return Search(
-        candidates=tuple(candidates),
+    return simulated_search(
+        problem,
+        found.candidates[batch],
+        found.rejected.get(batch, ()),
         chosen=chosen,
-        baseline=baseline_of(candidates),
-        rejected=tuple(sorted(rejected, key=lambda one: simplicity(one.strategy))),
-        references=tuple(
-            one for one in candidates if id(one) in told or is_reference(one.strategy, devices=problem.devices)
-        ),
-        pareto=pareto_front(candidates),
-        baselines=baselines,
         bound_s=_bound(grid, found, batch) if found.is_complete and not grid.by_cost else 0.0,
         seconds=found.seconds,
         is_complete=found.is_complete,

@@ -1,28 +1,38 @@
 """Why a plan is what it is: the plan, the search that it came from, and what the planner says of both."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Link
+from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate, score
-from trimaran.planner.explain import Explanation, Family, compressions_of, explain, read_family
-from trimaran.planner.parallel_degrees.explain import explain_division, read_kind
-from trimaran.planner.parallel_degrees.problem import DivisionSearch, memory_limit
-from trimaran.planner.parallel_degrees.search import TIME_LIMIT_S, search_task
-from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.explain import (
+    AnalyticalCase,
+    Case,
+    Explanation,
+    Family,
+    SimulatedCase,
+    compressions_of,
+    explain,
+    pins_of_kind,
+    read_family,
+)
+from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
 from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
-from trimaran.planner.search import ALL_PINS, PinPrice, prices
+from trimaran.planner.search import prices
 from trimaran.planner.trials import Trials
-from trimaran.planner.what_if import Change, parse_change
-from trimaran.planning.closed_form import shape_of
+from trimaran.planner.what_if import parse_change
+from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
@@ -31,7 +41,7 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
 from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan import Plan, PlannedTraining, check_plan, plan_program, read_plan
@@ -51,7 +61,7 @@ class Explained:
     """
 
     planned: Planned
-    found: Search | DivisionSearch
+    found: Search[Any]
     explanation: Explanation
     notes: tuple[str, ...] = ()
 
@@ -69,14 +79,12 @@ class Explained:
     @property
     def global_batch_size(self) -> int:
         """Samples of one update."""
-        evidence = self.planned.evidence
-        return evidence.problem.batch if isinstance(evidence, Simulated) else evidence.search.task.batch
+        return self.planned.evidence.problem.batch
 
     @property
     def devices(self) -> int:
         """That may take part."""
-        evidence = self.planned.evidence
-        return evidence.cluster.size if isinstance(evidence, Simulated) else evidence.search.task.devices
+        return self.planned.evidence.problem.devices
 
     @property
     def cluster(self) -> str | None:
@@ -94,9 +102,7 @@ class Explained:
     def memory_bytes(self) -> float:
         """What a rank may need [bytes]."""
         evidence = self.planned.evidence
-        if isinstance(evidence, Simulated):
-            return min(evidence.cluster.memory_bytes)
-        return memory_limit(evidence.search.task)
+        return min(evidence.cluster.memory_bytes) if isinstance(evidence, Simulated) else evidence.problem.memory_limit
 
     @property
     def link(self) -> Link | None:
@@ -107,8 +113,30 @@ class Explained:
     @property
     def training(self) -> PlannedTraining | None:
         """What the plan file says of a training to a target; None: nothing."""
-        evidence = self.planned.evidence
-        return evidence.plan.training if isinstance(evidence, Simulated) else None
+        return self.planned.evidence.plan.training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be explained, in terms of the plans that there are.
+
+    Attributes:
+        source: where the job comes from
+        request: what the plan is to look for, and where
+        path: of a plan; None: plan the job
+        plan: in that file
+        why_not: kinds of strategies to compare with, as they were written
+        what_if: changes to try, as they were written
+        progress: told what is being done
+    """
+
+    source: JobSource
+    request: PlanRequest
+    path: Path | None
+    plan: Plan | None
+    why_not: Sequence[str]
+    what_if: Sequence[str]
+    progress: Progress
 
 
 def explain_plan(
@@ -136,34 +164,40 @@ def explain_plan(
         InfeasibleError: nothing fits, or the plan does not
     """
     source = JobSource(reference=job) if isinstance(job, str) else job
-    if not request.is_here and path is None and shape_of(source.reference, request) is not None:
-        return _explain_degrees(source, request, why_not=why_not, what_if=what_if, progress=progress)
-    # Before anything is measured: a name that does not exist costs no wait.
-    families = [read_family(name) for name in why_not]
-    changes = [parse_change(text) for text in what_if] or None
-    if request.is_here:
-        return _explain_here(source, request, path, families, changes, progress)
-    if path is not None:
-        planned, found = _of_file(path, request, progress)
-    else:
-        planned = make_plan(source, request, progress=progress)
-        found = search_of(planned)
-    run = planned.simulated
-    progress("simulating what could be otherwise", 0, 0)
-    paid = prices(run.problem, found, Trials(run.problem)) if run.problem.pins != NO_PINS else ()
-    explanation = explain(
-        run.problem,
-        found,
-        chosen=run.chosen,
-        why_not=families,
-        changes=changes,
-        paid=paid,
-        goal=goal_of_plan(planned.outlook),
+    plan = None if path is None else read_plan(path)
+    if plan is not None and not plan.has_program and request.is_here:
+        # Degrees are explained on the machine that they were planned for.
+        request = replace(request, cluster=plan.premises.cluster or request.cluster)
+    asked = _Asked(
+        source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
-    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
+    is_modelled = not request.is_here and plan is None and shape_of(source.reference, request) is not None
+    if is_modelled or (plan is not None and not plan.has_program):
+        planned, case, notes = _modelled(asked)
+    else:
+        planned, case, notes = _simulated(asked)
+    progress("pricing what could be otherwise", 0, 0)
+    evidence = planned.evidence
+    explanation = explain(case, chosen=evidence.chosen, paid=evidence.prices, goal=goal_of_plan(planned.outlook))
+    return Explained(planned=planned, found=case.found, explanation=explanation, notes=notes)
 
 
-def search_of(planned: Planned) -> Search:
+def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
+    """A plan with a program, what it is explained by, and notes."""
+    # Before anything is measured: a name that does not exist costs no wait.
+    families = [read_family(name) for name in asked.why_not]
+    changes = [parse_change(text) for text in asked.what_if] or None
+    notes: tuple[str, ...] = ()
+    if asked.request.is_here:
+        planned, found, problem, notes = _here(asked, families)
+    else:
+        planned, found = _there(asked)
+        problem, notes = planned.simulated.problem, planned.notes
+    case = SimulatedCase(problem=problem, found=found, why_not=families, changes=changes)
+    return planned, case, notes
+
+
+def search_of(planned: Planned) -> Search[Candidate]:
     """What a plan was chosen from.
 
     Raises:
@@ -175,17 +209,11 @@ def search_of(planned: Planned) -> Search:
     return found
 
 
-def _explain_here(
-    source: JobSource,
-    request: PlanRequest,
-    path: Path | None,
-    families: Sequence[Family],
-    changes: Sequence[Change] | None,
-    progress: Progress,
-) -> Explained:
+def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Candidate], Problem, tuple[str, ...]]:
+    """A plan for this machine, what a search finds by today's costs, the problem, and notes."""
+    source, request, plan, progress = asked.source, asked.request, asked.plan, asked.progress
     given: Planned | None = None
-    if path is not None:
-        plan = read_plan(path)
+    if plan is not None and asked.path is not None:
         source, request = as_planned(plan, source, request)
         premises = plan.premises
         request = replace(
@@ -193,32 +221,34 @@ def _explain_here(
             link=request.link or premises.rate_limit,
             memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
         )
-        given = load_plan(path, source, request, progress=progress)
+        given = load_plan(asked.path, source, request, progress=progress)
     planned = make_plan(source, request, progress=progress)
     found, problem = search_of(planned), problem_of(planned)
-    shown, chosen = planned, None
-    notes = planned.notes
+    shown, notes = planned, planned.notes
     if given is not None:
         # What the plan's own execution and microbatch cost, which a search may have had no use for.
-        before, chosen = given.simulated, given.simulated.chosen
+        before = given.simulated
         traces = {**before.problem.traces, **problem.traces}
         problem = replace(problem, table=merge([problem.table, before.table]), traces=traces)
-        shown = given
+        shown = replace(given, evidence=replace(before, prices=planned.simulated.prices))
         notes = (*given.notes, *outdated(before.plan.strategy, found))
-    # A plan without consent measures no compression.
+    # A plan that does not opt in measures no compression.
     methods = [method for family in families for method in compressions_of(family)]
     problem = with_compressions(problem, planned.source, methods, find_calibrated(request), progress)
-    progress("simulating what could be otherwise", 0, 0)
-    explanation = explain(
-        problem,
-        found,
-        chosen=chosen,
-        why_not=families,
-        changes=changes,
-        paid=planned.simulated.prices,
-        goal=goal_of_plan(planned.outlook),
-    )
-    return Explained(planned=shown, found=found, explanation=explanation, notes=notes)
+    return shown, found, problem, notes
+
+
+def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
+    """A plan for a machine of the catalog with the prices of its pins, and what a search finds there."""
+    if asked.plan is not None and asked.path is not None:
+        planned, found = _of_file(asked.path, asked.plan, asked.request, asked.progress)
+    else:
+        planned = make_plan(asked.source, asked.request, progress=asked.progress)
+        found = search_of(planned)
+    run = planned.simulated
+    if run.problem.pins != NO_PINS:
+        planned = replace(planned, evidence=replace(run, prices=prices(run.problem, found, Trials(run.problem))))
+    return planned, found
 
 
 def problem_of(planned: Planned) -> Problem:
@@ -236,7 +266,7 @@ def _bare_curves(ranks: int) -> Mapping[CurveKey, Curve]:
     return load_cached(fingerprint_here(ranks)).curves
 
 
-def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
+def outdated(strategy: Strategy, found: Search[Any]) -> tuple[str, ...]:
     """That a search would choose another strategy now than the plan in a file has; nothing where it would not.
 
     Args:
@@ -249,62 +279,61 @@ def outdated(strategy: Strategy, found: Search) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Why a transformer on many devices is divided as it is: closed forms, so there is no program and no critical path
+# A plan of the analytical model: it has no program, so no critical path, and nothing is simulated otherwise
 
 
-def _explain_degrees(
-    source: JobSource, request: PlanRequest, *, why_not: Sequence[str], what_if: Sequence[str], progress: Progress
-) -> Explained:
-    """Explain the degrees of a transformer on many devices; changes are refused: another question answers them."""
-    reference = source.reference
-    if what_if:
+def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
+    """A plan of the analytical model, what it is explained by, and notes; changes are refused: plan again instead."""
+    source, request, plan = asked.source, asked.request, asked.plan
+    if asked.what_if:
         raise InputError(
-            f"--what-if {what_if[0]}: {reference} on {request.cluster} is planned by closed forms, which are asked "
-            "again instead: with other --memory, --devices, --batch or another --cluster",
-            code="explain.division-what-if",
-            what_if=what_if[0],
+            f"--what-if {asked.what_if[0]}: the analytical model plans {source.reference} on {request.cluster}; plan "
+            "again with other --memory, --devices, --batch or another --cluster",
+            code="explain.what-if-needs-program",
+            what_if=asked.what_if[0],
         )
-    kinds = [read_kind(name) for name in why_not]
-    planned = make_plan(source, request, progress=progress)
-    if not isinstance(planned.evidence, ClosedForm):
-        raise InputError(f"{reference} on {request.cluster} is not planned by closed forms", reference=reference)
-    found = planned.evidence.search
-    progress("pricing what could be otherwise", 0, 0)
-    limit_s = TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s
-    explanation = explain_division(
-        found,
-        why_not=kinds,
-        paid=tuple(_prices(request.pins, found, limit_s)),
-        time_limit_s=limit_s,
-        goal=goal_of_plan(planned.outlook),
-    )
-    return Explained(planned=planned, found=found, explanation=explanation, notes=planned.notes)
+    kinds = [(name, pins_of_kind(name)) for name in asked.why_not]
+    if plan is not None:
+        source, request = replace(source, reference=plan.job), _as_modelled(plan, request, asked.path)
+    shape = decoder_shape(source.reference, request)
+    if shape is None:
+        raise InputError(
+            f"{asked.path} has degrees for {source.reference}, which is no decoder that the analytical model knows",
+            code="explain.unknown-decoder",
+            reference=source.reference,
+        )
+    backend = Analytical(source, request, shape, asked.progress)
+    planned = make_plan(source, request, backend=backend, progress=asked.progress)
+    evidence, notes = planned.modelled, planned.notes
+    found = evidence.search
+    if plan is not None:
+        evidence = replace(evidence, plan=plan, chosen=AnalyticalModel(problem=evidence.problem).price(plan.strategy))
+        notes = (*notes, *outdated(plan.strategy, found))
+    evidence = with_prices(evidence)
+    case = AnalyticalCase(problem=evidence.problem, found=found, why_not=kinds)
+    return replace(planned, evidence=evidence), case, notes
 
 
-def _prices(pins: Pins, found: DivisionSearch, limit_s: float) -> Iterator[PinPrice]:
-    for name in pins.names:
-        yield _price(name, pins.without(name), found, limit_s)
-    if len(pins.names) > 1:
-        yield _price(ALL_PINS, NO_PINS, found, limit_s)
-
-
-def _price(name: str, pins: Pins, found: DivisionSearch, limit_s: float) -> PinPrice:
-    try:
-        without = search_task(replace(found.task, pins=pins), time_limit_s=limit_s).chosen
-    except InfeasibleError:
-        return PinPrice(pin=name, without=None, price=0.0)
-    # A plan for a target may be another than the fastest of its search, which is no price of a pin.
-    fastest = min((found.chosen, *found.pareto), key=lambda one: one.seconds)
-    return PinPrice(pin=name, without=without, price=fastest.seconds / without.seconds - 1.0)
+def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanRequest:
+    """As `as_planned_there`, with the precision and the sequence of a plan of degrees."""
+    if request.is_here:
+        raise InputError(
+            f"{path} does not say for which machine it was made: give it as --cluster",
+            code="explain.cluster-needed",
+            path=str(path),
+        )
+    premises = plan.premises
+    length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
+    precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
+    return replace(as_planned_there(plan, request), precision=precision, options={**length, **(request.options or {})})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A plan from a file on a machine of the catalog
 
 
-def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Planned, Search]:
+def _of_file(path: Path, plan: Plan, request: PlanRequest, progress: Progress) -> tuple[Planned, Search[Candidate]]:
     """The plan in a file by the costs of the machine, and what a search finds there."""
-    plan = read_plan(path)
     memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
     device = find_machine(request.cluster).node.device

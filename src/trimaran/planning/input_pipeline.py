@@ -5,7 +5,7 @@ from typing import Any
 
 from trimaran.base.job import Job
 from trimaran.machine.detect import detect_processor
-from trimaran.planner import EpochData, Pins, Search
+from trimaran.planner import Candidate, EpochData, Pins, Search
 from trimaran.planner.input_pipeline import QUICK_DATA
 from trimaran.planner.problem import Room
 from trimaran.program import Strategy
@@ -24,7 +24,7 @@ def room_of(job: Job, data: EpochData) -> Room | None:
     return Room(memory_bytes=detect_processor().memory_bytes, epochs=max(1, job.epochs))
 
 
-def feeding_notes(found: Search) -> tuple[str, ...]:
+def feeding_notes(found: Search[Candidate]) -> tuple[str, ...]:
     """Why ranks are fed as they are, where it was worth asking: loading takes a part of the step that matters.
 
     Args:
@@ -33,7 +33,7 @@ def feeding_notes(found: Search) -> tuple[str, ...]:
     return tuple(reason for reason in found.feeding if not reason.startswith(QUICK_DATA))
 
 
-def feeding_document(strategy: Strategy, found: Search | None) -> dict[str, Any]:
+def feeding_document(strategy: Strategy, found: Search[Candidate] | None) -> dict[str, Any]:
     """How ranks are fed, for programs.
 
     Args:

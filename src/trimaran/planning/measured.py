@@ -148,7 +148,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
         return rehearse_strategy(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
 
     try:
-        found, table = find_best(job, graph, cluster, prepared.data, request, measure, trace, rehearse)
+        found, table = find_best(prepared, request, measure, trace, rehearse)
     except ExecutionError as error:
         # Parts of other sizes were measured, and are found again.
         left = replace(prepared, graph=with_failing(graph, error))
@@ -184,7 +184,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
     )
 
 
-def executions_of(found: Search) -> tuple[Execution, ...]:
+def executions_of(found: Search[Candidate]) -> tuple[Execution, ...]:
     """How segments ran in what a search simulated; eager first."""
     return tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True))
 

@@ -47,7 +47,7 @@ class Calibrated:
         return None if self.calibration is None else noise_for(self.calibration.noise, ranks=strategy.devices)
 
     def lacks(self, ranks: int) -> tuple[str, ...]:
-        """What the user should know of a calibration that has nothing about so many ranks.
+        """What the user should know of a calibration that has nothing about that number of ranks.
 
         Args:
             ranks: that may take part
@@ -117,7 +117,7 @@ def measure_job(
         executions: how segments run
         calibrated: figures that are kept
         progress: told what is being done
-        reduces: messages of sums at homes too
+        reduces: messages of sums at owners too
         gathers: of sharded parameters too
         compressions: of gradients too, sent so
         samples: of the data set too, by which it is chosen how ranks are fed
@@ -193,10 +193,10 @@ def rehearse_strategy(
     table: CostTable,
     progress: Progress,
 ) -> CostTable | None:
-    """Run a strategy that a library runs in a way of its own, where that was not measured; see `measure.rehearsal`."""
+    """Run a strategy that a library runs by itself, where that was not measured; see `measure.rehearsal`."""
     from trimaran.measure.rehearsal import fit_form, is_known, rehearse
 
-    # Only compute is looked at, and workers beside it would blur that.
+    # Only compute is looked at, and workers at the same time would blur that.
     strategy = replace(strategy, feeding=IN_LINE)
 
     batch = job.global_batch_size

@@ -2,7 +2,7 @@
 
     measured.py       this machine: operations and links are measured, and kept for the next plan
     estimated.py      a machine of the catalog: operations are estimated, every rank is simulated
-    closed_form.py    a transformer on many devices of the catalog: closed forms of its layers
+    analytical.py     a transformer on many devices of the catalog: the analytical model of its layers
 
 Each searches at one batch. A training to a target is one loop around all of them: a curve says which batches, the
 backend what there is at each, and `target.conclude` chooses.
@@ -19,7 +19,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Price
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.closed_form import ClosedForms, contender_of_division, of_interest, shape_of
+from trimaran.planning.analytical import Analytical, contender_of_degrees, of_interest, shape_of
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -131,9 +131,9 @@ class Backend(Protocol):
 
 
 def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:
-    """Measured costs for this machine; for one of the catalog estimated costs, or closed forms.
+    """Measured costs for this machine; for one of the catalog estimated costs, or the analytical model.
 
-    A published decoder on very many devices, or with very many weights, is planned by closed forms.
+    A published decoder on very many devices, or with very many weights, is planned by the analytical model.
 
     Args:
         source: where the job comes from
@@ -148,7 +148,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     progress("reading the job and the machine", 0, 0)
     shape = shape_of(source.reference, request)
     if shape is not None:
-        return ClosedForms(source, request, shape, progress)
+        return Analytical(source, request, shape, progress)
     return Estimated(source, request, progress)
 
 
@@ -243,17 +243,15 @@ def contenders_of(planned: Planned, batch: int) -> list[Contender]:
     evidence = planned.evidence
     if isinstance(evidence, Simulated):
         return [contender_of(one, batch) for one in (evidence.search.candidates if evidence.search else ())]
-    return [contender_of_division(one, batch) for one in of_interest(evidence.search)]
+    return [contender_of_degrees(one, batch) for one in of_interest(evidence.problem, evidence.search)]
 
 
 def _with_outlook(planned: Planned, outlook: Outlook) -> Planned:
     """A plan with what the training to the target takes; a plan for this machine trains the job so."""
     notes, evidence = (*planned.notes, *outlook.warnings), planned.evidence
-    if not isinstance(evidence, Simulated):
-        return replace(planned, outlook=outlook, notes=notes)
     plan = replace(evidence.plan, objective=outlook.goal, training=planned_training(outlook))
     evidence = replace(evidence, plan=plan)
-    if not planned.request.is_here:
+    if not planned.request.is_here or not isinstance(evidence, Simulated):
         return replace(planned, evidence=evidence, outlook=outlook, notes=notes)
     source = source_as_planned(plan, planned.source)
     job, room = source.make(), evidence.problem.room

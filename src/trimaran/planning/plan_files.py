@@ -1,42 +1,36 @@
 """A plan from a file: checked against the job and this machine, and scored by what things cost here.
 
-A plan of a strategy is an ordinary plan file, also for a machine of the catalog: its premises name the devices and the
-graph. A plan of degrees for a transformer has no program; its file is the document of the plan with the division in
-full.
+A plan for a machine of the catalog is an ordinary plan file too: its premises name the devices and the graph. A plan of
+the analytical model has degrees, the network's layers and no program.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.files import put_in_place
+from trimaran.base.errors import InputError
 from trimaran.base.precision import dtype_name
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
 from trimaran.machine.types import Allocation, Link
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate, score, squeeze
+from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.documents import plan_document
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import source_as_planned
-from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.pricing.program import price
 from trimaran.program.exactness import check_exact
-from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan import (
-    DIVISION_KIND,
-    DIVISION_VERSION,
     CandidateRow,
     Objective,
     Plan,
@@ -44,6 +38,7 @@ from trimaran.program.plan import (
     Prediction,
     Premises,
     Verdict,
+    check_has_program,
     check_plan,
     plan_program,
     program_lines,
@@ -58,7 +53,7 @@ from trimaran.simulator.memory_check import check_memory
 # What a search found, as a plan file holds it
 
 
-def predict(candidate: Candidate) -> Prediction:
+def predict(candidate: Option) -> Prediction:
     """What a candidate should cost."""
     return Prediction(
         step_time_s=candidate.step_time_s,
@@ -69,14 +64,15 @@ def predict(candidate: Candidate) -> Prediction:
     )
 
 
-def candidate_rows(found: Search) -> Iterator[CandidateRow]:
-    """What a plan was chosen from: what was simulated, best first, then what was rejected.
+def candidate_rows(found: Search[Any]) -> Iterator[CandidateRow]:
+    """What a plan was chosen from: what was priced, best first, then what was rejected.
 
     Args:
         found: the search
     """
     front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
-    for candidate in found.candidates:
+    known = {id(one) for one in found.candidates}
+    for candidate in (*found.candidates, *(one for one in found.references if id(one) not in known)):
         verdict: Verdict = "runner-up"
         if candidate is found.chosen:
             verdict = "chosen"
@@ -118,6 +114,7 @@ def load_plan(
         InfeasibleError: it does not fit the memory of the devices
     """
     plan = read_plan(path)
+    check_has_program(plan, source=str(path))
     _check_kind(plan, local_cluster(replace(request, devices=None)))
     source, request = as_planned(plan, source, request)
     prepared = prepare(source, request, progress)
@@ -246,8 +243,8 @@ def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:
     if before == after:
         return ()
     return (
-        f"the plan was made for links held to {before}, and here they are held to {after}: it has been scored again, "
-        "and another plan may be better",
+        f"the plan was made for links limited to {before}, and here they are limited to {after}: it has been scored "
+        "again, and another plan may be better",
     )
 
 
@@ -272,41 +269,45 @@ def write_planned(path: Path, planned: Planned) -> None:
         planned: as it was made
 
     Raises:
-        EnvironmentProblem: the file cannot be written
+        InputError: the file cannot be written
     """
-    if isinstance(planned.evidence, Simulated):
-        write_plan(path, whole_plan(planned.evidence))
-        return
-    text = json.dumps({"schema_version": DIVISION_VERSION} | division_file(planned, planned.evidence), indent=2) + "\n"
-    try:
-        put_in_place(path, text.encode())
-    except OSError as error:
-        raise EnvironmentProblem(f"cannot write the plan to {path}: {error.strerror}", path=str(path)) from error
+    evidence = planned.evidence
+    write_plan(path, whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan)
 
 
-def division_file(planned: Planned, evidence: ClosedForm) -> dict[str, Any]:
-    """What the file of a division holds."""
-    return (
-        {
-            "kind": DIVISION_KIND,
-            "division": _plain_division(evidence.chosen.division),
-            "sequence_length": evidence.shape.sequence,
-            "layers": evidence.shape.layers,
-        }
-        | plan_document(planned)
-        | {"precision": evidence.search.task.program.precision}
+def plan_of_degrees(
+    reference: str, cluster: str, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
+) -> Plan:
+    """What a search by the analytical model decided.
+
+    Args:
+        reference: of the job
+        cluster: machine of the catalog
+        problem: what was searched
+        found: what was found
+    """
+    return Plan(
+        job=reference,
+        strategy=found.chosen.strategy,
+        premises=Premises(
+            graph_digest="",
+            global_batch_size=problem.batch,
+            devices=(problem.machine.node.device.title,) * problem.devices,
+            memory_bytes=(problem.device_bytes,) * problem.devices,
+            cluster=cluster,
+            precision=problem.program.precision,
+            layers=problem.shape.layers,
+            sequence_length=problem.shape.sequence,
+        ),
+        prediction=predict(found.chosen),
+        candidates=tuple(candidate_rows(found)),
     )
-
-
-def _plain_division(division: Division) -> dict[str, Any]:
-    plain: dict[str, Any] = to_plain(division)
-    return plain | {"recomputed": sorted(division.recomputed)}
 
 
 def plan_of(
     reference: str,
     problem: Problem,
-    found: Search,
+    found: Search[Candidate],
     *,
     costs_digest: str,
     objective: Objective,
@@ -336,7 +337,6 @@ def plan_of(
         prediction=predict(found.chosen),
         objective=objective,
         candidates=tuple(candidate_rows(found)),
-        program=(),
     )
 
 

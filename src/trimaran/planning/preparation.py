@@ -214,7 +214,7 @@ def cluster_environment(cluster: Allocation) -> dict[str, str]:
     """Versions and devices, to be kept with what was found on them.
 
     Args:
-        cluster: the devices, and what their links are held to
+        cluster: the devices, and the rate limit of their links
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Memory of the ranks of a group: of one that is home to no tensor, and of the home that sums the most."""
+"""Memory of the ranks of a group: of one that is the owner of no tensor, and of the owner that sums the most."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class RankMemory:
 
     Attributes:
         peak_bytes: of the rank that needs the most [bytes]
-        own_peak_bytes: of a rank that is home to nothing [bytes]
+        own_peak_bytes: of a rank that owns nothing [bytes]
         card_bytes: what a device's driver reports in all [bytes]
         fits: the rank that needs the most, with what no allocator counts
     """
@@ -75,7 +75,7 @@ def rank_memory(
 
 
 def _summed_at_most(work: Workload, devices: int) -> int:
-    """Gradients of the home with the most [bytes]."""
+    """Gradients of the owner with the most [bytes]."""
     nbytes = [gradient.nbytes for gradient in work.gradients]
     loads = dict.fromkeys(map(str, range(devices)), 0)
     for home, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):

@@ -1,6 +1,6 @@
 """What a person asks of a plan: how many devices, how much memory, which links, which objective.
 
-A memory budget as people give it: a size, or a share of what the job needs without help.
+A memory budget as people give it: a size, or a share of what the job needs without offload or recompute.
 
 A share is for experiments: it is known only once a step was recorded. A size counts everything that a step holds on the
 device: parameters, gradients, optimizer state, activations.
@@ -511,7 +511,7 @@ class Budget:
 
     Attributes:
         nbytes: size [bytes]
-        share: part of the peak without help, from 0 to 1
+        share: part of the peak without offload or recompute, from 0 to 1
     """
 
     nbytes: int | None = None
@@ -521,7 +521,7 @@ class Budget:
         """The budget in bytes.
 
         Args:
-            keep_peak_bytes: peak of the step without help [bytes]
+            keep_peak_bytes: peak of the step without offload or recompute [bytes]
 
         Example:
             >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
@@ -536,7 +536,8 @@ def parse_budget(budget: str | int) -> Budget:
     """A budget as a person gives it.
 
     Args:
-        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without help
+        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without
+            offload or recompute
 
     Raises:
         InputError: none of these, not positive, or more than 100 %

@@ -8,14 +8,14 @@ from trimaran.base.job import Job
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Link, Price
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
+from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Goal, Rivals, Stop
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.closed_form.shapes import TransformerShape
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
 from trimaran.program.plan import Plan
@@ -76,7 +76,7 @@ class Simulated:
         chosen: the simulation of it
         search: what it was chosen from; None for a plan that was read from a file
         prices: what each pin of the request costs
-        noise: how far identical runs of so many ranks are apart here; None where that is not known
+        noise: how far identical runs of that number of ranks are apart here; None where that is not known
         alone: a step of one device with the whole batch at once, whether it fits or not; None: it was not simulated
     """
 
@@ -84,7 +84,7 @@ class Simulated:
     problem: Problem
     plan: Plan
     chosen: Candidate
-    search: Search | None = None
+    search: Search[Candidate] | None = None
     prices: tuple[PinPrice, ...] = ()
     noise: Noise | None = None
     alone: Candidate | None = None
@@ -116,21 +116,22 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedForm:
-    """Evidence of a plan of degrees for a transformer, priced by closed forms of its layers: it has no program.
+class Modelled:
+    """Evidence of a plan for a transformer that the analytical model priced: it has no program.
 
     Attributes:
-        shape: of the network
-        search: what was found
+        problem: what was searched
+        plan: what was decided, as a file holds it
+        chosen: what to run
+        search: what it was chosen from
+        prices: what each pin of the request costs
     """
 
-    shape: TransformerShape
-    search: DivisionSearch
-
-    @property
-    def chosen(self) -> PricedDivision:
-        """The degrees to run."""
-        return self.search.chosen
+    problem: AnalyticalProblem
+    plan: Plan
+    chosen: AnalyticalCandidate
+    search: Search[AnalyticalCandidate]
+    prices: tuple[PinPrice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ class Planned:
 
     source: JobSource
     request: PlanRequest
-    evidence: Simulated | ClosedForm
+    evidence: Simulated | Modelled
     outlook: Outlook | None = None
     notes: tuple[str, ...] = ()
 
@@ -157,7 +158,7 @@ class Planned:
         return self.source.reference
 
     @property
-    def chosen(self) -> Candidate | PricedDivision:
+    def chosen(self) -> Option:
         """What to run, with its time, its memory and its devices."""
         return self.evidence.chosen
 
@@ -166,12 +167,27 @@ class Planned:
         """The evidence of a plan that has a program.
 
         Raises:
-            InputError: it was planned by closed forms
+            InputError: it was planned by the analytical model
         """
-        if isinstance(self.evidence, ClosedForm):
+        if isinstance(self.evidence, Modelled):
             raise InputError(
-                f"{self.reference} on {self.request.cluster} is planned by closed forms, so it has no program",
+                f"{self.reference} on {self.request.cluster} is planned by the analytical model, so it has no program",
                 code="plan.no-program",
+                reference=self.reference,
+            )
+        return self.evidence
+
+    @property
+    def modelled(self) -> Modelled:
+        """The evidence of a plan of the analytical model.
+
+        Raises:
+            InputError: its program was simulated
+        """
+        if isinstance(self.evidence, Simulated):
+            raise InputError(
+                f"{self.reference} was simulated, not planned by the analytical model",
+                code="plan.has-program",
                 reference=self.reference,
             )
         return self.evidence

@@ -154,8 +154,8 @@ def _own_curve(job: Job, reference: str) -> str | None:
     file, _, function = reference.rpartition(":")
     if job.curve is None or not function or not file.endswith(".py"):
         return job.curve
-    beside = Path(file).parent / job.curve
-    return str(beside) if beside.is_file() and not Path(job.curve).is_file() else job.curve
+    found = Path(file).parent / job.curve
+    return str(found) if found.is_file() and not Path(job.curve).is_file() else job.curve
 
 
 def training_at(known: Known, batch: int) -> Training | None:
@@ -435,7 +435,7 @@ def compare_each(
 
 
 HEADROOM = 1.5
-"""A run may take so many times the epochs that the mean over runs takes at most."""
+"""A run may take this multiple of the epochs that the mean over runs takes at most."""
 
 
 def planned_training(outlook: Outlook) -> PlannedTraining | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
 
 _LLAMA_LIKE = {"llama", "llama1", "llama2", "llama3"}
 
@@ -113,7 +113,7 @@ def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerSha
     Args:
         text: such as "LLAMA2-70B", "GPT h2048 L20", "Qwen3_30B_a3B"
         sequence: tokens of a sequence
-        source: repository that the row is from: its scripts may have sizes of their own
+        source: repository that the row is from: its scripts may have other sizes
 
     Returns:
         The shape; None where the name is not known.

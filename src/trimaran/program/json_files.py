@@ -87,25 +87,29 @@ def decode_object(text: str, *, source: str) -> dict[str, Any]:
     return plain
 
 
-def check_version(plain: dict[str, Any], known: int, *, source: str) -> None:
+def check_version(plain: dict[str, Any], *known: int, source: str) -> int:
     """Take the schema version off an object.
 
     Args:
         plain: the object; loses its key `schema_version`
-        known: the version that we read
+        known: the versions that we read
         source: what to call it in errors
+
+    Returns:
+        The version.
 
     Raises:
         InputError: no version, or another one
     """
     version = plain.pop("schema_version", None)
-    if version != known or isinstance(version, bool):
+    if version not in known or not isinstance(version, int) or isinstance(version, bool):
         raise InputError(
-            f"{source}: schema_version is {version!r}, this version of Trimaran reads {known}",
+            f"{source}: schema_version is {version!r}, this version of Trimaran reads {', '.join(map(str, known))}",
             code="file.schema-version",
             source=source,
             schema_version=version,
         )
+    return version
 
 
 def to_plain(value: object, *, defaults: bool = True) -> Any:
@@ -130,6 +134,8 @@ def to_plain(value: object, *, defaults: bool = True) -> Any:
         return {str(key): to_plain(item, defaults=defaults) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [to_plain(item, defaults=defaults) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(to_plain(item, defaults=defaults) for item in value)
     return value
 
 

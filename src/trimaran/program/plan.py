@@ -3,27 +3,31 @@
 A plan is a JSON file that a person can read, keep and compare. It carries a digest of its content, so that damage
 and edits are seen, and digests of what it was made for, so that it is not used for something else. A plan that a
 person writes has no content digest; it is checked by the same types and rules.
+
+A plan of the analytical model has parallel degrees and no program. It can be explained, compared and exported; what
+needs a program refuses it (`plan_program`).
+
+Files of version 1 are read too: plans with a program, and files of degrees, which were of a kind of their own.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import put_in_place
-from trimaran.base.units import format_bytes
+from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
 from trimaran.program.json_files import check_version, decode_object, digest, from_plain, read_text, to_plain
 from trimaran.program.rules.check import check_program
-from trimaran.program.strategy import Strategy, check_planned
+from trimaran.program.strategy import Degrees, Strategy, check_planned
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
 
 __all__ = [
-    "DIVISION_KIND",
-    "DIVISION_VERSION",
     "PLAN_VERSION",
     "CandidateRow",
     "Objective",
@@ -33,6 +37,7 @@ __all__ = [
     "Prediction",
     "Premises",
     "Verdict",
+    "check_has_program",
     "check_plan",
     "format_plan",
     "plan_program",
@@ -120,12 +125,16 @@ class Premises:
     """What a plan was made for.
 
     Attributes:
-        graph_digest: `Graph.digest` of the job
+        graph_digest: `Graph.digest` of the job; empty where the analytical model planned, which has no graph
         global_batch_size: samples of one update, over all ranks
         devices: name of the device of each rank there was, also of those that the strategy leaves idle
         memory_bytes: memory that the job may use on each of them [bytes]
         costs_digest: digest of the costs by which it was scored
         link: rate limit of the links between local ranks; null: none
+        cluster: machine of the catalog; empty: this machine, or the file does not say
+        precision: of products, where the analytical model planned
+        layers: of the network, where the analytical model planned
+        sequence_length: tokens of a sample, where the analytical model planned
     """
 
     graph_digest: str
@@ -134,6 +143,10 @@ class Premises:
     memory_bytes: tuple[int, ...]
     costs_digest: str = ""
     link: PlannedLink | None = None
+    cluster: str = ""
+    precision: str = ""
+    layers: int | None = None
+    sequence_length: int | None = None
 
     @property
     def rate_limit(self) -> Link | None:
@@ -201,7 +214,7 @@ class Plan:
         prediction: what it should cost
         objective: what was made best
         candidates: what it was chosen from: itself, the baselines, runners-up and what was rejected
-        program: text form of a training step, line by line
+        program: text form of a training step, line by line; none: degrees that the analytical model chose
         training: to a target, where the plan was made with a curve
     """
 
@@ -211,17 +224,17 @@ class Plan:
     prediction: Prediction
     objective: Objective = "throughput"
     candidates: tuple[CandidateRow, ...] = ()
-    program: tuple[str, ...]
+    program: tuple[str, ...] = ()
     training: PlannedTraining | None = None
 
+    @property
+    def has_program(self) -> bool:
+        """Whether it says what each rank does; else it has degrees only."""
+        return bool(self.program)
 
-PLAN_VERSION = 1
 
-DIVISION_VERSION = 2
-"""Of files of degrees for a transformer; version 1 had other names for them, and is still read."""
-
-DIVISION_KIND = "division"
-"""The `kind` of files of degrees for a transformer over a machine of the catalog: they have no program."""
+PLAN_VERSION = 2
+"""Version 1 is still read."""
 
 
 def program_lines(program: Program) -> tuple[str, ...]:
@@ -237,8 +250,9 @@ def plan_program(plan: Plan, *, source: str = "plan") -> Program:
         source: what to call it in errors
 
     Raises:
-        InputError: the program cannot be read, breaks a rule, or has other ranks than the strategy
+        InputError: there is none; it cannot be read, breaks a rule, or has other ranks than the strategy
     """
+    check_has_program(plan, source=source)
     program = parse_program("\n".join(plan.program), source=f"{source}, $.program")
     check_program(program)
     if len(program.ranks) != plan.strategy.devices:
@@ -251,9 +265,33 @@ def plan_program(plan: Plan, *, source: str = "plan") -> Program:
     return program
 
 
+def check_has_program(plan: Plan, *, source: str = "plan") -> None:
+    """Refuse a plan of degrees, which cannot be run or simulated.
+
+    Args:
+        plan: the plan
+        source: what to call it in errors
+
+    Raises:
+        InputError: it has no program; the message says what it can be used for
+    """
+    if plan.has_program:
+        return
+    where = f" on {plan.premises.cluster}" if plan.premises.cluster else ""
+    raise InputError(
+        f"{source} has parallel degrees for {plan.job}{where}, which the analytical model chose, and no program that "
+        "could be run or simulated: export it (`trimaran export`), explain it (`trimaran explain`), or plan for the "
+        "devices that are here",
+        code="plan-file.degrees-only",
+        source=source,
+    )
+
+
 def format_plan(plan: Plan) -> str:
     """The JSON form of a plan, the same text for the same plan."""
     content = to_plain(plan)
+    for part in (content, *content["candidates"]):
+        part["strategy"] = {name: value for name, value in part["strategy"].items() if _BLANK.get(name, ...) != value}
     whole = {"schema_version": PLAN_VERSION, "digest": digest(content), **content}
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -296,24 +334,20 @@ def read_plan(path: Path) -> Plan:
         path: the file
 
     Returns:
-        The plan; its program is legal.
+        The plan; its program, where it has one, is legal.
 
     Raises:
         CorruptDataError: the file is truncated, or was edited after Trimaran wrote it
-        InputError: a wrong type or an unknown key, with its path; an illegal program; degrees without a program; no
-            such file
+        InputError: a wrong type or an unknown key, with its path; an illegal program; layers that are not those of the
+            network; no such file
     """
     source = str(path)
     plain = decode_object(read_text(path), source=source)
-    if plain.get("kind") == DIVISION_KIND:
-        raise InputError(
-            f"{source} holds degrees for {plain.get('job')} on {plain.get('cluster')}, and no program that could "
-            "be run or simulated here: export it (`trimaran export`), have its job explained "
-            f"(`trimaran explain {plain.get('job')} --cluster {plain.get('cluster')}`), or plan for what is here",
-            code="plan-file.degrees-only",
-            source=source,
-        )
-    check_version(plain, PLAN_VERSION, source=source)
+    if plain.get("kind") == _DEGREES_KIND:
+        plan = _of_degrees_file(plain, source=source)
+        _check_layers(plan, source=source)
+        return plan
+    check_version(plain, 1, PLAN_VERSION, source=source)
     written = plain.pop("digest", None)
     if written is not None and written != digest(plain):
         raise CorruptDataError(
@@ -324,8 +358,123 @@ def read_plan(path: Path) -> Plan:
         )
     plan = from_plain(plain, Plan, source=source)
     check_planned(plan.strategy.feeding, source=source)
-    plan_program(plan, source=source)
+    if plan.has_program:
+        plan_program(plan, source=source)
+    else:
+        _check_layers(plan, source=source)
     return plan
+
+
+_BLANK = {
+    field.name: to_plain(field.default)
+    for field in dataclasses.fields(Degrees)
+    if field.name not in ("dp", "pp", "tp", "chunks", "microbatches", "zero")
+}
+"""What only the analytical model chooses, where it does not: left out of a file."""
+
+_DEGREES_KIND = "division"
+"""The `kind` of files of degrees before version 2 of plans."""
+
+_NAMES_OF_DEGREES = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "data": "dp",
+    "expert": "ep",
+    "expert_tensor": "expert_tp",
+    "sharding": "zero",
+    "parts": "segment_layers",
+    "group": "microbatch_group",
+}
+"""Names in files of degrees, and today's."""
+
+_ZERO_OF_SHARDING = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DegreesFile:
+    """What a file of degrees says that a plan holds.
+
+    Attributes:
+        job: reference of the network
+        division: degrees and stages
+        layers: of the whole stack
+        global_batch_size: sequences of one update
+        sequence_length: tokens of a sequence
+        precision: of products
+        cluster: machine of the catalog
+        device: of each rank
+    """
+
+    job: str
+    division: Degrees
+    layers: int
+    global_batch_size: int
+    sequence_length: int
+    precision: str
+    cluster: str = ""
+    device: str = ""
+
+
+def _of_degrees_file(plain: dict[str, Any], *, source: str) -> Plan:
+    """A file of degrees of version 1 or 2 as a plan; its tables for people are left out.
+
+    Raises:
+        InputError: another version, or a key that is missing or wrong
+    """
+    check_version(plain, 1, 2, source=source)
+    degrees = plain.get("division")
+    if isinstance(degrees, dict):
+        degrees = {_NAMES_OF_DEGREES.get(name, name): value for name, value in degrees.items()}
+        if isinstance(degrees.get("zero"), str):
+            degrees["zero"] = _ZERO_OF_SHARDING.get(degrees["zero"], degrees["zero"])
+    names = [field.name for field in dataclasses.fields(_DegreesFile)]
+    taken = {name: plain[name] for name in names if name in plain} | {"division": degrees}
+    found = from_plain(taken, _DegreesFile, source=source)
+    decided = found.division
+    fields = {field.name: getattr(decided, field.name) for field in dataclasses.fields(decided)}
+    return Plan(
+        job=found.job,
+        strategy=Strategy(**fields, schedule="1f1b" if decided.chunks == 1 else "interleaved"),
+        premises=Premises(
+            graph_digest="",
+            global_batch_size=found.global_batch_size,
+            devices=(found.device,) * decided.devices,
+            memory_bytes=(),
+            cluster=found.cluster,
+            precision=found.precision,
+            layers=found.layers,
+            sequence_length=found.sequence_length,
+        ),
+        prediction=_predicted(plain.get("chosen")),
+    )
+
+
+def _predicted(chosen: object) -> Prediction:
+    """What a file of degrees says of the chosen ones; zeros where it does not."""
+    known = chosen if isinstance(chosen, dict) else {}
+    step_s, interval, peaks = (known.get(name) for name in ("step_time_s", "interval_s", "peak_bytes"))
+    low, high = interval if isinstance(interval, list) and len(interval) == 2 else (0.0, 0.0)
+    return Prediction(
+        step_time_s=step_s if isinstance(step_s, int | float) else 0.0,
+        interval_s=(low, high),
+        peak_bytes=tuple(map(int, peaks)) if isinstance(peaks, list) else (),
+    )
+
+
+def _check_layers(plan: Plan, *, source: str) -> None:
+    """Refuse layers of segments that are not those of the network."""
+    strategy, layers = plan.strategy, plan.premises.layers
+    wanted, given = strategy.pp * strategy.chunks, strategy.segment_layers
+    if given and (len(given) != wanted or (layers is not None and sum(given) != layers)):
+        raise InputError(
+            f"{source}: $.strategy.segment_layers has {len(given)} segments with {sum(given)} layers in all, "
+            f"{format_count(strategy.pp, 'stage')} of {format_count(strategy.chunks, 'chunk')} want {wanted} with "
+            f"{layers}",
+            code="plan-file.wrong-layer-count",
+            source=source,
+            segment_layers=given,
+        )
 
 
 def check_plan(
@@ -346,8 +495,9 @@ def check_plan(
         global_batch_size: samples of one update of the job at hand
 
     Raises:
-        InputError: another graph, world or batch, or a device with less memory than the plan needs
+        InputError: another graph, world or batch, a device with less memory than the plan needs, or no program
     """
+    check_has_program(plan)
     premises = plan.premises
     changed = []
     if graph_digest is not None and graph_digest != premises.graph_digest:

@@ -136,9 +136,18 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
+Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
+"""What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
+between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
+attention."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Parallel degrees, whichever backend decides them.
+    """Parallel degrees, and how layers and the batch are split.
+
+    A program runs `dp`, `pp` and `tp`. What follows `zero` only the analytical model chooses (`pricing/analytical/`);
+    a strategy with a program leaves it at its defaults.
 
     Attributes:
         dp: data-parallel replicas
@@ -147,6 +156,14 @@ class Degrees:
         chunks: segments of each pipeline stage; more than one where the schedule is interleaved
         microbatches: microbatches of a replica's share of the global batch; with one stage: gradient accumulation
         zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
+        cp: ranks that share each sequence
+        ep: ranks that hold different experts
+        expert_tp: ranks that share each expert; None: as many as share a layer
+        microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
+        sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
+        recomputed: what the backward recomputes
+        segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
+        microbatch_group: microbatches that a segment computes before the next one; 0: as many as there are stages
     """
 
     dp: int = 1
@@ -155,6 +172,29 @@ class Degrees:
     chunks: int = 1
     microbatches: int = 1
     zero: ZeroStage = 0
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int | None = None
+    microbatch: int = 1
+    sequence_parallel: bool = False
+    recomputed: frozenset[Recomputed] = frozenset()
+    segment_layers: tuple[int, ...] = ()
+    microbatch_group: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Ranks that take part."""
+        return self.dp * self.pp * self.tp * self.cp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that share each expert."""
+        return self.tp if self.expert_tp is None else self.expert_tp
+
+    @property
+    def expert_data(self) -> int:
+        """Replicas of each expert."""
+        return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +243,6 @@ class Strategy(Degrees):
     feeding: Feeding = IN_LINE
 
     @property
-    def devices(self) -> int:
-        """Ranks that take part."""
-        return self.dp * self.pp * self.tp
-
-    @property
     def segments(self) -> int:
         """Segments of the network."""
         return len(self.parts) or len(self.boundaries) + 1
@@ -243,6 +278,8 @@ class Strategy(Degrees):
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(dp=8, zero=3).name, Strategy(pp=2, parts=(Part(ops=("a",), row=0),)).name
             ('dp8 zero3', 'placed on 2')
+            >>> Strategy(dp=4, pp=2, cp=2, schedule="1f1b", zero=1, recomputed=frozenset({"layers"})).name
+            'dp4 pp2 1f1b cp2 zero1 recompute'
             >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
             'dp2 bf16 w2'
         """
@@ -255,6 +292,10 @@ class Strategy(Degrees):
             parts.append(f"pp{self.pp} {self.schedule}{f' x{self.chunks}' if self.chunks > 1 else ''}")
         if self.tp > 1:
             parts.append(f"tp{self.tp}")
+        if self.cp > 1:
+            parts.append(f"cp{self.cp}")
+        if self.ep > 1:
+            parts.append(f"ep{self.ep}")
         if not parts:
             parts.append("one device")
         if self.dp > 1 and self.sync != "all-reduce":
@@ -271,6 +312,8 @@ class Strategy(Degrees):
             parts.append(self.compression.name)
         if self.execution != "eager":
             parts.append(self.execution)
+        if "layers" in self.recomputed:
+            parts.append("recompute")
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
         if self.feeding.name:
@@ -294,9 +337,9 @@ _PHRASES = (
 )
 """Parts of names of several words, and the one word that stands for each while a name is read."""
 
-_FIGURES = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
+_FIGURES = {name: name for name in ("dp", "pp", "tp", "cp", "ep", "zero")} | {"m": "microbatches", "x": "chunks"}
 _FEEDING = {"w": "workers", "a": "ahead", "c": "copies_ahead"}
-_FIGURE = re.compile(r"(dp|pp|tp|zero|m|x|w|a|c|placed)([0-9]{1,7})")
+_FIGURE = re.compile(r"(dp|pp|tp|cp|ep|zero|m|x|w|a|c|placed)([0-9]{1,7})")
 
 
 def read_strategy(name: str) -> Strategy:
@@ -313,6 +356,8 @@ def read_strategy(name: str) -> Strategy:
         (8, 1)
         >>> for text in ("dp8 p2p zero1 b1MiB compiled", "pp2 interleaved x2 tp4", "dp2 powersgd-r4 w2 cached"):
         ...     assert read_strategy(text).name == text
+        >>> read_strategy("pp2 1f1b cp2 recompute").name
+        'pp2 1f1b cp2 recompute'
     """
     text = name.replace(",", " ")
     for phrase, word in _PHRASES:
@@ -327,6 +372,8 @@ def read_strategy(name: str) -> Strategy:
             feeding[_FEEDING[figure[1]]] = int(figure[2])
         elif figure:
             found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
+        elif word == "recompute":
+            found["recomputed"] = frozenset({"layers"})
         elif word == "cached":
             feeding["cached"] = True
         elif word in get_args(Schedule):
@@ -364,6 +411,8 @@ STRATEGY_WORDS = (
     ("pp", "pipeline stages, with the schedule behind"),
     ("x", "parts of the layers on each stage"),
     ("tp", "tensor-parallel ranks"),
+    ("cp", "ranks that share a sequence"),
+    ("ep", "ranks with different experts"),
     ("zero", "ZeRO level"),
     ("m", "microbatches of a replica"),
     ("b", "size of a bucket of gradients"),
@@ -393,10 +442,10 @@ def splits_batches(strategy: Strategy) -> bool:
 
 
 def needs_graph(strategy: Strategy) -> bool:
-    """Whether the network is divided, or its parameters told apart; plain replicas run the user's model as it is.
+    """Whether the network is split, or its parameters told apart; plain replicas run the user's model as it is.
 
     Args:
         strategy: what is run
     """
-    divided = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
-    return divided or strategy.zero > 0 or strategy.sync == "p2p"
+    split = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
+    return split or strategy.zero > 0 or strategy.sync == "p2p"

@@ -83,7 +83,7 @@ def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     epochs, time_s = row["epochs_to_converge"], row["time_to_accuracy_s"]
     time = format_duration(time_s)
     unit = time.partition(" ")[2]
-    ends = (_end(end, like=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
+    ends = (_end(end, unit_of=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
     return "" if epochs is None else f"{epochs:.3g}", time, "–".join(ends), f"{row['cost']:.3g}"
 
 
@@ -172,8 +172,8 @@ def _target_interval(ends: Sequence[float | None]) -> str:
     return " to ".join(map(_end, ends))
 
 
-def _end(seconds: float | None, *, like: float | None = None) -> str:
-    return "?" if seconds is None else format_duration(seconds, like=like)
+def _end(seconds: float | None, *, beside: float | None = None) -> str:
+    return "?" if seconds is None else format_duration(seconds, unit_of=beside)
 
 
 STRATEGY_ROWS = 12

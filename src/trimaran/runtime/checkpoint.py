@@ -1,11 +1,10 @@
 """Weights: the plain `state_dict` of the user's model, whatever the plan, in one safetensors file.
 
-`whole_state` gathers it on rank 0. Every name of the user's model is in the file, tied
-ones each, so that `model.load_state_dict(load_file(path))` works without us. It is written beside its place and then
-moved there, so that there is never half a file. Any plan loads it.
+`whole_state` gathers it on rank 0. Every name of the user's model is in the file, also each name of a tied weight, so
+that `model.load_state_dict(load_file(path))` works without Trimaran. The file is written under another name and then
+renamed, so that it is always complete. Any plan loads it.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
+from trimaran.base.files import unfinished
 from trimaran.runtime.whole_state import WholeState
 
 
@@ -47,22 +47,19 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
     target = Path(path)
     # safetensors stores every tensor on its own, and refuses those that share memory.
     apart = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        save_file(apart, part, metadata={"format": "pt"})
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(target)
+        with unfinished(target) as part:
+            save_file(apart, part, metadata={"format": "pt"})
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(target)
     except (OSError, SafetensorError) as error:
         raise ExecutionError(
             f"cannot write the weights to {target}: {getattr(error, 'strerror', None) or error}",
             code="weights.unwritable",
             path=str(target),
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def read_weights(

@@ -1,17 +1,15 @@
-"""A third interpreter of programs: communication is real, compute is a pause of its cost.
+"""A program with real communication and simulated compute, for more ranks than there are cores.
 
-The instructions of a rank are issued in the order of its list, as in a run. Compute, loads and updates are pauses;
-messages and collectives move as many bytes as the program says, through the same process groups as a run. What a mark
-starts is started in the middle of a pause, and a pause stands still where one of its marks waits. So a program for
-eight devices runs on two cores, on links that are held to a rate, and shows what the simulator does not know of
-messages: when they are really issued, how they share, what the transport does.
+The instructions of a rank are issued in the order of its list, as in a run. Compute, loads and updates are pauses of
+their cost; messages and collectives move the program's bytes through the same process groups as a run. A mark starts
+communication in the middle of a pause, and a pause is longer by the time for which one of its marks waits. So a program
+for eight devices runs on two cores, on rate-limited links, and shows what the simulator does not know of messages: when
+they are really issued, how they share links, what the transport does.
 
 Not emulated: memory, and compute that communication slows down.
 
-Pauses that end when they should.
-
-A thread of Linux that sleeps wakes up late by its timer slack, 50 µs unless it says otherwise, and by what the
-scheduler takes. The slack is set to its least; what is left of the lateness is seen in the record like any other time.
+A thread of Linux that sleeps wakes up late by its timer slack, 50 µs by default, and by the time of the scheduler. The
+slack is set to its minimum; the rest of the delay is in the record like any other time.
 """
 
 import contextlib
@@ -129,7 +127,7 @@ class Emulator:
                 self._start(self._named[token])
             if mark.waits_for:
                 self._in_flight.wait(mark.waits_for)
-                # The clock of the pause has stood still.
+                # The wait does not count as pause.
                 begun_ns = max(begun_ns, time.perf_counter_ns() - at_ns)
         pause_until(begun_ns + total_ns)
         stream = HOST if instruction.stream == HOST else COMPUTE
@@ -184,7 +182,7 @@ def _pauses(instructions: Sequence[Instruction], costs: ProgramCosts) -> dict[st
             raise InputError(f"{item.id} has no cost: price the program first", instruction=item.id)
         seconds = costs.compute[item.id].seconds
         if item.kind is Kind.UPDATE:
-            # What was encoded is decoded before it.
+            # Compressed gradients are decoded before it.
             seconds += sum(costs.decoding[one.id].seconds for one in instructions if one.id in costs.decoding)
             seconds += sum(
                 costs.second_rounds[one.id].between.seconds for one in instructions if one.id in costs.second_rounds
@@ -237,7 +235,3 @@ def _issue(instruction: Instruction, buffers: Sequence[torch.Tensor], channels: 
     if kind is Kind.REDUCE_SCATTER:
         return channels.reduce_scatter(buffers[1], buffers[0], group)
     return channels.all_reduce(buffers[0], group)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A program with real communication and pretended compute: more ranks than there are cores

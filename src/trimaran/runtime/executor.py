@@ -18,27 +18,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
+from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.pricing.convergence.noise_scale import Observation
-from trimaran.program.layout import strategy_layout
+from trimaran.program.layout import is_chained, strategy_layout
+from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
-from trimaran.runtime.communication.channels import Channels, in_contact
+from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
+from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
+from trimaran.runtime.communication.hierarchical import HierarchicalSums
+from trimaran.runtime.communication.point_to_point import Exchanges
+from trimaran.runtime.communication.reduce import Reductions
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, partition_batch
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
-from trimaran.runtime.interpreter import assemble
+from trimaran.runtime.interpreter import Interpreter, released_sends
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
@@ -47,15 +54,17 @@ from trimaran.runtime.parts.setup import (
     check_update,
     check_use,
     check_world,
-    is_divided,
+    is_partitioned,
     make_part,
     make_updater,
     share_weights,
 )
 from trimaran.runtime.precision import LossScaler, place_batch, place_model
+from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed, seed_generators
-from trimaran.runtime.step.gradient_noise import check_observable
+from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.state import State
+from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 
@@ -69,11 +78,11 @@ class Executor:
         program: of a training step
         evaluation: of the evaluation of one batch
         world: this process's
-        capture: graph and model; needed where the model is cut, or buckets have homes
+        capture: graph and model; needed where the model is partitioned, or buckets have owners
         model: the model, where there is no capture; None: made under the job's seed
         record: write down what happens; `recording` switches it later
-        gradient_noise: note the norms of gradients in one step of so many, for `observations`; 0: in none
-        use: which parameters get a gradient; None: what the graph tells, and without one it may depend on the data
+        gradient_noise: interval of steps in which the norms of gradients are noted, for `observations`; 0: never
+        use: which parameters get a gradient; None: as the graph says, and without one it may depend on the data
 
     Attributes:
         program: of a training step
@@ -85,8 +94,8 @@ class Executor:
         steps: training steps done
 
     Raises:
-        InputError: the strategy or the program does not fit the world, or the model cannot be cut; or gradient noise
-            cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
+        InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
+            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
     """
 
     def __init__(
@@ -111,7 +120,9 @@ class Executor:
             use = parameter_use(None if capture is None else capture.graph)
         check_use(job, strategy, use)
         # While the model is where it was captured.
-        never = unused_parameters(job, capture) if capture and use == "fixed" and is_divided(strategy) else frozenset()
+        never = (
+            unused_parameters(job, capture) if capture and use == "fixed" and is_partitioned(strategy) else frozenset()
+        )
         if model is None:
             model = make_model(job) if capture is None else capture.model
         begin_training(model)
@@ -119,7 +130,7 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
-        # Before the model is divided, and on every rank alike.
+        # Before the model is partitioned, and on every rank alike.
         self._traits = optimizer_traits(job, self.model)
         check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
@@ -147,22 +158,15 @@ class Executor:
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
-        machinery = assemble(
-            job,
-            strategy,
-            program,
-            capture,
-            self._part,
-            updater=self.updater,
-            scaler=self.scaler,
-            world=world,
-            channels=self._channels,
-            record=record,
-            gradient_noise=gradient_noise,
-        )
-        self._recorder = machinery.recorder
-        self._reductions, self._interpreter = machinery.reductions, machinery.interpreter
-        self._noise = machinery.gradient_noise
+        streams = open_streams(world.device)
+        self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
+        if self._part.record is not None:
+            self._part.record(self._recorder)
+        in_flight = InFlight(world.rank, streams, self._recorder)
+        self._reductions = self._make_reductions(in_flight)
+        self._noise = self._make_noise(gradient_noise) if gradient_noise else None
+        self._reductions.gradient_noise = self._noise
+        self._interpreter = self._make_interpreter(capture, in_flight)
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
         self._opened = ExitStack()
@@ -290,7 +294,7 @@ class Executor:
             with evaluating(self.model):
                 for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
-                        self._reductions.share_buffers(self._instructions, state)
+                        self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
         except Exception as error:
@@ -302,10 +306,10 @@ class Executor:
         return float(total[0] / total[1])
 
     def observe_one_in(self, steps: int) -> None:
-        """Note the norms of gradients in one step of so many from now on, where they are noted at all.
+        """Change the interval in which the norms of gradients are noted, where they are noted at all.
 
         Args:
-            steps: the same on every rank
+            steps: interval [steps]; the same on every rank
         """
         if self._noise is not None:
             self._noise.every = steps
@@ -318,7 +322,8 @@ class Executor:
         """
         if self._noise is None:
             raise InputError(
-                "nobody noted the norms of gradients: make it with gradient_noise=1", code="gradient-noise.not-recorded"
+                "the norms of gradients were not noted: make the executor with gradient_noise=1",
+                code="gradient-noise.not-recorded",
             )
         with in_contact(self._world.rank, "adding up the norms of gradients"):
             return self._noise.observations()
@@ -366,7 +371,7 @@ class Executor:
         weights = self.weights()
         if self._world.rank == 0:
             write_weights(weights, path)
-        self.agreement.figures([0], "writing the weights")
+        self.agreement.gather_integers([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.
@@ -388,8 +393,80 @@ class Executor:
         if self._part.close is not None:
             self._part.close()
         self._channels.close()
-        # What refers to a process group keeps its threads alive, and this refers to everything.
+        # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
+
+    def _make_reductions(self, in_flight: InFlight) -> Reductions:
+        """The collectives of this rank, and its update."""
+        job, strategy, part = self._job, self._strategy, self._part
+        channels, recorder = self._channels, self._recorder
+        compressed = hierarchical = None
+        if strategy.compression is not None and strategy.dp > 1:
+            codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
+            compressed = CompressedBuckets(
+                codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder
+            )
+        across = [instruction.group for instruction in self._instructions if is_chained(instruction)]
+        if strategy.sync == "hierarchical" and across:
+            hierarchical = HierarchicalSums(
+                across[0], channels=channels, chain=channels.chain(), in_flight=in_flight, recorder=recorder
+            )
+        return Reductions(
+            self._world,
+            channels=channels,
+            in_flight=in_flight,
+            recorder=recorder,
+            updater=self.updater,
+            scaler=self.scaler,
+            tied=part.tied,
+            buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
+            owned=part.buckets,
+            compressed=compressed,
+            hierarchical=hierarchical,
+            used=part.used,
+            never=part.never,
+            typical=None if job.loss_weight is None else typical_weight(job),
+        )
+
+    def _make_noise(self, every: int) -> GradientNoise:
+        """Notes the norms of this rank's gradients, in an interval of steps."""
+        group = self._channels.control
+        # Replicas that sum on every rank have the same sums; with owners, each has the sums of its buckets.
+        counts = self._replica == 0 or self._strategy.sync == "p2p"
+        return GradientNoise(
+            [one for stage in self._part.stages.values() for one in stage.module.parameters()],
+            self._part.counted if counts else (),
+            add_up=None if group is None else partial(dist.all_reduce, group=group),
+            every=every,
+            second_moment=self.updater.second_moment,
+        )
+
+    def _make_interpreter(self, capture: Capture | None, in_flight: InFlight) -> Interpreter:
+        """Runs the instructions of this rank."""
+        strategy, stages = self._strategy, self._part.stages
+        parts = () if capture is None else segment_ops(capture.graph, strategy)
+        exchanged = {} if capture is None else capture.graph.exchanged(parts)
+        routes = () if capture is None else routes_of(capture.graph, parts, strategy.rows)
+        return Interpreter(
+            self._job,
+            self._world.device,
+            stages=stages,
+            reads={
+                number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
+                for number in stages
+            },
+            exchanges=Exchanges(
+                self._world.device,
+                channels=self._channels,
+                in_flight=in_flight,
+                recorder=self._recorder,
+                routes={(route.producer, route.consumer): route.tensors for route in routes},
+                released=released_sends(self.program, self._world.rank),
+            ),
+            reductions=self._reductions,
+            scaler=self.scaler,
+            recorder=self._recorder,
+        )
 
     def _step_state(self, batch: Any, samples: int | None) -> State:
         """The state of a training step before it is run; arguments as of `step`."""
@@ -470,6 +547,6 @@ class Executor:
         if number < len(buckets):
             self._reductions.start_bucket(buckets[number], flat, parameters)
         else:
-            # DDP has more of them in its first steps than the program says; and what no operation of the graph uses is
-            # in buckets of its own.
+            # DDP has more buckets in its first steps than the program; and parameters that no operation of the graph
+            # uses are in further buckets.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)

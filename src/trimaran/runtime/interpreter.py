@@ -1,20 +1,17 @@
-"""Do what a program says, instruction by instruction, on one rank.
+"""Run a program, instruction by instruction, on one rank.
 
 The instructions of a rank are issued in the order of its list. Each kind has one method; there is no other control
 flow. Compute runs when it is issued; communication is started when it is issued, and waited for by the first
 instruction whose `after` names it. An instruction of a microbatch that is empty, in a small last batch, is left out;
-all ranks leave out the same. Where the gradients of a segment go is said in `passages`.
+all ranks leave out the same.
 
-Where the backward of a passage through a segment starts, and where its gradients go.
+A segment works on its own leaves of autograd, without the history of the tensors that it reads; the gradient of a leaf
+goes where the tensor came from. So a segment of this rank and one of another rank are treated alike, and gradients are
+those of one graph.
 
-A segment works on leaves of its own, cut off from the history of what it reads; the gradient of a leaf goes where the
-tensor came from. So a segment of this rank and one of another rank are served alike, and gradients are those of one
-graph.
-
-When a message that was sent has certainly been received, so that its buffer can go.
-
-A transport need not tell when a send has ended (gloo's does not), and to ask is to wait. But what comes back from a
-peer says how far the peer was: everything that it had posted before.
+The buffer of a sent message is freed when the peer has certainly received it. A transport need not tell when a send has
+ended (gloo's does not), and asking would wait. But a message from the peer shows that the peer has done everything that
+it had posted before.
 
     this rank    SEND a ───────────────┐           RECV b ─▶ a has been received: waiting for it takes no time
     peer                        RECV a ▼  ...  SEND b
@@ -26,39 +23,25 @@ Without this, a 1F1B pipeline would keep the gradients of all its microbatches u
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
-from trimaran.graph.behaviour import typical_weight
-from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import TensorSpec
-from trimaran.program.layout import is_chained, strategy_layout
-from trimaran.program.lowering.partition import routes_of, segment_ops
-from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
-from trimaran.runtime.communication.channels import Channels, InFlight
-from trimaran.runtime.communication.compression import Wire, open_codec
-from trimaran.runtime.communication.hierarchical import Levels
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
-from trimaran.runtime.launch.world import World
-from trimaran.runtime.parts.part import Divided, Part, Stage
+from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
-from trimaran.runtime.step.gradient_noise import GradientNoise, SecondMoment
 from trimaran.runtime.step.state import Passage, State, as_number, loss_term
-from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.streams import open_streams
 
 # ---------------------------------------------------------------------------------------------------------------------
-# When things of a step are needed for the last time on a rank, so that they are kept no longer
+# Last uses of batches and tensors on a rank, after which they are freed
 
 
 _READERS = (Kind.FORWARD, Kind.EVALUATE)
@@ -72,8 +55,8 @@ class Uses:
     Attributes:
         batches: tokens of the forwards that read a microbatch last
         values: for the token of each forward or send, the names of the tensors that it uses last
-        completing: for each segment, the microbatches of its backwards (or of their second halves), in order
-        split: segments whose backward is divided into I and W
+        completing: for each segment, the microbatches of its backwards (or of their wgrads), in order
+        split: segments whose backward is split into dgrad and wgrad
     """
 
     batches: Collection[str]
@@ -126,7 +109,7 @@ def find_uses(
 def backward_roots(
     passage: Passage, microbatch: int, state: State
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """Where a backward starts: the loss, and what was made for others, with the gradients that came back for it."""
+    """Where a backward starts: the loss, and tensors for other segments, with the gradients that came back for them."""
     roots: list[torch.Tensor] = []
     gradients: list[torch.Tensor | None] = []
     if passage.root is not None and passage.root.requires_grad:
@@ -141,7 +124,7 @@ def backward_roots(
 
 
 def return_gradients(passage: Passage, microbatch: int, state: State) -> None:
-    """Put the gradients of what a segment has read where their tensors came from."""
+    """Give the gradients of the tensors that a segment has read to where these came from."""
     for name, leaf in passage.read.items():
         if leaf.grad is not None:
             state.add_gradient(microbatch, name, leaf.grad)
@@ -245,7 +228,7 @@ class Interpreter:
         stage, samples = self._stages[segment], state.sizes[microbatch]
         batch = state.batches.get(microbatch)
         passage = Passage(read=self._leaves(instruction, state))
-        if segment in self._uses.split and passage.is_awaited and isinstance(stage, Divided) and stage.divides:
+        if segment in self._uses.split and passage.is_awaited and isinstance(stage, Splittable) and stage.splits:
             passage.deferred = Deferred()
         with autocast(self._job.precision, self._device):
             with nullcontext() if passage.deferred is None else passage.deferred.recording():
@@ -280,7 +263,7 @@ class Interpreter:
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _backward_input(self, instruction: Instruction, state: State) -> None:
-        """What others wait for; where nobody does, nothing."""
+        """The gradients of the inputs, where another segment waits for them."""
         self._exchanges.wait(instruction)
         start = self._recorder.stamp()
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
@@ -294,13 +277,13 @@ class Interpreter:
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def _backward_weight(self, instruction: Instruction, state: State) -> None:
-        """What was put off."""
+        """The gradients of the weights."""
         self._exchanges.wait(instruction)
         start = self._recorder.stamp()
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
         passage = state.passages.pop((segment, microbatch))
         stage, completing = self._stages[segment], microbatch == state.completing[segment]
-        if passage.deferred is not None and isinstance(stage, Divided):
+        if passage.deferred is not None and isinstance(stage, Splittable):
             stage.backward_weights(passage.deferred, completing=completing)
         else:
             stage.backward(*passage.roots, completing=completing)
@@ -323,7 +306,7 @@ class Interpreter:
         self._let_go(instruction, state)
 
     def _leaves(self, instruction: Instruction, state: State) -> dict[str, torch.Tensor]:
-        """What a segment reads of others, as leaves of its own."""
+        """The tensors of other segments that a segment reads, as leaves of autograd."""
         values = state.values.get(microbatch_of(instruction), {})
         grad = torch.is_grad_enabled()
         return {
@@ -332,7 +315,7 @@ class Interpreter:
         }
 
     def _keep(self, instruction: Instruction, state: State, made: Mapping[str, torch.Tensor]) -> None:
-        """Keep what a forward has made for others, and let go of what nobody needs after it."""
+        """Keep the tensors that a forward has made for others, and drop those that are not needed after it."""
         values = state.values.setdefault(microbatch_of(instruction), {})
         values.update((name, tensor.detach()) for name, tensor in made.items())
         self._let_go(instruction, state)
@@ -373,7 +356,7 @@ _End = tuple[Kind, int | None, int | None, int | None]
 
 
 def released_sends(program: Program, rank: int) -> Mapping[str, tuple[str, ...]]:
-    """The sends of a rank that each of its receives shows to have been received.
+    """The sends of a rank whose messages each of its receives shows to have arrived.
 
     Args:
         program: of a step
@@ -411,143 +394,3 @@ def _positions(instructions: tuple[Instruction, ...]) -> dict[_End, int]:
 
 def _other_end(instruction: Instruction) -> _End:
     return _OTHER_END[instruction.kind], instruction.peer_segment, instruction.segment, instruction.microbatch
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What runs the instructions of a rank, put together around its part of the job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machinery:
-    """What works together in a step.
-
-    Attributes:
-        recorder: writes down what happens
-        reductions: collectives, and the update
-        interpreter: runs instructions
-        gradient_noise: notes the norms of gradients; None: nobody does
-    """
-
-    recorder: Recorder
-    reductions: Reductions
-    interpreter: Interpreter
-    gradient_noise: GradientNoise | None
-
-
-def assemble(
-    job: Job,
-    strategy: Strategy,
-    program: Program,
-    capture: Capture | None,
-    part: Part,
-    *,
-    updater: Updater,
-    scaler: LossScaler | None,
-    world: World,
-    channels: Channels,
-    record: bool,
-    gradient_noise: int,
-) -> Machinery:
-    """Put together what runs the instructions of this rank.
-
-    Args:
-        job: has the loss, the metric and the optimizer
-        strategy: says which segments there are
-        program: of a training step
-        capture: of the job, where the network is divided
-        part: what this rank has
-        updater: of what this rank trains
-        scaler: scales losses; None: they are propagated as they are
-        world: this process's
-        channels: communicate
-        record: write down what happens
-        gradient_noise: note the norms of gradients in one step of so many; 0: in none
-    """
-    streams = open_streams(world.device)
-    recorder = Recorder(world.rank, streams, channels.control, enabled=record)
-    in_flight = InFlight(world.rank, streams, recorder)
-    if part.record is not None:
-        part.record(recorder)
-    wire = None
-    if strategy.compression is not None and strategy.dp > 1:
-        codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
-        wire = Wire(codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder)
-    reductions = Reductions(
-        world,
-        channels=channels,
-        in_flight=in_flight,
-        recorder=recorder,
-        updater=updater,
-        scaler=scaler,
-        tied=part.tied,
-        buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
-        homed=part.buckets,
-        wire=wire,
-        levels=_open_levels(strategy, program, world=world, channels=channels, in_flight=in_flight, recorder=recorder),
-        used=part.used,
-        never=part.never,
-        typical=None if job.loss_weight is None else typical_weight(job),
-    )
-    noise = None
-    if gradient_noise:
-        noise = _open_noise(strategy, part, world, channels, every=gradient_noise, second_moment=updater.second_moment)
-        reductions.gradient_noise = noise
-    parts = () if capture is None else segment_ops(capture.graph, strategy)
-    exchanged = {} if capture is None else capture.graph.exchanged(parts)
-    routes = () if capture is None else routes_of(capture.graph, parts, strategy.rows)
-    interpreter = Interpreter(
-        job,
-        world.device,
-        stages=part.stages,
-        reads={
-            number: [spec for (_, reader), specs in exchanged.items() if reader == number for spec in specs]
-            for number in part.stages
-        },
-        exchanges=Exchanges(
-            world.device,
-            channels=channels,
-            in_flight=in_flight,
-            recorder=recorder,
-            routes={(route.producer, route.consumer): route.tensors for route in routes},
-            released=released_sends(program, world.rank),
-        ),
-        reductions=reductions,
-        scaler=scaler,
-        recorder=recorder,
-    )
-    return Machinery(recorder=recorder, reductions=reductions, interpreter=interpreter, gradient_noise=noise)
-
-
-def _open_levels(
-    strategy: Strategy, program: Program, *, world: World, channels: Channels, in_flight: InFlight, recorder: Recorder
-) -> Levels | None:
-    """What sums within nodes and then across them, where the strategy does."""
-    if strategy.sync != "hierarchical":
-        return None
-    groups = [instruction.group for instruction in program.ranks[world.rank] if is_chained(instruction)]
-    if not groups:
-        return None
-    chain = channels.chain()
-    return Levels(groups[0], channels=channels, chain=chain, in_flight=in_flight, recorder=recorder)
-
-
-def _open_noise(
-    strategy: Strategy,
-    part: Part,
-    world: World,
-    channels: Channels,
-    *,
-    every: int,
-    second_moment: SecondMoment,
-) -> GradientNoise:
-    """What notes the norms of this rank's gradients in one step of so many."""
-    replica, _, _ = strategy_layout(strategy).place_of(world.rank)
-    # Replicas that sum on every rank have the same sums; with homes, each has those of its own.
-    counts = replica == 0 or strategy.sync == "p2p"
-    return GradientNoise(
-        [one for stage in part.stages.values() for one in stage.module.parameters()],
-        part.counted if counts else (),
-        add_up=None if channels.control is None else partial(dist.all_reduce, group=channels.control),
-        every=every,
-        second_moment=second_moment,
-    )

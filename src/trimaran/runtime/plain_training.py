@@ -1,11 +1,11 @@
 """The training of a job as a plain loop in one process would do it, from any state and on the samples of any step.
 
-The gradient of a global batch is had in two ways that must agree wherever both are defined:
+The gradient of a global batch is computed in two ways that must agree wherever both are defined:
 
     one forward      of the whole global batch
     microbatches     those of a plan, replica after replica, each under the random state of its rank
 
-It shares with the runtime what says which samples a batch has, and nothing of how a step is run.
+It shares with the runtime the code that says which samples a batch has, and nothing that runs a step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
+from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
@@ -32,11 +33,11 @@ from trimaran.runtime.whole_state import WholeState
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """Where the generators of one rank are.
+    """States of the generators of one rank.
 
     Attributes:
-        host: those of the host, as `seeds.host_states` has them
-        device: that of its GPU; None: it has none
+        host: of the host's generators, from `seeds.host_states`
+        device: of its GPU's generator; None: it has no GPU
     """
 
     host: States
@@ -44,11 +45,11 @@ class RandomState:
 
     @classmethod
     def of(cls, device: str) -> "RandomState":
-        """Where they are now."""
+        """The states now."""
         return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
 
     def restore(self, device: str) -> None:
-        """Put the generators of this process there."""
+        """Set the generators of this process to them."""
         restore_host(self.host)
         if self.device is not None:
             torch.cuda.set_rng_state(self.device, device)
@@ -103,13 +104,13 @@ class PlainTraining:
         self._exact: nn.Module | None = None
         self._feeds = [self._feed(replicas, microbatches, replica) for replica in range(replicas)]
         self._whole = self._feed(1, 1, 0)
-        trained = _Parameters(self.model)
+        trained = trained_parameters(self.model)
         self.optimizer = job.optimizer(trained) if trained else None
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether samples of a batch change each other's outputs, so that another division is another training."""
+        """Whether samples of a batch change each other's outputs, so that other microbatches give another training."""
         return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
 
     def is_seeded(self) -> bool:
@@ -261,18 +262,6 @@ class PlainTraining:
         found.scale = {name: one / weight for name, one in found.scale.items()}
         model.zero_grad(set_to_none=True)
         return found
-
-
-class _Parameters(list[nn.Parameter]):
-    """The trained parameters of a model, as a job's optimizer takes them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-        super().__init__(one for _, one in self._named)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """With their names."""
-        return iter(self._named)
 
 
 def _load(feed: Feed, epoch: int, index: int) -> list[Any]:

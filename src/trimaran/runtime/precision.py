@@ -1,10 +1,9 @@
-"""Precision and device of a model and of what it reads.
+"""Precision and device of a model and of its batches; scaled losses for fp16.
 
-Scaled losses, for gradients that fit into fp16.
-
-A loss is multiplied by a scale before its backward and the summed gradients are divided by it, before their norm is
-taken. A step whose gradients are then not all finite on some rank is left out on every rank. When the scale grows and
-shrinks, `torch.amp.GradScaler` decides: it is told what all ranks have agreed on, as the gradient of one number.
+So that gradients fit into fp16, a loss is multiplied by a scale before its backward, and the summed gradients are
+divided by it, before their norm is taken. A step whose gradients are then not all finite on some rank is left out on
+every rank. `torch.amp.GradScaler` grows and shrinks the scale: the result on which all ranks have agreed is given to it
+as the gradient of one number.
 """
 
 import math
@@ -97,22 +96,10 @@ class LossScaler:
         finite = not self._finite or bool(torch.stack(self._finite).all())
         self._finite = []
         taken = self._first_rank(not finite) is None
-        # What the scaler multiplies the gradient by is finite, so that it finds what all have agreed on.
+        # The scaler's own factor is finite, so that it finds exactly the result on which all ranks have agreed.
         self._number.grad = torch.full_like(self._number, 0.0 if taken else math.inf)
         self.scaler.unscale_(self._optimizer)
         self.scaler.step(self._optimizer)
         self.scaler.update()
         self.skipped += not taken
         return taken
-
-    def state_dict(self) -> dict[str, Any]:
-        """The scale and how long it has stood, as `torch.amp.GradScaler` keeps them."""
-        return dict(self.scaler.state_dict())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
-
-        Args:
-            state: from `state_dict`, or of a `torch.amp.GradScaler`
-        """
-        self.scaler.load_state_dict(state)

@@ -4,18 +4,16 @@ A rank writes its spans into a list, two readings of the clock and one append a 
 the end of a step. Streams of the record, of which the first three are those of a program:
 
     compute, host      from the call to its end
-    communication      from when it was posted to when it had ended; where nobody can know, or would have to look too
-                       hard (sends and receives of gloo; its collectives in three of four steps), to when somebody had
-                       waited for it
+    communication      from when it was posted to when it had ended; where the end is not known or costs too much to
+                       find out (sends and receives of gloo; its collectives in three of four steps), to the end of the
+                       wait for it
     wait               while the rank packed and handed over a piece of communication, or waited for it, and so computed
                        nothing; it carries the id of that piece
 
 The last steps are kept, so that a long run does not fill the memory.
 
-The clocks of several machines, on that of rank 0.
-
-Ranks of one machine read the same monotonic clock, and need no correction. Others are asked: rank 0 sends a ping, the
-other answers with its time, and of many exchanges the fastest is believed.
+Times are on the clock of rank 0. Ranks of one machine read the same monotonic clock, and need no correction. Others
+compare clocks: one sends a ping, rank 0 answers with its time, and of many exchanges the fastest counts.
 
     rank 0    t0 ──▶           ──▶ t2        offset = t1 - (t0 + t2) / 2
     rank k          ──▶ t1 ──▶               it is off by at most (t2 - t0) / 2
@@ -156,11 +154,11 @@ class Recorder:
         self._before = compare_clocks(group)
 
     def watches(self, *, collective: bool) -> bool:
-        """Whether it is to be found out when a piece of communication ends.
+        """Whether to find out when a piece of communication ends.
 
-        On a GPU, always. gloo calls Python from a thread of its own to tell, which then contends with the training for
-        the interpreter's lock; so it is asked in some steps only, there about the first few collectives and then about
-        one of many, and never about messages, which it cannot tell.
+        On a GPU, always. gloo calls Python from one of its threads, which then contends with the training for the
+        interpreter's lock. So it is asked in some steps only, there for the first few collectives and then for one of
+        many, and never for messages, whose end it does not tell.
 
         Args:
             collective: it is one; False: it is a message

@@ -1,8 +1,8 @@
 """Seeds: one for the initial weights, another on every rank afterwards.
 
 The model is made under the job's seed on each rank, so that every rank starts from the same weights. Then each rank
-gets a seed of its own, from the job's seed, its replica and its stage: dropout draws differently on different
-samples, and on different layers, as it would in one process.
+gets another seed, from the job's seed, its replica and its stage: dropout draws differently on different samples, and
+on different layers, as it would in one process.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 On a CPU the host computes, so that an instruction has ended when the call returns, and a stamp is a reading of the
 host's clock. On a GPU the host runs ahead, and a stamp is an event on the stream of the device, which becomes a time
-once the device has passed it. Everything else in this room is written once, against `Streams`.
+once the device has passed it. Everything else in the runtime uses `Streams`.
 
     CPU    host    F0 ████ B0 ██████ wait ▒▒ U ██          stamps: host clock
            gloo         all-reduce ════════╝               end of a collective: its future
@@ -55,7 +55,7 @@ class Streams(Protocol):
 
 
 class HostStreams:
-    """A CPU: the host computes, gloo communicates beside it."""
+    """A CPU: the host computes, threads of gloo communicate."""
 
     host_blocks = True
 
@@ -127,7 +127,7 @@ class CudaStreams:
 
 
 class Lane(Protocol):
-    """Where batches are copied to the device, beside what it computes.
+    """Copies of batches to the device, which overlap with what it computes.
 
     host      load i+1  start  │ step i (issues)      │ finish, step i+1
     lane               copy ═══════╝                   │

@@ -1,28 +1,28 @@
-"""The first steps of a run, done again as a plain loop in one process on rank 0, and compared by parameter.
+"""The first steps of a run, repeated as a plain loop in one process on rank 0, and compared by parameter.
 
     before ─▶ step of the plan ──────────▶ gradients, weights, buffers, optimizer state, whole on rank 0 (`whole_state`)
        └────▶ the same step in one process ─▶ gradient ──▶ equal within rounding?
                            update by the plan's gradient ─▶ weights, optimizer state ──▶ equal to the last places?
 
-Every step starts from the state that the run has, so that rounding does not add up, and so that an update is judged by
-itself: Adam divides by the size of a gradient, and would make a weight of every rounding of a gradient near zero.
+Every step starts from the state of the run, so that rounding does not add up, and an update is judged separately: Adam
+divides by the size of a gradient, so that the rounding of a gradient near zero would give a full change of the weight.
 
-How far a gradient may be off. One process in fp64 says, for all jobs, whether the microbatches of the plan are the
-global batch: a loss that is no mean is found there, whatever the precision of the run, to `_EXACT` of the scale S, the
-sum of the norms of what the microbatches add. The run itself is compared with one process over the same microbatches in
-the precision of the job, which rounds as the run does except for the order of sums. How much that can do depends on the
-network, and is measured: the gradient is computed again with every weight moved up or down, at random, by what rounding
-moves a number in the mean, and the limit is
+**Tolerance of gradients.** One process in fp64 shows, for all jobs, whether the microbatches of the plan are the global
+batch. It finds a loss that is no mean, whatever the precision of the run, to `_EXACT` of the scale S, the sum of the
+norms of what the microbatches add. The run itself is compared with one process over the same microbatches in the
+precision of the job, which rounds as the run does except for the order of sums. The effect of that depends on the
+network, and is measured: the gradient is computed again with every weight moved up or down, at random, by the mean
+change of rounding, and the tolerance is
 
     _SPREAD x the largest change seen + _ROUNDING x eps x S
 
-with eps of the parameters. A sum in another order rounds its results otherwise too. Where ranks compute by
-other operations than the user's (shares of tensors, compiled ones), eps is that of the compute dtype.
+with eps of the parameters. Where ranks compute by other operations than the user's (shares of tensors, compiled ones),
+eps is that of the compute dtype.
 
-A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the limit. But rounding
-is at random, and a sample is not: so the difference is also projected on the gradient of each microbatch, which divides
-what rounding does by the root of the number of elements. Dropping one of the n samples of a microbatch changes that
-projection by 1 / n of its gradient, in the mean over which one it is.
+A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the tolerance. But
+rounding is random, and a missing sample is not. So the difference is also projected on the gradient of each microbatch,
+which divides the effect of rounding by the root of the number of elements. Dropping one of the n samples of a
+microbatch changes that projection by 1 / n of its gradient, in the mean over the samples.
 """
 
 import math
@@ -80,14 +80,14 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """A tensor of the run beside that of one process.
+    """A tensor of the run, compared with that of one process.
 
     Attributes:
         kind: for people, such as "gradient"
         name: of the parameter or buffer
         difference: relative to the scale
         limit: of that
-        text: what is wrong with it, where the difference is above the limit
+        text: what is wrong with it, where the difference is larger than `limit`
     """
 
     kind: str
@@ -112,7 +112,7 @@ class Verifier:
         fresh: the weights are still those that the job's factory makes; may be set before the first step
 
     Attributes:
-        seconds: that verifying has taken so far, beside the steps [s]
+        seconds: that verifying has taken so far, without the steps [s]
 
     Raises:
         InputError: the job cannot be run as one process
@@ -163,7 +163,7 @@ class Verifier:
             InputError: the job cannot be run as one process
         """
         executor, start = self._executor, time.perf_counter()
-        states = executor.agreement.words(RandomState.of(self._world.device), "verifying a step")
+        states = executor.agreement.gather_objects(RandomState.of(self._world.device), "verifying a step")
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
         begun = time.perf_counter()
         loss = executor.step(batch, samples=samples, keep_gradients=True)
@@ -172,7 +172,7 @@ class Verifier:
         error: BaseException | None = None
         if self._world.rank == 0:
             error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
-        said = executor.agreement.words(None if error is None else str(error), "verifying a step")[0]
+        said = executor.agreement.gather_objects(None if error is None else str(error), "verifying a step")[0]
         self.seconds += begun - start + time.perf_counter() - done
         if error is not None:
             raise error
@@ -255,14 +255,14 @@ class Verifier:
         if expected.draws and (self._strategy.execution == "compiled" or self._strategy.pp > 1):
             raise InputError(
                 f"the model draws random numbers in its forward, and under {self._strategy.name} parts of it draw "
-                "streams of their own, which one process cannot repeat: verify with dropout 0, or a plan "
-                "without stages (--forbid pp)"
+                "other random numbers, which one process cannot repeat: verify with dropout 0, or a plan without "
+                "stages (--forbid pp)"
             )
         if expected.draws or plain.mixes_samples:
-            why = "it draws random numbers" if expected.draws else "batch norm depends on the division of a batch"
+            why = "it draws random numbers" if expected.draws else "batch norm depends on the samples of a microbatch"
             self._notes[f"compared with one process over the same microbatches: {why}"] = None
         else:
-            self._check_division(plain, batches, states, expected.order, after, epoch, index)
+            self._check_microbatches(plain, batches, states, expected.order, after, epoch, index)
         place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
         moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
         compression = self._strategy.compression if self._strategy.dp > 1 else None
@@ -291,7 +291,7 @@ class Verifier:
         self._tensors = (len(compared) if compression is None else 0) + len(buffers)
         return expected
 
-    def _check_division(
+    def _check_microbatches(
         self,
         plain: PlainTraining,
         batches: Sequence[Sequence[Any]],
@@ -389,7 +389,7 @@ _ADVICE = (
 
 
 def _apart(examine: Callable[[], None], device: str) -> BaseException | None:
-    """Do it in a thread of its own: what follows the training thread's operations and memory does not see it."""
+    """Run it in another thread: tools that watch the training thread's operations and memory do not see it."""
     caught: list[BaseException] = []
 
     def run() -> None:

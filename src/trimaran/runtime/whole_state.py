@@ -1,12 +1,12 @@
 """The state of a training as one process would have it: whole tensors by the names of the user's model, on rank 0.
 
-    each rank    says what it has ────▶ every rank    the same list, in the same order
-    tensor k     the ranks that share it make it whole ─▶ the first of them ─▶ rank 0
+    each rank    lists its tensors ────▶ every rank    the same list, in the same order
+    tensor k     the ranks that share it gather it ─▶ the first of them ─▶ rank 0
 
-Parameters, buffers, gradients and the optimizer's state take the same path. What belongs to a parameter and has the
-shape that it has on this rank lies on the ranks as the parameter does, so that what makes one whole makes the other
-whole (`Sharing`). Nothing here knows strategies: whichever rank has a tensor says so, and the first one that has it
-sends it. Tensor after tensor, so that only rank 0 needs memory for everything.
+Parameters, buffers, gradients and the optimizer's state are gathered alike. A tensor that belongs to a parameter and
+has its shape on this rank is laid out as the parameter is, so that the same function gathers both (`Sharing`). Nothing
+here knows strategies: every rank lists the tensors that it has, and the first one that has a tensor sends it. Tensors
+are sent one after the other, so that only rank 0 needs memory for everything.
 """
 
 import math
@@ -43,7 +43,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeState:
-    """What a training has, all ranks together. Tensors are copies in host memory, of their own dtypes.
+    """The state of a training, of all ranks together. Tensors are copies in host memory, with their dtypes.
 
     A tied weight has the first of its names in `model.named_parameters()`; so has a buffer.
 
@@ -179,7 +179,7 @@ class StateGatherer:
             part.ready()
         held = dict(self._held(part, updater, world, kinds, compare=compare))
         options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
-        said = agreement.words(([piece for piece, _ in held.values()], options), "gathering the state")
+        said = agreement.gather_objects(([piece for piece, _ in held.values()], options), "gathering the state")
         pieces = [of for of, _ in said]
         chosen, differing = _choose(pieces)
         groups = _merge_groups([of for _, of in said])
@@ -260,14 +260,11 @@ class StateGatherer:
                         yield found("buffer", name, "", buffer.detach(), None, spare=True)
 
     def _put(self, state: WholeState, piece: _Piece, value: Any) -> None:
-        if piece.kind == "parameter":
-            state.parameters[piece.name] = value
-        elif piece.kind == "buffer":
-            state.buffers[piece.name] = value
-        elif piece.kind == "gradient":
-            state.gradients[piece.name] = value
-        else:
+        if piece.kind == "optimizer":
             state.optimizer.setdefault(piece.name, {})[piece.key] = value
+            return
+        kinds = {"parameter": state.parameters, "buffer": state.buffers, "gradient": state.gradients}
+        kinds[piece.kind][piece.name] = value
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The other end of `runtime.ranks.launch`: one rank.
+"""The other end of `launch.ranks.launch`: one rank.
 
 Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
 its parent, and the ranks meet in the folder. The parent sends one `Request`, and one message more when all ranks have
@@ -89,7 +89,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
         with contextlib.suppress(OSError):  # another rank is still there
             fcntl.flock(inside, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
-    # Threads that libraries left behind can make the usual way out hang or abort, and there is nothing left to do.
+    # Threads that libraries left behind can make the usual exit hang or abort, and nothing is left to do.
     os._exit(0)
 
 

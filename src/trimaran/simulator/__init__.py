@@ -1,4 +1,4 @@
-"""What a program would do: instructions, costs and contention in, a timeline out."""
+"""Simulation of programs: instructions, costs and contention in, a timeline out."""
 
 from trimaran.simulator.engine import simulate
 

@@ -340,7 +340,7 @@ def _interval(setup: DataParallelSetup, step_s: float, *, unsure_s: float) -> Co
 
 
 def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float) -> Limiter:
-    """What saves the most time when it is twice as fast."""
+    """The part that saves the most time when it is twice as fast."""
     estimate, options = setup.estimate, setup.options
     whole_s = setup.run(gradients).end_s
     others = (options.accumulation - 1) * estimate.backward.seconds + options.accumulation * estimate.forward.seconds

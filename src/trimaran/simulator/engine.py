@@ -82,7 +82,7 @@ def deadlock(tasks: Tasks) -> InputError:
 
 
 class Resources:
-    """What runs on which lane and flows on which link.
+    """Tasks that run on lanes and flow on links.
 
     Args:
         ranks: number of ranks
@@ -238,7 +238,7 @@ FLOWS = 1
 
 
 def simulate(program: Program, costs: ProgramCosts) -> Timeline:
-    """What a step of the program takes.
+    """Simulate a step of the program.
 
     Args:
         program: what each rank does; a group may have members that it lacks, which are taken to be like those it has
@@ -290,7 +290,7 @@ _STRAGGLES = frozenset(
 
 
 def after_step(program: Program, costs: ProgramCosts, *, starts_s: Sequence[float], ends_s: Sequence[float]) -> float:
-    """What follows the last instruction of a step: copies of gradients, and the wait for the slowest rank [s].
+    """Time after the last instruction of a step: copies of gradients, and the wait for the slowest rank [s].
 
     The rank that has most of both decides.
 

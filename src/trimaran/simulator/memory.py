@@ -71,7 +71,7 @@ class MemoryRun:
         step_time_s: from the first operation to the end of the last operation or copy [s]
         compute_s: time of the operations, without recomputing [s]
         recompute_s: time of recomputing [s]
-        stalls: by step, how long the operations waited for its copy [s]; steps that nobody waited for are not there
+        stalls: by step, how long the operations waited for its copy [s]; steps without a wait are left out
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied back [bytes]
         copies: every copy, in order of its start
@@ -157,14 +157,13 @@ def simulate_memory(trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts) -> M
             code="memory-simulation.other-trace",
         )
     lives(trace, plan)
-    clock = _Clock(trace, plan, costs)
-    returned = clock.returned
+    simulation = _Simulation(trace, plan, costs)
     for moment, step in _actions(trace, plan):
         if isinstance(step, MemoryStep):
-            clock.do(step)
+            simulation.do(step)
         else:
-            clock.wait(moment, returned[step])
-    return clock.run()
+            simulation.wait(moment, simulation.returned[step])
+    return simulation.run()
 
 
 def _actions(trace: StepTrace, plan: MemoryPlan) -> Sequence[tuple[int, MemoryStep | int]]:
@@ -182,22 +181,67 @@ def _actions(trace: StepTrace, plan: MemoryPlan) -> Sequence[tuple[int, MemorySt
     return [(moment, what) for moment, _, _, what in actions]
 
 
-class _Clock:
-    """Time of the three lanes, moved on action by action."""
+class MemoryClock:
+    """Time of the operations and of both lanes of copies, moved on by one event after the other.
+
+    Args:
+        elapsed_s: for each place of the step, when it begins where nothing waits; then the end of the step [s]
+    """
+
+    def __init__(self, elapsed_s: Sequence[float]) -> None:
+        self._elapsed_s = elapsed_s
+        self._free_s = {TO_HOST: 0.0, TO_DEVICE: 0.0}
+        self.later_s = 0.0
+
+    @property
+    def end_s(self) -> float:
+        """The end of the last operation or copy [s]."""
+        return max(self._elapsed_s[-1] + self.later_s, *self._free_s.values())
+
+    def now_s(self, place: int) -> float:
+        """When the operations come to a place [s]."""
+        return self._elapsed_s[place] + self.later_s
+
+    def copy(self, lane: str, place: int, seconds: float) -> tuple[float, float]:
+        """Start a copy at a place, when its lane is free; its start and its end [s, s].
+
+        Args:
+            lane: `TO_HOST` or `TO_DEVICE`
+            place: no copy starts before the operations come there
+            seconds: of the copy [s]
+        """
+        start_s = max(self._free_s[lane], self.now_s(place))
+        end_s = self._free_s[lane] = start_s + seconds
+        return start_s, end_s
+
+    def wait(self, place: int, until_s: float) -> float:
+        """Let the operations wait at a place until a time; how long they wait [s]."""
+        wait_s = until_s - self.now_s(place)
+        if wait_s <= 0.0:
+            return 0.0
+        self.later_s = until_s - self._elapsed_s[place]
+        return wait_s
+
+    def insert(self, seconds: float) -> None:
+        """Make all later operations later [s]."""
+        self.later_s += seconds
+
+
+class _Simulation:
+    """A step under a memory plan, with a record of what happened."""
 
     def __init__(self, trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts) -> None:
         self.storages = trace.storages
         self.plan = plan
         self.costs = costs
-        self.elapsed: list[float] = np.concatenate(([0.0], np.cumsum(costs.durations_s))).tolist()
-        self.shift_s = 0.0
-        self.free_s = {Kind.OFFLOAD: 0.0, Kind.PREFETCH: 0.0}
+        self.elapsed_s: list[float] = np.concatenate(([0.0], np.cumsum(costs.durations_s))).tolist()
+        self.clock = MemoryClock(self.elapsed_s)
         self.away: dict[int, tuple[MemoryStep, float]] = {}
         self.returned: dict[int, tuple[MemoryStep, float]] = {}
         self.stalls: dict[MemoryStep, float] = {}
         self.copies: list[Copy] = []
         self.recomputes: list[tuple[MemoryStep, float, float]] = []
-        self.shifts: list[tuple[int, float]] = [(0, 0.0)] if trace.length else []
+        self.shifts: dict[int, float] = {0: 0.0} if trace.length else {}
 
     def do(self, step: MemoryStep) -> None:
         """One step of the plan."""
@@ -213,38 +257,35 @@ class _Clock:
     def wait(self, moment: int, copy: tuple[MemoryStep, float]) -> None:
         """The operations wait for a copy."""
         step, end_s = copy
-        late_s = end_s - (self.elapsed[moment] + self.shift_s)
+        late_s = self.clock.wait(moment, end_s)
         if late_s > 0:
             self.stalls[step] = self.stalls.get(step, 0.0) + late_s
-            self._shift(moment, late_s)
+            self.shifts[moment] = self.clock.later_s
 
     def run(self) -> MemoryRun:
-        """What came of it."""
-        end_s = self.elapsed[-1] + self.shift_s
-        recompute_s = sum((end - start for _, start, end in self.recomputes), 0.0)
+        """The simulated step."""
         moved = {
             kind: sum(copy.nbytes for copy in self.copies if copy.step.kind == kind)
             for kind in (Kind.OFFLOAD, Kind.PREFETCH)
         }
         return MemoryRun(
-            step_time_s=max([end_s, *self.free_s.values()]),
-            compute_s=self.elapsed[-1],
-            recompute_s=recompute_s,
+            step_time_s=self.clock.end_s,
+            compute_s=self.elapsed_s[-1],
+            recompute_s=sum((end - start for _, start, end in self.recomputes), 0.0),
             stalls=self.stalls,
             to_host_bytes=moved[Kind.OFFLOAD],
             to_device_bytes=moved[Kind.PREFETCH],
             copies=tuple(sorted(self.copies, key=lambda copy: copy.start_s)),
             recomputes=tuple(self.recomputes),
-            shifts=tuple(self.shifts),
+            shifts=tuple(self.shifts.items()),
             durations_s=self.costs.durations_s,
         )
 
     def _copy(self, step: MemoryStep, bytes_per_s: float) -> float:
         nbytes = self.storages[step.storage].copy_bytes
-        start_s = max(self.free_s[step.kind], self.elapsed[step.moment] + self.shift_s)
+        seconds = self.costs.copy_latency_s + nbytes / bytes_per_s
         # A copy back needs the one to the host: DEL, which comes between them, has waited for that one.
-        end_s = start_s + self.costs.copy_latency_s + nbytes / bytes_per_s
-        self.free_s[step.kind] = end_s
+        start_s, end_s = self.clock.copy(_COPIES[step.kind], step.moment, seconds)
         self.copies.append(Copy(step=step, start_s=start_s, end_s=end_s, nbytes=nbytes))
         return end_s
 
@@ -253,13 +294,7 @@ class _Clock:
         for source in recipe.sources:
             if source in self.returned:
                 self.wait(step.moment, self.returned[source])
-        start_s = self.elapsed[step.moment] + self.shift_s
+        start_s = self.clock.now_s(step.moment)
         self.recomputes.append((step, start_s, start_s + recipe.duration_s))
-        self._shift(step.moment, recipe.duration_s)
-
-    def _shift(self, moment: int, seconds: float) -> None:
-        self.shift_s += seconds
-        if self.shifts[-1][0] == moment:
-            self.shifts[-1] = (moment, self.shift_s)
-        else:
-            self.shifts.append((moment, self.shift_s))
+        self.clock.insert(recipe.duration_s)
+        self.shifts[step.moment] = self.clock.later_s

@@ -226,7 +226,7 @@ def _path(node: Node, source: str, target: str, links: float) -> Path:
 
 
 def _width(edge: Edge, *, staged: bool) -> float:
-    """What all copies together get of an edge [bytes/s]."""
+    """Rate of an edge for all copies together [bytes/s]."""
     if staged and edge.link.kind == "socket":
         return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS
     return edge.bytes_per_s

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.catalog import find_link
-from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
+from trimaran_studies.facts.machine_labels import match_machine
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import Row
 

@@ -13,11 +13,11 @@ Source: Aceso's profiler of communication (microsoft/Aceso, profiler/); nccl-tes
 from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
-from trimaran.machine.matching import MatchedMachine, match_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.groups import family, group_of
+from trimaran_studies.facts.machine_labels import MatchedMachine, match_machine
 from trimaran_studies.validation.measurement import Answer, Row, cells_read
 
 _NAMES = {

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.program.strategy import Degrees, Recomputed
 
 Arguments = Mapping[str, str]
 """Arguments by name, without dashes; one without a value has "true"."""
@@ -139,7 +139,7 @@ def _from_name(family: str, name: str) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The network and the division of a training test of Megatron-LM, from its arguments
+# The network and the degrees of a training test of Megatron-LM, from its arguments
 
 
 _ENTRIES = {
@@ -234,7 +234,7 @@ def _degree(given: Arguments, name: str) -> int:
     return int(given.get(name, 1))
 
 
-def division_of(case: MegatronCase, devices: int) -> Division:
+def degrees_of(case: MegatronCase, devices: int) -> Degrees:
     """How a test divides its network over so many devices."""
     given = case.arguments
     tensor, pipeline = _degree(given, "tensor-model-parallel-size"), _degree(given, "pipeline-model-parallel-size")
@@ -246,7 +246,7 @@ def division_of(case: MegatronCase, devices: int) -> Division:
     chunks = len(parts) // pipeline if parts else _chunks(given, layers, pipeline)
     sharded = "use-megatron-fsdp" in given or "use-torch-fsdp2" in given
     expert_tensor = given.get("expert-tensor-parallel-size")
-    return Division(
+    return Degrees(
         tp=tensor,
         pp=pipeline,
         chunks=chunks,
@@ -259,8 +259,8 @@ def division_of(case: MegatronCase, devices: int) -> Division:
         sequence_parallel="sequence-parallel" in given and tensor > 1,
         zero=3 if sharded else 1 if "use-distributed-optimizer" in given else 0,
         recomputed=_recomputed(given),
-        parts=parts,
-        group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
+        segment_layers=parts,
+        microbatch_group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
     )
 
 
@@ -329,11 +329,11 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
     Returns:
         By part.
     """
-    division = division_of(case, devices or devices_of(case, device))
+    degrees = degrees_of(case, devices or devices_of(case, device))
     if case.family == "t5":
-        return two_stack_memory(stacks_of(case), division, bookkeeping=_bookkeeping(case, path, device))
-    last = division.pp - 1
-    return rank_memory(shape_of(case), division, stage=last, bookkeeping=_bookkeeping(case, path, device))
+        return two_stack_memory(stacks_of(case), degrees, bookkeeping=_bookkeeping(case, path, device))
+    last = degrees.pp - 1
+    return rank_memory(shape_of(case), degrees, stage=last, bookkeeping=_bookkeeping(case, path, device))
 
 
 def devices_of(case: MegatronCase, device: str) -> int:

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from trimaran.machine.matching import match_device
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.activations import layer_activations
-from trimaran.pricing.closed_form.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import gpt_shape
+from trimaran.pricing.analytical.activations import layer_activations
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.program.strategy import Degrees, Recomputed
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.megatron import megatron_case, megatron_rank
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Memory of divided transformers in published tables: those of a paper on recomputation, and of runs on Jean Zay
+# Memory of sharded transformers in published tables: those of a paper on recomputation, and of runs on Jean Zay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ _MODES: Mapping[str, tuple[bool, frozenset[Recomputed]]] = {
     "seqsel": (True, frozenset({"attention"})),
     "full": (False, frozenset({"layers"})),
 }
-"""Names of a run's techniques: the residual stream divided, and what is computed again."""
+"""Names of a run's techniques: the residual stream sharded, and what is recomputed."""
 
 _DRIVER_BYTES = 2_000_000_000
 """What a device's own tool counts beyond tensors: a context, libraries' code and buffers of collectives. Assumed."""
@@ -69,24 +69,24 @@ def paper_figure(row: Row) -> float | None:
     metric = row.fields.get("metric", "")
     if "relative" in metric:
         kept = [
-            layer_activations(shape, _division(run, *_MODES[which]), attention="unfused").kept
+            layer_activations(shape, _degrees(run, *_MODES[which]), attention="unfused").kept
             for which in (mode, "none")
         ]
         return 100.0 * kept[0] / kept[1]
-    rank = rank_memory(shape, _division(run, *_MODES[mode]), bookkeeping=Bookkeeping(attention="unfused"))
+    rank = rank_memory(shape, _degrees(run, *_MODES[mode]), bookkeeping=Bookkeeping(attention="unfused"))
     figures = {"par_opt": rank.state, "act": rank.activations, "total": rank.peak, "opt": rank.optimizer}
     nbytes = figures.get(metric)
     return None if nbytes is None else nbytes / 2**30
 
 
-def _division(run: PaperRun, divided: bool, recomputed: frozenset[Recomputed]) -> Division:
-    return Division(
+def _degrees(run: PaperRun, sharded: bool, recomputed: frozenset[Recomputed]) -> Degrees:
+    return Degrees(
         tp=8,
         pp=run.pipeline,
         chunks=run.chunks,
         microbatch=run.microbatch,
         microbatches=max(1, run.batch // run.microbatch),
-        sequence_parallel=divided,
+        sequence_parallel=sharded,
         recomputed=recomputed,
     )
 
@@ -94,7 +94,7 @@ def _division(run: PaperRun, divided: bool, recomputed: frozenset[Recomputed]) -
 def script_rank(row: Row) -> RankMemory | None:
     """The rank that needs most in a run of the Jean Zay tables; None where the row does not say enough.
 
-    The scripts train in fp16 with layers computed again. Apart from weights, gradients and Adam's state, a 32-bit copy
+    The scripts train in fp16 with layers recomputed. Apart from weights, gradients and Adam's state, a 32-bit copy
     of gradients stands from the first update on.
 
     Source:
@@ -116,7 +116,7 @@ def script_rank(row: Row) -> RankMemory | None:
     steps = next((count for count in said if count * microbatch * counts["dp"] == batch), 0)
     if not steps and 256 in said:
         microbatch = max(1, batch // (256 * counts["dp"]))
-    division = Division(
+    degrees = Degrees(
         tp=tensor,
         pp=counts["pp"],
         dp=counts["dp"],
@@ -125,7 +125,7 @@ def script_rank(row: Row) -> RankMemory | None:
         recomputed=frozenset({"layers"}),
     )
     keeping = Bookkeeping(gradient_bytes=6, attention="unfused", workspace_bytes=_DRIVER_BYTES)
-    return largest_rank(shape, division, bookkeeping=keeping)
+    return largest_rank(shape, degrees, bookkeeping=keeping)
 
 
 _DECIMAL = {"bytes": 1.0, "B": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9}

@@ -1,12 +1,12 @@
-"""Published steps of divided transformers, answered by the closed forms of `pricing/closed_form`.
+"""Published steps of sharded transformers, answered by the analytical model (`pricing/analytical`).
 
 Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
 
 Tables without columns for network and batch are each of one network. Some of their rows differ in more than columns
-say. Whether layers are computed again follows in tr3m from the row itself: its time, its TFLOP/s and its devices
+say. Whether layers are recomputed follows in tr3m from the row itself: its time, its TFLOP/s and its devices
 multiply to the work that its authors counted for a step
 
-    work = passes · 2 · parameters · sequence · batch        passes: 4 with layers computed again, 3 without
+    work = passes · 2 · parameters · sequence · batch        passes: 4 with layers recomputed, 3 without
 
 Time cancels in that product, so nothing of what is to be predicted is taken from it.
 
@@ -15,18 +15,18 @@ Source:
     do say their batch, 80 agree with the formula within 2 %. tr8-104B.md says of its first two tables that a network of
     58 billion parameters was run by mistake, that the formula does not hold for it, and not how wide its layers were.
 
-What a published row of a divided transformer was measured on, in our words.
+What a published row of a sharded transformer was measured on, in our words.
 
 Each source has a script of its own; what it does besides the degrees that a row says is a fact of it:
 
     vTrain        Megatron-DeepSpeed of 2022 in fp16, attention unfused, gradients exchanged after the backward; its
                   figures are exactly linear in the number of microbatches, as composed ones are, and a sum over
                   replicas takes its bytes over the bandwidth of a bus (src/predictor.py, `compute_comm_time`)
-    NeMo          Megatron in 8 bits with fused attention; states divided, exchanges overlapped, the stream divided too
-    llm-foundry   PyTorch FSDP in bf16, ALiBi attention in Triton, layers computed again where the row says so
-    Mist          Aceso on Megatron in fp16 with fused attention; stages by the name of the plan, layers computed again
+    NeMo          Megatron in 8 bits with fused attention; states sharded, exchanges overlapped, the stream sharded too
+    llm-foundry   PyTorch FSDP in bf16, ALiBi attention in Triton, layers recomputed where the row says so
+    Mist          Aceso on Megatron in fp16 with fused attention; stages by the name of the plan, layers recomputed
                   where they would not fit with attention as Aceso's own planner counts it
-    Jean Zay      Megatron-DeepSpeed of 2021 in fp16 on V100, layers computed again, `tensor` 4 where not said
+    Jean Zay      Megatron-DeepSpeed of 2021 in fp16 on V100, layers recomputed, `tensor` 4 where not said
 """
 
 import math
@@ -35,20 +35,19 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
-from trimaran.machine.matching import match_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.memory import Bookkeeping, largest_rank, rank_memory
-from trimaran.pricing.closed_form.parallel_degrees import Division, Recomputed
-from trimaran.pricing.closed_form.shapes import TransformerShape, parameter_count
-from trimaran.pricing.closed_form.stage_work import step_constants
-from trimaran.pricing.closed_form.step_time import DividedStep, Program, divided_step, machine_exchange
-from trimaran.program.strategy import ZeroStage
+from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.stage_work import step_constants
+from trimaran.pricing.analytical.step_time import Program, TransformerStep, machine_exchange, transformer_step
+from trimaran.program.strategy import Degrees, Recomputed, ZeroStage
+from trimaran_studies.facts.machine_labels import match_machine
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Cells of rows of divided transformers: counts, what replicas divide, what is computed again
+# Cells of rows of sharded transformers: counts, what replicas shard, what is recomputed
 
 
 _MOST = 10_000_000
@@ -74,7 +73,7 @@ def count(row: Row, name: str) -> int:
 
 
 def recomputed(row: Row) -> frozenset[Recomputed] | None:
-    """What the backward computes again, by the column `recompute`; None where it says nothing."""
+    """What the backward recomputes, by the column `recompute`; None where it says nothing."""
     told = row.fields.get("recompute", "").strip().lower()
     if told in ("true", "full", "yes", "y", "1", "uniform", "block"):
         return frozenset({"layers"})
@@ -89,12 +88,12 @@ def card_bytes(row: Row) -> float:
     return 1e9 * (told or (24 if row.fields.get("gpu", "").upper() == "L4" else 80))
 
 
-def fitted(shape: TransformerShape, division: Division, limit_bytes: float) -> Division:
-    """A division that ran: where its activations do not fit its card, layers are computed again."""
+def fitted(shape: TransformerShape, degrees: Degrees, limit_bytes: float) -> Degrees:
+    """A degrees that ran: where its activations do not fit its card, layers are recomputed."""
     keeping = Bookkeeping(attention="unfused", gradient_bytes=2)
-    if largest_rank(shape, division, bookkeeping=keeping).peak <= limit_bytes:
-        return division
-    return replace(division, recomputed=frozenset({"layers"}))
+    if largest_rank(shape, degrees, bookkeeping=keeping).peak <= limit_bytes:
+        return degrees
+    return replace(degrees, recomputed=frozenset({"layers"}))
 
 
 def zero_stage(row: Row, source: str) -> ZeroStage:
@@ -117,7 +116,7 @@ class TableWork:
 
     Attributes:
         batch: sequences
-        again: layers are computed again in the backward
+        again: layers are recomputed in the backward
     """
 
     batch: int
@@ -187,12 +186,12 @@ _SECONDS_COLUMN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DividedRun:
-    """A run of a divided transformer.
+class TransformerRun:
+    """A run of a sharded transformer.
 
     Attributes:
         shape: the network
-        division: of it
+        degrees: of it
         program: what trained
         device: as the row calls it
         machine: as the row calls it
@@ -202,7 +201,7 @@ class DividedRun:
     """
 
     shape: TransformerShape
-    division: Division
+    degrees: Degrees
     program: Program
     device: str
     machine: str
@@ -211,11 +210,11 @@ class DividedRun:
     trainer: str = ""
 
 
-def divided_run(row: Row) -> DividedRun:
+def transformer_run(row: Row) -> TransformerRun:
     """What a row was measured on.
 
     Raises:
-        InputError: its network or what it was divided by is not known.
+        InputError: its network or its degrees is not known.
     """
     fields = row.fields
     source = f"{fields.get('source_repo', '')} {fields.get('framework', '')}".lower()
@@ -237,24 +236,24 @@ def divided_run(row: Row) -> DividedRun:
     if not devices:
         raise InputError(f"row {row.row_id}: n_gpus: missing", code="model-parallel-row.missing-cell", row=row.row_id)
     if "llm-foundry" in source:
-        shape_, division, program = shape, _sharded(row, devices), _foundry(row)
+        shape_, degrees, program = shape, _sharded(row, devices), _foundry(row)
     elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
-        shape_, division, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
-        division = division if "bigscience" in source else fitted(shape, division, card_bytes(row))
+        shape_, degrees, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
+        degrees = degrees if "bigscience" in source else fitted(shape, degrees, card_bytes(row))
     else:
-        shape_, division, program = _nemo(row, shape, devices)
+        shape_, degrees, program = _nemo(row, shape, devices)
     most = 4 * shape_.layers
-    if division.pp > most:
+    if degrees.pp > most:
         raise InputError(
-            f"row {row.row_id}: {division.pp} stages for {shape_.layers} layers: more than {most} are not known",
+            f"row {row.row_id}: {degrees.pp} stages for {shape_.layers} layers: more than {most} are not known",
             code="model-parallel-row.too-many-stages",
             row=row.row_id,
         )
     nodes = count(row, "n_nodes") or (math.ceil(devices / 4) if "bigscience" in source else None)
     device = fields.get("gpu", "")
-    return DividedRun(
+    return TransformerRun(
         shape=shape_,
-        division=division,
+        degrees=degrees,
         program=program,
         device=device,
         machine=fields.get("machine") or device,
@@ -268,7 +267,7 @@ _VTRAIN_SENDS = 800e9 / 8 * 1.074 / 8
 """800 Gib/s of four cards, of which a send has a quarter, with twice its bytes (`_compute_p2p_latency`) [bytes/s]."""
 
 
-def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Division:
+def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degrees:
     stages = re.search(r"_(\d+)stages", row.fields.get("config", ""))
     pipeline = count(row, "pp") or (int(stages.group(1)) if stages else 1)
     data, tensor = count(row, "dp"), count(row, "tp")
@@ -291,7 +290,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Divi
     told = recomputed(row)
     if told is None:
         told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
-    return Division(
+    return Degrees(
         tp=tensor,
         pp=pipeline,
         dp=data,
@@ -314,10 +313,10 @@ def _megatron_of_then(source: str) -> Program:
     )
 
 
-def _sharded(row: Row, devices: int) -> Division:
+def _sharded(row: Row, devices: int) -> Degrees:
     microbatch = count(row, "micro_batch") or 1
     batch = count(row, "global_batch") or microbatch * devices
-    return Division(
+    return Degrees(
         dp=devices,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * devices))),
@@ -331,7 +330,7 @@ def _foundry(row: Row) -> Program:
     return Program(precision=precision, fused=False, gradient_bytes=4, year=2023.0)
 
 
-def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Division, Program]:
+def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, Program]:
     fields = row.fields
     tensor, pipeline, context = (count(row, name) or 1 for name in ("tp", "pp", "cp"))
     data = max(1, devices // (tensor * pipeline * context))
@@ -349,7 +348,7 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
             row=row.row_id,
         )
     fully = re.search(r"fsdp=([1-9]\d*)", fields.get("config", "")) is not None
-    division = Division(
+    degrees = Degrees(
         tp=tensor,
         pp=pipeline,
         chunks=chunks,
@@ -365,7 +364,7 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     # Products in 4 bits are taken as fast as in 8: no row says how much faster a step with them is.
     eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
     # Weights, gradients and their buffers of a rank: a table of fine-tuning names runs that hold no gradients of them.
-    per_rank = _state_bytes(shape, division)
+    per_rank = _state_bytes(shape, degrees)
     frozen = per_rank > 80e9
     program = Program(
         precision="fp8" if eight else "bf16",
@@ -373,11 +372,11 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
         frozen=frozen,
         year=2025.0,
     )
-    return shape, division, program
+    return shape, degrees, program
 
 
-def _state_bytes(shape: TransformerShape, division: Division) -> int:
-    return rank_memory(shape, division, stage=0).state
+def _state_bytes(shape: TransformerShape, degrees: Degrees) -> int:
+    return rank_memory(shape, degrees, stage=0).state
 
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -401,7 +400,7 @@ def answer_model_parallel(row: Row) -> Answer:
 
 def _predict(row: Row) -> Answer:
     with cells_read(row):
-        run = divided_run(row)
+        run = transformer_run(row)
     machine = machine_of(run)
     predicted = in_unit(row, run, run_step(run, machine))
     constants = step_constants()
@@ -413,7 +412,7 @@ def _predict(row: Row) -> Answer:
     return Answer(row=row, predicted=predicted, low=low, high=high)
 
 
-def machine_of(run: DividedRun) -> Machine:
+def machine_of(run: TransformerRun) -> Machine:
     """What a run's devices sit in.
 
     Raises:
@@ -425,19 +424,19 @@ def machine_of(run: DividedRun) -> Machine:
     return found.machine
 
 
-def run_step(run: DividedRun, machine: Machine) -> DividedStep:
+def run_step(run: TransformerRun, machine: Machine) -> TransformerStep:
     """Time of a run's step."""
-    return divided_step(
+    return transformer_step(
         run.shape,
-        run.division,
+        run.degrees,
         run.program,
         device=machine.node.device,
-        exchange=machine_exchange(machine, ranks=run.division.devices, year=run.program.year),
+        exchange=machine_exchange(machine, ranks=run.degrees.devices, year=run.program.year),
         constants=step_constants(),
     )
 
 
-def in_unit(row: Row, run: DividedRun, step: DividedStep) -> float:
+def in_unit(row: Row, run: TransformerRun, step: TransformerStep) -> float:
     """A step's time or throughput, in the unit of a row.
 
     Raises:
@@ -447,8 +446,8 @@ def in_unit(row: Row, run: DividedRun, step: DividedStep) -> float:
         if row.unit not in _SECONDS:
             raise InputError(f"unit {row.unit}: expected one of {', '.join(_SECONDS)}", unit=row.unit)
         return step.seconds / _SECONDS[row.unit]
-    division = run.division
-    sequences = division.microbatch * division.microbatches * division.dp
+    degrees = run.degrees
+    sequences = degrees.microbatch * degrees.microbatches * degrees.dp
     per_s = sequences / step.seconds
     if row.unit.startswith(("samples", "sequences")):
         return per_s / (run.devices if row.unit.endswith("/GPU") else 1)

@@ -21,10 +21,10 @@ from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.program.strategy import Degrees
 from trimaran.report.tables import add_figures
 from trimaran_studies.validation.measurement import Answer, Row
-from trimaran_studies.validation.model_parallel import DividedRun, divided_run
+from trimaran_studies.validation.model_parallel import TransformerRun, transformer_run
 from trimaran_studies.validation.scores import quantile
 
 
@@ -183,31 +183,31 @@ def regret_jobs(answers: Iterable[Answer]) -> tuple[Job, ...]:
     Args:
         answers: to rows of any families
     """
-    jobs: dict[tuple[str, ...], dict[Division, list[Answer]]] = {}
+    jobs: dict[tuple[str, ...], dict[Degrees, list[Answer]]] = {}
     for found in answers:
         row = found.row
         if row.family not in FAMILIES or row.flag or found.predicted is None or found.predicted <= 0:
             continue
         try:
-            run = divided_run(row)
+            run = transformer_run(row)
         except InputError:
             continue
-        jobs.setdefault(_key(row, run), {}).setdefault(run.division, []).append(found)
+        jobs.setdefault(_key(row, run), {}).setdefault(run.degrees, []).append(found)
     return tuple(_job(plans) for plans in jobs.values())
 
 
-def _key(row: Row, run: DividedRun) -> tuple[str, ...]:
+def _key(row: Row, run: TransformerRun) -> tuple[str, ...]:
     told = tuple(row.fields.get(name, "") for name in _ALIKE)
     trained = "adapters" if run.program.frozen else "all"
     if row.fields.get("model") and row.fields.get("global_batch"):
         return (row.family, row.unit, run.trainer, trained, *told)
     # A table that names neither network nor batch in a column says them in its text, and is of one network.
-    division = run.division
-    batch = division.microbatch * division.microbatches * division.dp
+    degrees = run.degrees
+    batch = degrees.microbatch * degrees.microbatches * degrees.dp
     return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)
 
 
-def _job(plans: dict[Division, list[Answer]]) -> Job:
+def _job(plans: dict[Degrees, list[Answer]]) -> Job:
     row = next(iter(plans.values()))[0].row
     fields = row.fields
     return Job(
@@ -216,34 +216,34 @@ def _job(plans: dict[Division, list[Answer]]) -> Job:
         devices=fields.get("n_gpus", "") or f"{fields.get('n_nodes', '')} nodes",
         batch=fields.get("global_batch", ""),
         source=fields.get("source_repo", ""),
-        plans=tuple(_plan(division, found) for division, found in plans.items()),
+        plans=tuple(_plan(degrees, found) for degrees, found in plans.items()),
     )
 
 
-def _plan(division: Division, found: list[Answer]) -> JobPlan:
+def _plan(degrees: Degrees, found: list[Answer]) -> JobPlan:
     measured = median(answer.row.measured for answer in found)
     predicted = median(answer.predicted or 0.0 for answer in found)
     rate = found[0].row.family == "mp_throughput"
     return JobPlan(
-        name=plan_name(division),
+        name=plan_name(degrees),
         rows=tuple(answer.row.row_id for answer in found),
         measured=1.0 / measured if rate else measured,
         predicted=1.0 / predicted if rate else predicted,
-        model_parallel=division.tp * division.pp * division.cp,
-        stages=division.pp,
-        microbatch=division.microbatch,
+        model_parallel=degrees.tp * degrees.pp * degrees.cp,
+        stages=degrees.pp,
+        microbatch=degrees.microbatch,
     )
 
 
-def plan_name(division: Division) -> str:
+def plan_name(degrees: Degrees) -> str:
     """The degrees of a plan in one line.
 
     Example:
-        >>> plan_name(Division(tp=2, pp=4, dp=2, microbatch=8, zero=1))
+        >>> plan_name(Degrees(tp=2, pp=4, dp=2, microbatch=8, zero=1))
         'tp2 pp4 dp2 mb8 zero1'
     """
-    level = f" zero{division.zero}" if division.zero else ""
-    chunks = f"x{division.chunks}" if division.chunks > 1 else ""
-    context = f" cp{division.cp}" if division.cp > 1 else ""
-    again = " recompute" if "layers" in division.recomputed else ""
-    return f"tp{division.tp} pp{division.pp}{chunks}{context} dp{division.dp} mb{division.microbatch}{level}{again}"
+    level = f" zero{degrees.zero}" if degrees.zero else ""
+    chunks = f"x{degrees.chunks}" if degrees.chunks > 1 else ""
+    context = f" cp{degrees.cp}" if degrees.cp > 1 else ""
+    again = " recompute" if "layers" in degrees.recomputed else ""
+    return f"tp{degrees.tp} pp{degrees.pp}{chunks}{context} dp{degrees.dp} mb{degrees.microbatch}{level}{again}"

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
-from trimaran.machine.matching import MatchedMachine, match_machine
 from trimaran.machine.types import Device, Machine
-from trimaran.networks.names import canonical_network
 from trimaran.pricing.kernels.software import Software
+from trimaran_studies.facts.machine_labels import MatchedMachine, match_machine
+from trimaran_studies.facts.script_forms import trained_network
 from trimaran_studies.facts.sizes import SIZED, sized_name
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import REDUCED, Row, Setup, accumulation, count, whole, words
@@ -142,7 +142,7 @@ def _software(said: Software, device: Device) -> Software:
 
 def _network(row: Row, recipe: Recipe) -> str:
     for text in (recipe.network, row.fields.get("model", "")):
-        found = canonical_network(text, source=lowered(row, *_ORIGINS)) if text else None
+        found = trained_network(text, lowered(row, *_ORIGINS)) if text else None
         if found is not None:
             return found
         sized = sized_name(text)

@@ -11,7 +11,7 @@ from trimaran.base.units import format_seconds
 from trimaran.cli.views.explanation import contrast_table, outcome_table, parts_table, rival_table
 from trimaran.cli.views.plans import print_notes, print_prices, print_rejections
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import Explanation, explain, read_family
+from trimaran.planner.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.problem import assess
 from trimaran.planner.search import PinPrice, search
 from trimaran.planner.space import Rejection
@@ -21,7 +21,9 @@ from trimaran.planner.what_if import parse_change
 def explanation() -> Explanation:
     given = problem()
     changes = [parse_change(text) for text in ("compute=x2", "memory=300B", "link=1kb/s")]
-    return explain(given, search(given), why_not=[read_family("pp2-gpipe-m2")], changes=changes)
+    return explain(
+        SimulatedCase(problem=given, found=search(given), why_not=[read_family("pp2-gpipe-m2")], changes=changes)
+    )
 
 
 def shown(*what: RenderableType) -> list[str]:
@@ -67,14 +69,15 @@ def test_changes_are_shown_with_what_would_then_be_chosen() -> None:
 def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
-    lines = shown(rival_table(explain(given, search(given), chosen=plan, changes=[]).rivals, plan))
+    found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=plan)
+    lines = shown(rival_table(found.rivals, plan))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
 
 def test_epochs_are_compared_where_they_are_made_best() -> None:
     """80 samples: 10 steps of 8, 98.5 ms each on one device."""
     given = dataclasses.replace(problem(), epoch=EpochData(samples=80, evaluation_samples=0, drop_last=True))
-    found = explain(given, search(given), changes=[parse_change("compute=x2")])
+    found = explain(SimulatedCase(problem=given, found=search(given), changes=[parse_change("compute=x2")]))
     rivals = shown(rival_table(found.rivals, found.chosen.candidate))
     assert "epoch" in row(rivals, "strategy")
     assert row(rivals, "one device")[2:4] == ["985", "ms"]
@@ -126,6 +129,10 @@ def test_percentages_that_count_samples_are_to_the_target() -> None:
 
 def test_several_changes_at_once_leave_room_for_what_is_then_chosen() -> None:
     given = problem()
-    found = explain(given, search(given), changes=[parse_change("link=pcie3x16,memory=40GiB,compute=x2")])
+    found = explain(
+        SimulatedCase(
+            problem=given, found=search(given), changes=[parse_change("link=pcie3x16,memory=40GiB,compute=x2")]
+        )
+    )
     lines = shown(outcome_table(found.outcomes))
     assert any("then chosen" in line for line in lines)

@@ -13,7 +13,7 @@ from trimaran.cli.views.explanation import explanation_document, print_explanati
 from trimaran.cli.views.plans import simulation_document
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import explain, read_family
+from trimaran.planner.explain import SimulatedCase, explain, read_family
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
 from trimaran.planner.what_if import parse_change
@@ -67,7 +67,7 @@ def explained(given: Problem) -> Explained:
     found = made.simulated.search
     assert found is not None
     changes = [parse_change("compute=x2")]
-    explanation = explain(given, found, why_not=[read_family("[pp]")], changes=changes)
+    explanation = explain(SimulatedCase(problem=given, found=found, why_not=[read_family("[pp]")], changes=changes))
     return Explained(planned=made, found=found, explanation=explanation)
 
 

@@ -5,11 +5,11 @@ from tests.builders import network, table_for
 from tests.raising import raises
 
 from trimaran.jobs.resolve import JobSource
-from trimaran.planning.emulated import Pretended, priced_program
+from trimaran.planning.emulated import EmulatedJob, priced_program
 from trimaran.program import lower, lower_order, parse_order
 
 GRAPH = network(4)
-PRETENDED = Pretended(
+PRETENDED = EmulatedJob(
     job=JobSource(reference="digits", global_batch_size=16).make(),
     graph=GRAPH,
     table=table_for(GRAPH),

@@ -13,7 +13,7 @@ PROCESSOR = Processor(name="x", cores=2, memory_bytes=10_000)
 def test_of_a_device_of_this_host_only_its_memory_is_known() -> None:
     (device,) = cpu_devices(PROCESSOR, 1)
     assert (device.kind, device.usable_bytes) == ("cpu", 10_000)
-    assert "nobody measured" in device.bandwidth.source
+    assert "not measured" in device.bandwidth.source
     with raises("device.bandwidth-unknown", device="1 thread of x"):
         _ = device.sustained_bytes_per_s
     with raises("device.precision-unsupported", precision="fp32"):

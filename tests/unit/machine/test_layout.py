@@ -7,12 +7,12 @@ from tests.raising import raises
 
 from trimaran.machine.find import find_machine
 from trimaran.machine.rank_order import lay_out, node_talk, spread_over
-from trimaran.machine.topology import peer_bandwidth
+from trimaran.machine.topology import pair
 
 DGX = find_machine("dgx1-v100")
 
 
-RATES = {(a, b): peer_bandwidth(DGX.node, a, b) for a in range(8) for b in range(8) if a != b}
+RATES = {(a, b): pair(DGX.node, a, b).bytes_per_s for a in range(8) for b in range(8) if a != b}
 
 
 def slowness(order: tuple[int, ...], talk: dict[tuple[int, int], float]) -> float:
@@ -37,7 +37,7 @@ def test_eight_ranks_sit_as_well_as_any_permutation() -> None:
     found = lay_out(DGX.node, 8, talk)
     best = min(slowness(order, talk) for order in itertools.permutations(range(8)))
     assert slowness(found, talk) == pytest.approx(best)
-    assert all(peer_bandwidth(DGX.node, *found[pair : pair + 2]) > 40e9 for pair in range(0, 8, 2))
+    assert all(pair(DGX.node, *found[first : first + 2]).bytes_per_s > 40e9 for first in range(0, 8, 2))
 
 
 def test_behind_a_switch_the_natural_order_is_as_good() -> None:

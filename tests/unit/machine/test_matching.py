@@ -2,7 +2,8 @@
 
 import pytest
 
-from trimaran.machine.matching import match_device, match_machine
+from trimaran.machine.matching import match_device
+from trimaran_studies.facts.machine_labels import match_machine
 
 
 @pytest.mark.parametrize(

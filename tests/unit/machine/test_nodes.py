@@ -82,7 +82,7 @@ def test_links_between_two_vertices_of_a_line() -> None:
         ("gpu0 card1 nvlink2", "link-line.bad-vertex", {"match": '"card1"'}),
         ("gpu0 gpu0 nvlink2", "link-line.joins-itself", {"match": "gpu0"}),
         ("gpu0 gpu3-1 nvlink2", "link-line.range-backwards", {}),
-        ("plx0-2 gpu0-3 pcie3x16 in turn", "link-line.uneven-turns", {}),
+        ("plx0-2 gpu0-3 pcie3x16 in turn", "link-line.not-divisible", {}),
     ],
 )
 def test_a_line_of_another_form_is_refused(line: str, code: str, figures: dict[str, Any]) -> None:

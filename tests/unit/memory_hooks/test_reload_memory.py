@@ -47,5 +47,5 @@ def test_an_engine_has_its_two_threads_and_no_more() -> None:
             with executor.hooks():
                 step()
             names = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("trimaran-"))
-            assert names == sorted([f"trimaran-{TO_HOST}", f"trimaran-{TO_DEVICE}"])
+            assert names == sorted([f"trimaran-{TO_HOST}_0", f"trimaran-{TO_DEVICE}_0"])
     assert threading.active_count() == before

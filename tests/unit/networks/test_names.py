@@ -3,7 +3,8 @@
 import pytest
 
 from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network, sizes_of
-from trimaran.networks.names import SCRIPTS, canonical_network
+from trimaran.networks.names import canonical_network
+from trimaran_studies.facts.script_forms import SCRIPTS, trained_network
 
 UNSAID = frozenset({"gpt", "opt", "mpt", "lstm", "gnmt"})
 """Names of jobs that say too little of a published network."""
@@ -182,7 +183,7 @@ def test_our_own_names_are_spellings_too(name: str) -> None:
     ],
 )
 def test_the_source_chooses_the_form(spelling: str, source: str, network: str | None) -> None:
-    assert canonical_network(spelling, source=source) == network
+    assert trained_network(spelling, source) == network
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.known_by)

@@ -7,7 +7,7 @@ from tests import builders
 from tests.builders import UPDATE_MS, flat, problem, proportional
 
 from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Explanation, explain, read_family
+from trimaran.planner.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
 from trimaran.planner.what_if import parse_change
@@ -19,7 +19,9 @@ STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
 
 def explained(given: Problem, *why_not: str) -> Explanation:
     families = [read_family(name) for name in why_not]
-    return explain(given, search(given), why_not=families, changes=[parse_change("load=0")])
+    return explain(
+        SimulatedCase(problem=given, found=search(given), why_not=families, changes=[parse_change("load=0")])
+    )
 
 
 def test_why_not_a_pipeline_is_told_by_the_classes_of_its_step() -> None:
@@ -42,15 +44,14 @@ def test_what_does_not_fit_is_simulated_all_the_same() -> None:
     answer = explained(given, "dp").contrasts[0]
     assert answer.other is not None
     assert answer.other.candidate.strategy.dp == 2
-    assert "but is not to be had: rank 0 needs" in answer.conclusion
+    assert "but cannot be run: rank 0 needs" in answer.conclusion
 
 
 def test_what_needs_more_devices_is_told_how_to_ask() -> None:
     answer = explained(problem(), "pp4").contrasts[0]
     assert answer.other is None
     assert answer.conclusion == (
-        "pp4 is not to be had: pp4 gpipe m4 needs 4 devices, there are 2; "
-        "--what-if devices=4 shows what they would give."
+        "pp4 cannot be run: pp4 gpipe m4 needs 4 devices, there are 2; --what-if devices=4 shows what they would give."
     )
 
 
@@ -83,7 +84,7 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
 def test_a_given_plan_is_explained_against_the_search() -> None:
     given = dataclasses.replace(problem(), pins=builders.pins(forbid=("zero", "p2p")))
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
-    found = explain(given, search(given), chosen=plan, changes=[])
+    found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=plan)
     assert found.chosen.candidate is plan
     assert found.rivals[0].candidate.strategy == builders.strategy(dp=2)
     assert found.rivals[0].slower < 0
@@ -93,7 +94,9 @@ def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> N
     """60.0 against 90.2 ms; the other way around in `test_why_not_a_pipeline_is_told_by_the_classes_of_its_step`."""
     given = problem()
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
-    found = explain(given, search(given), chosen=plan, why_not=[read_family("dp2")], changes=[])
+    found = explain(
+        SimulatedCase(problem=given, found=search(given), why_not=[read_family("dp2")], changes=[]), chosen=plan
+    )
     assert found.rivals[0].is_certain
     assert found.contrasts[0].conclusion == (
         "dp2 is predicted 34 % faster (60.0 ms against 90.2 ms), beyond the uncertainty: plan again."
@@ -106,7 +109,10 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
     """Replicas take 98.0 ms, one device 98.5; beside given replicas, one device is simpler, and the other way not."""
     given = problem(all_reduce=proportional(50e-3), message=flat(1.0))
     replicas = assess(builders.strategy(dp=2), given)
-    found = explain(given, search(given), chosen=replicas, why_not=[read_family("one device")], changes=[])
+    found = explain(
+        SimulatedCase(problem=given, found=search(given), why_not=[read_family("one device")], changes=[]),
+        chosen=replicas,
+    )
     rival = found.contrasts[0]
     assert rival.other is not None
     assert rival.other.candidate.step_time_s < replicas.step_time_s
@@ -115,7 +121,7 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:
     chosen = None if strategy is None else assess(strategy, given)
-    found = explain(given, search(given), chosen=chosen, changes=[])
+    found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=chosen)
     return {one.name: one.predicted_gain for one in (*found.remedies, *found.not_worth_it)}
 
 

@@ -11,6 +11,7 @@ from tests.builders import exact, problem
 from tests.unit.pricing.test_fed_step import SAMPLES
 
 from trimaran.planner import Pins, Search, search
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.input_pipeline import MOST_FED, WORKER_BYTES
 from trimaran.planner.problem import Problem, Room
 from trimaran.planning.input_pipeline import feeding_notes
@@ -56,7 +57,7 @@ def _reading(read_ms: float, *, prepare_ms: float = 0.0, repeats: bool = False) 
     )
 
 
-def _feeding(found: Search) -> Feeding:
+def _feeding(found: Search[Candidate]) -> Feeding:
     return found.chosen.strategy.feeding
 
 

@@ -62,7 +62,7 @@ def test_of_equal_stages_the_fewest_bytes_cross() -> None:
 
 
 def test_too_few_legal_cuts_are_said() -> None:
-    with raises("plan.too-few-cuts", InfeasibleError, match=r"\b2\b", cuts=1, stages=3):
+    with raises("plan.too-few-splits", InfeasibleError, match=r"\b2\b", cuts=1, stages=3):
         partition(chain(4, cuts=(1,)), {f"op{index}": 1.0 for index in range(4)}, stages=3)
 
 

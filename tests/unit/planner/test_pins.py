@@ -11,7 +11,7 @@ from tests.raising import raises
 
 from trimaran.planner import NO_PINS, Pins, parse_pins, search
 from trimaran.planner.pins import kinds_of, read_kinds, spreading
-from trimaran.planner.pipeline_stages import cut
+from trimaran.planner.pipeline_stages import split_stages
 from trimaran.planner.search import ALL_PINS, prices
 from trimaran.planner.trials import Trials
 from trimaran.program import Part, Shard, Strategy
@@ -85,10 +85,10 @@ def test_a_module_that_is_not_there_is_refused() -> None:
 def test_stages_keep_what_is_kept() -> None:
     """Layers of 1 to 4 ms and a loss of 1 ms are cut 6 | 5; with the third layer on row 1 it is 3 | 8."""
     graph = network(4)
-    free = cut(STAGES, graph, table_for(graph), batch=16)
+    free = split_stages(STAGES, graph, table_for(graph), batch=16)
     assert free.boundaries == ("op2",)
     kept = builders.pins(keep=(("op2", 1),)).rows(graph)
-    assert cut(STAGES, graph, table_for(graph), batch=16, kept=kept).boundaries == ("op1",)
+    assert split_stages(STAGES, graph, table_for(graph), batch=16, kept=kept).boundaries == ("op1",)
 
 
 def test_what_goes_against_a_pin_is_not_chosen_and_shown_as_a_baseline_only() -> None:

@@ -10,13 +10,14 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.planner import EpochData, Search, search
+from trimaran.planner.candidates import Candidate
 from trimaran.pricing import CostTable
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)
 
 
-def found(table: CostTable = TABLE, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search:
+def found(table: CostTable = TABLE, *, memory_bytes: int = 2**30, epoch: EpochData | None = None) -> Search[Candidate]:
     return search(builders.problem(graph=GRAPH, table=table, memory_bytes=memory_bytes, batch=16, epoch=epoch))
 
 

@@ -8,7 +8,7 @@ from tests.builders import network, table_for
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.pipeline_stages import StageMemory, cut, cut_within, in_flight, order_of
+from trimaran.planner.pipeline_stages import StageMemory, in_flight, order_of, split_stages, split_within
 from trimaran.program import Strategy
 
 GRAPH = network(6)
@@ -53,10 +53,10 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
     fitting = [places for places in itertools.combinations(range(1, 6), 2) if fits(places)]
     if not fitting:
-        with raises("plan.no-cut-fits", InfeasibleError, stages=3):
-            cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
+        with raises("plan.no-split-fits", InfeasibleError, stages=3):
+            split_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
         return
-    found = cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
+    found = split_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=limit)
     ends = tuple(int(name.removeprefix("op")) + 1 for name in found.boundaries)
     assert ends in fitting
     assert largest(ends) == min(map(largest, fitting))
@@ -64,9 +64,11 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
 def test_with_memory_enough_the_cut_is_that_of_time() -> None:
     strategy = builders.strategy(pp=3, schedule="1f1b", microbatches=4)
-    assert cut_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=1e9) == cut(strategy, GRAPH, TABLE, batch=16)
+    assert split_within(strategy, GRAPH, TABLE, batch=16, memory_bytes=1e9) == split_stages(
+        strategy, GRAPH, TABLE, batch=16
+    )
 
 
 def test_several_segments_a_stage_are_cut_too() -> None:
     strategy = builders.strategy(pp=2, chunks=2, schedule="interleaved", microbatches=4)
-    assert len(cut(strategy, GRAPH, TABLE, batch=16).boundaries) == 3
+    assert len(split_stages(strategy, GRAPH, TABLE, batch=16).boundaries) == 3

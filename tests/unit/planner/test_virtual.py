@@ -11,7 +11,7 @@ from tests.unit.planner.test_search import GRAPH, TABLE
 from trimaran.base.errors import InfeasibleError
 from trimaran.memory import minimum_memory
 from trimaran.planner import Search, search
-from trimaran.planner.candidates import squeeze
+from trimaran.planner.candidates import Candidate, squeeze
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind
@@ -98,7 +98,7 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
-def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search:
+def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search[Candidate]:
     problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=memory_bytes, batch=16, traces=traces)
     return search(problem)
 

@@ -8,8 +8,11 @@ from tests.builders import network, table_for
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
+from trimaran.machine.types import Allocation
 from trimaran.planner import Candidate, EpochData, Search, enumerate_strategies
 from trimaran.planning.best_strategy import WORTH_COMPILING_S, Trace, find_best, microbatch_sizes
+from trimaran.planning.measurement import Calibrated
+from trimaran.planning.preparation import Prepared
 from trimaran.pricing import CostTable
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Execution
@@ -59,20 +62,27 @@ def job(epochs: int) -> Job:
     )
 
 
+def prepared(made: Job, cluster: Allocation) -> Prepared:
+    data = EpochData(samples=1600)
+    return Prepared(job=made, graph=GRAPH, cluster=cluster, data=data, calibrated=Calibrated())
+
+
 def trace_nothing(sizes: Collection[int]) -> dict[int, TracedStep]:
     """There is memory enough, so that nobody asks."""
     raise AssertionError(f"microbatches of {sizes} were to be traced")
 
 
-def find(epochs: int, *, compiles: bool = True, **asked: object) -> tuple[Search, list[tuple[Execution, ...]]]:
+def find(
+    epochs: int, *, compiles: bool = True, **asked: object
+) -> tuple[Search[Candidate], list[tuple[Execution, ...]]]:
     """An epoch is 100 steps of 0.27 s on two replicas."""
     measured = Measured(compiles=compiles)
     request = builders.plan_request(**asked)  # type: ignore[arg-type]
-    found, _ = find_best(job(epochs), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing)
+    found, _ = find_best(prepared(job(epochs), CLUSTER), request, measured, trace_nothing)
     return found, measured.asked
 
 
-def executions(found: Search) -> set[Execution]:
+def executions(found: Search[Candidate]) -> set[Execution]:
     return {candidate.strategy.execution for candidate in found.candidates}
 
 
@@ -95,7 +105,7 @@ def test_what_fails_in_its_trial_run_is_rejected_with_the_reason_and_another_pla
 
     request = builders.plan_request(execution="eager")
     measured = Measured()
-    found, _ = find_best(job(2), GRAPH, CLUSTER, EpochData(samples=1600), request, measured, trace_nothing, rehearse)
+    found, _ = find_best(prepared(job(2), CLUSTER), request, measured, trace_nothing, rehearse)
     assert tried[0] == "dp2"
     assert found.chosen.strategy.name == tried[-1]
     assert found.chosen.strategy.dp == 1
@@ -156,10 +166,10 @@ def test_where_steps_cannot_be_traced_what_fits_without_is_planned() -> None:
     def fail(sizes: Collection[int]) -> dict[int, TracedStep]:
         raise ExecutionError("rank 0 raised TypeError")
 
-    def planned(memory_bytes: int, trace: Trace) -> Search:
+    def planned(memory_bytes: int, trace: Trace) -> Search[Candidate]:
         cluster = builders.cluster(memory_bytes=memory_bytes)
         request = builders.plan_request(execution="eager")
-        return find_best(job(2), GRAPH, cluster, EpochData(samples=1600), request, Measured(), trace)[0]
+        return find_best(prepared(job(2), cluster), request, Measured(), trace)[0]
 
     peaks = sorted({max(one.peak_bytes) for one in planned(2**30, trace_nothing).candidates})
     found = planned(peaks[0], fail)

@@ -15,7 +15,7 @@ from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import ClosedForm, Planned, Simulated
+from trimaran.planning.results import Planned, Simulated
 from trimaran.program import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
@@ -112,15 +112,28 @@ def test_a_damaged_plan_is_refused(path: Path) -> None:
         of_file(path, HERE)
 
 
-def test_a_file_of_degrees_says_how_to_ask(tmp_path: Path) -> None:
+def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
     found = make_plan("llama2:7b", asked)
-    assert isinstance(found.evidence, ClosedForm)
     write_planned(tmp_path / "plan.json", found)
-    with raises("plan-file.degrees-only", match="llama2:7b --cluster dgx-h100:2"):
-        explain_plan("llama2:7b", asked, path=tmp_path / "plan.json")
+    explained = explain_plan("llama2:7b", path=tmp_path / "plan.json", why_not=["fsdp"])
+    assert (explained.cluster, explained.devices, explained.global_batch_size) == ("dgx-h100:2", 16, 64)
+    assert explained.explanation.is_fresh
+    assert explained.explanation.chosen.candidate.strategy == found.chosen.strategy
+    assert explained.explanation.chosen.candidate.step_time_s == pytest.approx(found.chosen.step_time_s)
+    assert explained.explanation.contrasts[0].other is not None
 
 
-def test_changes_are_refused_where_closed_forms_plan() -> None:
-    with raises("explain.division-what-if", match="--what-if", what_if="link=x2"):
+def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Path) -> None:
+    asked = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=builders.pins(pp=8))
+    write_planned(tmp_path / "plan.json", make_plan("llama2:7b", asked))
+    explained = explain_plan("llama2:7b", path=tmp_path / "plan.json")
+    assert explained.explanation.chosen.candidate.strategy.pp == 8
+    assert not explained.explanation.is_fresh
+    assert explained.explanation.rivals[0].slower < 0.0
+    assert any("would be chosen" in note for note in explained.notes)
+
+
+def test_changes_are_refused_where_the_analytical_model_plans() -> None:
+    with raises("explain.what-if-needs-program", match="--what-if", what_if="link=x2"):
         explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])

@@ -8,7 +8,7 @@ from tests import builders
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.closed_form.memory import Bookkeeping, rank_memory
+from trimaran.pricing.analytical.memory import Bookkeeping, rank_memory
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import live_bytes
 
@@ -36,5 +36,5 @@ def test_closed_form_stands_near_the_trace(name: str, batch: int, sequence: int,
     shape = named_shape(name.replace(":", " "), sequence=sequence)
     assert shape is not None
     plain = replace(shape, hidden_dropout=False, attention_dropout=False)
-    closed = rank_memory(plain, builders.division(microbatch=batch), bookkeeping=AUTOGRAD).peak
+    closed = rank_memory(plain, builders.degrees(microbatch=batch), bookkeeping=AUTOGRAD).peak
     assert closed == pytest.approx(traced, rel=tolerance)

@@ -87,7 +87,7 @@ def test_members_that_stand_still_for_different_collectives_never_end() -> None:
     ("wrong", "rule", "words"),
     [
         (both(forward(0, dataclasses.replace(F0, waits_for="0AR0#f9")), summed(0)), 3, "no such instruction"),
-        (both(forward(0, dataclasses.replace(F0, waits_for="0F0")), summed(0)), 3, "its own instruction"),
+        (both(forward(0, dataclasses.replace(F0, waits_for="0F0")), summed(0)), 3, "the instruction that it is in"),
         (both(forward(0, F0), summed(0, after=())), 3, "no mark"),
         (both(forward(0, F0, dataclasses.replace(F1, waits_for="")), summed(0)), 10, r"\b0 instructions"),
         (both(forward(0, F0), summed(0), summed(0, "f1", after=("0F0!f0",))), 10, r"\b2 instructions"),

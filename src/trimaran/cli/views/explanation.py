@@ -10,15 +10,13 @@ from rich.table import Table
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rejections, print_rule
 from trimaran.measure.costs import name_link
+from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
 from trimaran.planner.critical_path import Part
 from trimaran.planner.explain import Rival, rival
-from trimaran.planner.parallel_degrees.explain import PARTS, dissect_division
-from trimaran.planner.parallel_degrees.problem import DivisionSearch, PricedDivision
 from trimaran.planner.remedies import Outcome
-from trimaran.planner.result import Search
-from trimaran.planning.documents import goal_of_plan, option_degrees, search_document
+from trimaran.planning.documents import degrees, goal_of_plan, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
@@ -68,7 +66,9 @@ def _head(explained: Explained) -> str:
     low, high = chosen.interval_s
     where = "" if explained.cluster is None else f", on {explained.devices} of {escape(explained.cluster)}"
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    of_peak = f", {100 * chosen.utilization:.0f} % of the devices' peak" if isinstance(chosen, PricedDivision) else ""
+    of_peak = ""
+    if isinstance(chosen, AnalyticalCandidate):
+        of_peak = f", {100 * chosen.utilization:.0f} % of the devices' peak"
     return (
         f"[bold]{chosen.name}[/] for {escape(explained.name)}, global batch {explained.global_batch_size}"
         f"{over_links(explained.link)}{where}: {epoch}{format_seconds(chosen.step_time_s)} a step "
@@ -221,8 +221,9 @@ def _print_rivals(out: Console, explained: Explained) -> None:
     explanation = explained.explanation
     chosen, rivals = explanation.chosen.candidate, explanation.rivals[:MOST_RIVALS]
     shown = {chosen.name, *(one.candidate.name for one in rivals)}
-    others = _others(explained.found)
-    references = [(role, rival(one, chosen)) for role, one, _ in others if one is not None and one.name not in shown]
+    others = explained.found.baselines
+    known = [(one.role, one.candidate) for one in others if one.candidate is not None]
+    references = [(role, rival(candidate, chosen)) for role, candidate in known if candidate.name not in shown]
     if rivals or references:
         out.print()
         out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
@@ -232,20 +233,13 @@ def _print_rivals(out: Console, explained: Explained) -> None:
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
     print_rule(out, explanation.rule)
-    for role, one, reason in others:
-        if one is None:
-            out.print(f"[dim]no {escape(role)}: {escape(reason)}[/]", soft_wrap=True)
+    for one in others:
+        if one.candidate is None:
+            out.print(f"[dim]no {escape(one.role)}: {escape(one.reason)}[/]", soft_wrap=True)
     print_rejections(out, explanation.rejected, named=True)
-    if isinstance(explained.found, DivisionSearch) and explained.found.rejected:
-        counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.rejected.items())
+    if explained.found.counts:
+        counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.counts.items())
         out.print(f"[dim]rejected: {escape(counts)}[/]")
-
-
-def _others(found: Search | DivisionSearch) -> list[tuple[str, Option | None, str]]:
-    """The baselines: role, candidate, or the reason why it cannot be run."""
-    if isinstance(found, DivisionSearch):
-        return [(one.name, one.priced, one.reason) for one in found.baselines]
-    return [(one.role, one.candidate, one.reason) for one in found.baselines]
 
 
 def _print_outcomes(out: Console, outcomes: Sequence[Outcome]) -> None:
@@ -288,6 +282,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs: the same keys for every plan; what needs a program is empty where there is none."""
     explanation, outlook = explained.explanation, explained.planned.outlook
     chosen = explanation.chosen.candidate
+    is_modelled = isinstance(chosen, AnalyticalCandidate)
     found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(outlook))
     return {
         "job": explained.reference,
@@ -295,7 +290,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         "global_batch_size": explained.global_batch_size,
         "devices": explained.devices,
         "link": None if explained.link is None else name_link(explained.link),
-        "objective": outlook.goal if outlook is not None and isinstance(chosen, PricedDivision) else chosen.objective,
+        "objective": outlook.goal if outlook is not None and is_modelled else chosen.objective,
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
         "critical_path": [
             {
@@ -314,8 +309,8 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         **found,
         "references": [
             # Of parallel degrees also their parts: nothing else has them.
-            brief | (_option(one) if isinstance(one, PricedDivision) else {})
-            for brief, (_, one, _) in zip(found["references"], _others(explained.found), strict=True)
+            brief | (_option(one.candidate) if isinstance(one.candidate, AnalyticalCandidate) else {})
+            for brief, one in zip(found["references"], explained.found.baselines, strict=True)
         ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
@@ -329,14 +324,14 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
 def _option(option: Option) -> dict[str, Any]:
     common = {
         "strategy": option.name,
-        "degrees": option_degrees(option),
+        "degrees": degrees(option),
         "step_time_s": option.step_time_s,
         "interval_s": list(option.interval_s),
         "epoch_s": option.epoch_s,
         "peak_bytes": list(option.peak_bytes),
     }
-    if isinstance(option, PricedDivision):
-        return common | {"parts_s": dict(dissect_division(option).parts), "mfu": option.utilization}
+    if isinstance(option, AnalyticalCandidate):
+        return common | {"parts_s": option.parts, "mfu": option.utilization}
     return common
 
 

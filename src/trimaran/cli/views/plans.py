@@ -20,7 +20,7 @@ from trimaran.planner.choice import shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import candidate_document, goal_of_plan, plan_document, rule_of_search
+from trimaran.planning.documents import candidate_document, goal_of_plan, plan_document
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
@@ -85,7 +85,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         print_lines(out, outlook_lines(plan_document(planned)))
     print_training(out, planned)
     if run.search is not None:
-        print_rule(out, rule_of_search(run.search, goal=goal_of_plan(planned.outlook)))
+        print_rule(out, run.search.rule(goal=goal_of_plan(planned.outlook)))
     if run.search is not None and planned.outlook is None:
         out.print(_against_baseline(run.search))
         print_prices(out, run.prices)
@@ -121,13 +121,13 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         )
 
 
-def _print_missing_baselines(out: Console, found: Search) -> None:
+def _print_missing_baselines(out: Console, found: Search[Candidate]) -> None:
     for entry in found.baselines:
         if entry.candidate is None:
             out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]", soft_wrap=True)
 
 
-def _search_line(found: Search) -> str:
+def _search_line(found: Search[Candidate]) -> str:
     end = "" if found.is_complete else ", its time ran out"
     return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {100 * found.gap:.1f} %"
 
@@ -143,7 +143,7 @@ def over_links(link: Link | None) -> str:
     return "" if link is None else f" over {name_link(link)}"
 
 
-def print_candidates(out: Console, found: Search) -> None:
+def print_candidates(out: Console, found: Search[Candidate]) -> None:
     """Print those of the candidates that a person should see, and how many were rejected for what."""
     known = {id(one): one for one in (*found.candidates, *found.references)}
     ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
@@ -298,7 +298,7 @@ def candidate_table(
     return table
 
 
-def _against_baseline(found: Search) -> str:
+def _against_baseline(found: Search[Candidate]) -> str:
     if found.chosen is found.baseline:
         plain = found.baseline.strategy == Strategy(dp=found.baseline.strategy.dp)
         return f"It is the baseline itself{': plain data parallelism' if plain else ''}."

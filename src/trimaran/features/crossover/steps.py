@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
-from trimaran.planner.problem import Problem, assess_cut, lack_of_memory, reassess
+from trimaran.planner.problem import Problem, assess_split, lack_of_memory, reassess
 from trimaran.planner.what_if import Change, changed
-from trimaran.planning.closed_form import shape_of
+from trimaran.planning.analytical import shape_of
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
@@ -214,7 +214,7 @@ def _again(candidate: Candidate, problem: Problem) -> Candidate | None:
     if problem.batch % candidate.strategy.microbatches:
         return None
     try:
-        found = assess_cut(candidate.strategy, problem)
+        found = assess_split(candidate.strategy, problem)
     except (InfeasibleError, InputError):
         return None
     return None if lack_of_memory(found.peak_bytes, problem) else found

@@ -34,7 +34,7 @@ from trimaran.planning.plan_files import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.program.lowering.lower import lower, lower_evaluation
-from trimaran.program.plan import check_plan, plan_program, read_plan
+from trimaran.program.plan import check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Feeding, Strategy, needs_graph
 from trimaran.program.types import Kind, Program
@@ -94,6 +94,7 @@ def prepare_task(
     """
     found = None if plan is None else read_plan(plan)
     if found is not None:
+        check_has_program(found, source=str(plan))
         source, request = as_planned(found, source, request)
     prepared = prepare(source, request, progress)
     job, graph, cluster = prepared.job, prepared.graph, prepared.cluster

@@ -7,12 +7,10 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
-from trimaran.features.export.recipe import Exported, recipe_of_degrees_file, recipe_of_plan
+from trimaran.features.export.recipe import Exported, recipe_of_degrees, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
 from trimaran.program import check_plan, read_plan
-from trimaran.program.json_files import decode_object, read_text
-from trimaran.program.plan import DIVISION_KIND
 
 Target = Literal["torchtitan", "megatron", "accelerate"]
 
@@ -23,8 +21,7 @@ def export_plan(path: Path, target: str) -> Exported:
     """A plan for another runtime.
 
     Args:
-        path: of the plan; one of degrees for a transformer on a machine of the catalog names no modules, and its job is
-            not captured
+        path: of the plan; one without a program names no modules, and its job is not captured
         target: name of the runtime
 
     Raises:
@@ -37,10 +34,9 @@ def export_plan(path: Path, target: str) -> Exported:
             code="export.unknown-target",
             target=target,
         )
-    plain = decode_object(read_text(path), source=str(path))
-    if plain.get("kind") == DIVISION_KIND:
-        return _WRITERS[target](recipe_of_degrees_file(plain, source=str(path)))
     plan = read_plan(path)
+    if not plan.has_program:
+        return _WRITERS[target](recipe_of_degrees(plan))
     from trimaran.graph.capture.capture import capture
 
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()

@@ -62,7 +62,7 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
 
 def _accelerator(recipe: Recipe) -> dict[str, object]:
     """Settings for the script, because the file has no place for them."""
-    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch_size}
+    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch}
 
 
 def _lost(recipe: Recipe) -> Iterator[str]:

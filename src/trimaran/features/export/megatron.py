@@ -73,7 +73,7 @@ def _data_parallel(recipe: Recipe) -> dict[str, object]:
 
 def _batch(recipe: Recipe) -> dict[str, object]:
     section: dict[str, object] = {
-        "micro_batch_size": recipe.microbatch_size,
+        "micro_batch_size": recipe.microbatch,
         "global_batch_size": recipe.global_batch_size,
     }
     if recipe.sequence_length is not None:

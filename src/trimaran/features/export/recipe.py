@@ -17,19 +17,17 @@ the loss with the last. Its file holds more, for people to read: what the recipe
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
-from trimaran.base.units import format_bytes, format_count
+from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
-from trimaran.pricing.closed_form.parallel_degrees import Division
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
-from trimaran.program.json_files import check_version, from_plain
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.plan import DIVISION_VERSION, Plan
+from trimaran.program.plan import Plan
 from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
@@ -57,11 +55,8 @@ class Recipe(Degrees):
 
     Attributes:
         job: reference of the job
-        cp: ranks that share a sequence
         schedule: order of forwards and backwards in a pipeline
-        sequence_parallel: norms and dropouts are split along the sequence over the ranks of a tensor-parallel group
         stages: one a segment, in order; empty where they are not known
-        microbatch_size: samples of a microbatch
         global_batch_size: samples of one update
         sequence_length: tokens of a sample, where samples are sequences
         precision: of the job
@@ -74,11 +69,8 @@ class Recipe(Degrees):
     """
 
     job: str
-    cp: int = 1
     schedule: Schedule = "1f1b"
-    sequence_parallel: bool = False
     stages: tuple[Stage, ...] = ()
-    microbatch_size: int
     global_batch_size: int
     sequence_length: int | None = None
     precision: Precision = "fp32"
@@ -88,11 +80,6 @@ class Recipe(Degrees):
     clip_norm: float | None = None
     compiled: bool = False
     beyond: tuple[str, ...] = ()
-
-    @property
-    def devices(self) -> int:
-        """Ranks that take part."""
-        return self.dp * self.tp * self.pp * self.cp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +125,7 @@ def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) 
         zero=strategy.zero,
         sequence_parallel=any(shard.style == "sequence" for shard in strategy.shards),
         stages=() if placed or strategy.pp == 1 else stages_of(graph, segment_ops(graph, strategy)),
-        microbatch_size=batch // (strategy.dp * strategy.microbatches),
+        microbatch=batch // (strategy.dp * strategy.microbatches),
         microbatches=strategy.microbatches,
         global_batch_size=batch,
         sequence_length=_sequence_length(graph),
@@ -239,150 +226,53 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
         yield f"the order of devices: start the ranks with CUDA_VISIBLE_DEVICES={devices} on a node, or a rank file"
 
 
-# What a runtime calls "selective" is attention's probabilities, or what is cheap to compute again.
+# What a runtime calls "selective" is attention's probabilities, or what is cheap to recompute.
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
-    """The settings that a recipe takes from a plan of parallel degrees.
-
-    Attributes:
-        job: reference of the network
-        division: degrees and stages
-        layers: of the whole stack
-        global_batch_size: sequences of one update
-        sequence_length: tokens of a sequence
-        precision: of products
-    """
-
-    job: str
-    division: Division
-    layers: int
-    global_batch_size: int
-    sequence_length: int
-    precision: str
-
-
-def recipe_of_degrees_file(plain: Mapping[str, Any], *, source: str) -> Recipe:
-    """The recipe of a plan file with parallel degrees.
+def recipe_of_degrees(plan: Plan) -> Recipe:
+    """What a plan of the analytical model says, in the words of other runtimes.
 
     Args:
-        plain: the object of the file
-        source: what to call it in errors
+        plan: without a program
 
     Raises:
-        InputError: another version, a key that is missing or wrong, or parts that are not the whole stack
+        InputError: an unknown precision, or the plan does not say how many layers there are
     """
-    plain = dict(plain)
-    if plain.get("schema_version") == 1:
-        plain |= {"schema_version": DIVISION_VERSION, "division": _of_version_1(plain.get("division"))}
-    check_version(plain, DIVISION_VERSION, source=source)
-    names = [field.name for field in dataclasses.fields(_Decided)]
-    decided = from_plain({name: plain[name] for name in names if name in plain}, _Decided, source=source)
-    degrees = decided.division
-    _check_parts(degrees, decided.layers, source=source)
-    precision = parse_precision(decided.precision, what=f"{source}: precision")
-    recipe = recipe_of_degrees(
-        degrees,
-        job=decided.job,
-        layers=decided.layers,
-        global_batch_size=decided.global_batch_size,
-        sequence_length=decided.sequence_length,
-        precision="bf16" if precision == "fp8" else precision,
-    )
-    if precision != "fp8":
-        return recipe
-    return replace(recipe, beyond=(*recipe.beyond, "products in fp8: the file says bf16"))
-
-
-_NAMES_OF_VERSION_1 = {
-    "tensor": "tp",
-    "pipeline": "pp",
-    "context": "cp",
-    "data": "dp",
-    "expert": "ep",
-    "expert_tensor": "expert_tp",
-    "sharding": "zero",
-}
-_STAGES_OF_VERSION_1 = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}
-
-
-def _of_version_1(degrees: object) -> object:
-    """Degrees as version 1 of the file names them, in today's names; whatever else stays, to be refused."""
-    if not isinstance(degrees, dict):
-        return degrees
-    found = {_NAMES_OF_VERSION_1.get(name, name): value for name, value in degrees.items()}
-    if isinstance(found.get("zero"), str):
-        found["zero"] = _STAGES_OF_VERSION_1.get(found["zero"], found["zero"])
-    return found
-
-
-def _check_parts(degrees: Division, layers: int, *, source: str) -> None:
-    wanted = degrees.pp * degrees.chunks
-    if degrees.parts and (len(degrees.parts) != wanted or sum(degrees.parts) != layers):
+    strategy, premises = plan.strategy, plan.premises
+    precision = parse_precision(premises.precision, what=f"the precision of the plan for {plan.job}")
+    if premises.layers is None:
         raise InputError(
-            f"{source}: $.division.parts has {len(degrees.parts)} parts with {sum(degrees.parts)} layers in all, "
-            f"{format_count(degrees.pp, 'stage')} of {format_count(degrees.chunks, 'part')} want {wanted} with "
-            f"{layers}",
-            code="export.wrong-layer-count",
-            source=source,
-            parts=degrees.parts,
+            f"the plan for {plan.job} has no program and does not say how many layers there are: add premises.layers",
+            code="export.no-layers",
         )
-
-
-def recipe_of_degrees(
-    degrees: Division,
-    *,
-    job: str,
-    layers: int,
-    global_batch_size: int,
-    sequence_length: int | None,
-    precision: Precision,
-) -> Recipe:
-    """The recipe of parallel degrees.
-
-    Args:
-        degrees: parallel degrees and stages
-        job: reference of the network
-        layers: of the whole stack
-        global_batch_size: sequences of one update
-        sequence_length: tokens of a sequence
-        precision: in which is computed
-    """
-    parts = degrees.parts or _even(layers, degrees.pp * degrees.chunks)
+    layers = strategy.segment_layers or _even(premises.layers, strategy.pp * strategy.chunks)
     recompute: Recompute = "none"
-    if "layers" in degrees.recomputed:
+    if "layers" in strategy.recomputed:
         recompute = "full"
-    elif degrees.recomputed & _SELECTIVE:
+    elif strategy.recomputed & _SELECTIVE:
         recompute = "selective"
     return Recipe(
-        job=job,
-        dp=degrees.dp,
-        tp=degrees.tp,
-        pp=degrees.pp,
-        cp=degrees.cp,
-        chunks=degrees.chunks,
-        schedule="interleaved" if degrees.chunks > 1 else "1f1b",
-        zero=degrees.zero,
-        sequence_parallel=degrees.sequence_parallel,
-        stages=tuple(Stage(modules=(), layers=count) for count in parts) if degrees.pp > 1 else (),
-        microbatch_size=degrees.microbatch,
-        microbatches=degrees.microbatches,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
+        job=plan.job,
+        **{field.name: getattr(strategy, field.name) for field in dataclasses.fields(Degrees)},
+        schedule="interleaved" if strategy.chunks > 1 else "1f1b",
+        stages=tuple(Stage(modules=(), layers=count) for count in layers) if strategy.pp > 1 else (),
+        global_batch_size=premises.global_batch_size,
+        sequence_length=premises.sequence_length,
+        precision="bf16" if precision == "fp8" else precision,
         recompute=recompute,
-        beyond=tuple(_beyond_of_degrees(degrees)),
+        beyond=tuple(_beyond_of_degrees(strategy, precision)),
     )
 
 
-def _even(layers: int, parts: int) -> tuple[int, ...]:
-    return tuple(layers // parts + (part < layers % parts) for part in range(parts))
+def _even(layers: int, segments: int) -> tuple[int, ...]:
+    return tuple(layers // segments + (segment < layers % segments) for segment in range(segments))
 
 
-def _beyond_of_degrees(degrees: Division) -> Iterator[str]:
+def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
     if degrees.ep > 1:
         yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
     if len(degrees.recomputed) > 1:
         yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names one kind"
+    if precision == "fp8":
+        yield "products in fp8: the file says bf16"

@@ -39,7 +39,7 @@ def _training(recipe: Recipe) -> dict[str, object]:
     accumulated = 1 if recipe.pp == 1 else recipe.microbatches
     section: dict[str, object] = {
         # A pipeline's microbatches are parts of the local batch; without one, accumulation follows from the global one.
-        "local_batch_size": recipe.microbatch_size * accumulated,
+        "local_batch_size": recipe.microbatch * accumulated,
         "global_batch_size": recipe.global_batch_size,
         "dtype": "float32",
         "mixed_precision_param": "bfloat16" if recipe.precision == "bf16" else "float32",
@@ -66,7 +66,7 @@ def _parallelism(recipe: Recipe) -> dict[str, object]:
         section["enable_sequence_parallel"] = recipe.sequence_parallel
     if recipe.pp > 1:
         section["pipeline_parallel_schedule"] = _SCHEDULES[recipe.schedule]
-        section["pipeline_parallel_microbatch_size"] = recipe.microbatch_size
+        section["pipeline_parallel_microbatch_size"] = recipe.microbatch
         if recipe.stages:
             section["module_fqns_per_model_part"] = _stages(recipe)
     return section

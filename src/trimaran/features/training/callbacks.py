@@ -213,7 +213,7 @@ class Callbacks:
             _digest([after.options]) if retuned and self._alike else 0,
         )
         doing, stops, flips, moved, weights, buffers, tuned, options = zip(
-            *self._executor.agreement.figures(own, "what callbacks have changed"), strict=True
+            *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
         if first:

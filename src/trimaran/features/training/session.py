@@ -39,6 +39,7 @@ from trimaran.program import (
     Program,
     Strategy,
     check_against_graph,
+    check_has_program,
     check_plan,
     lower,
     lower_evaluation,
@@ -409,6 +410,7 @@ def init(
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
     if plan is not None:
+        check_has_program(plan)
         job = job_as_planned(plan, job)
     captured = capture_and_look(job)
     world = join_world()

@@ -4,7 +4,7 @@ The graph of a job and the trace of its step are made by walking the same model.
 module, and the torch function that it calls. So a kernel belongs to the operation of the same origin:
 
     torch function between modules        the operation that the function is; of several, shared by the bytes they move
-    anything in a call of a leaf module   the call
+    anything in a call of a leaf module   the call; so is the whole of a model that could not be captured
     sum of a parameter's gradient         the first operation that uses the parameter
     outside of the model                  the loss
 
@@ -22,7 +22,7 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.graph.kernels.workload import Work, Workload
-from trimaran.graph.types import Graph, Op, Phase
+from trimaran.graph.types import ROOT, Graph, Op, Phase, is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,12 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
         for parameter in op.parameters:
             known.setdefault(parameter, [number])
     entries: list[tuple[int, int, float, bool]] = []
+    whole = known[ROOT] if is_whole(graph) else []
     last = [0]
     for place, work in enumerate(workload.works):
         if work.phase is Phase.UPDATE:
             continue
-        last = _find(known, work) or last
+        last = _find(known, work) or whole or last
         backward = work.phase is Phase.BACKWARD
         moved = [_moved(graph.ops[number], workload.batch, backward=backward) for number in last]
         total = sum(moved)

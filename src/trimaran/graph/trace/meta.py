@@ -95,11 +95,12 @@ class Overrides(TorchFunctionMode):
         self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run a function, or what replaces it."""
-        if self._inside or self._paths is None:
+        name = getattr(func, "__name__", "")
+        if self._inside or self._paths is None or name == "__get__":  # a shape or the like: runs nothing
             return self._run(func, args, kwargs or {})
         number = self._calls[func] = self._calls.get(func, 0) + 1
         self._inside = True
-        self._paths.begin_function(f"{type(func).__name__}.{getattr(func, '__name__', '')}_{number}")
+        self._paths.begin_function(f"{type(func).__name__}.{name}_{number}")
         try:
             return self._run(func, args, kwargs or {})
         finally:

@@ -17,7 +17,7 @@ import bisect
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -135,8 +135,7 @@ class Watch:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an operation is called from.
 
     Attributes:

@@ -79,7 +79,7 @@ Call = Callable[[], object]
 
 
 class Timed(NamedTuple):
-    """What a duration is of.
+    """The work that a duration is of.
 
     Attributes:
         what: "product", "copy", "axpy" or "operator"

@@ -375,7 +375,7 @@ def _first_pass(bench: "_Bench", key: CurveKey, sizes: Sequence[int]) -> list[_P
 
 
 def _expected_s(points: Sequence[_Point], nbytes: int) -> float:
-    """What the next size will take, in a straight line through the two before it [s].
+    """Expected time of the next size, in a straight line through the two before it [s].
 
     0 where these are too small to tell: what scheduling adds to them differs by more than what their bytes take.
     """
@@ -482,7 +482,7 @@ def synchronize(world: World) -> None:
 
 
 def _of_rank_0(found: _Found, world: World) -> _Found:
-    """What rank 0 found, on every rank."""
+    """The result of rank 0, on every rank."""
     if world.size == 1:
         return found
     shared = [found]

@@ -127,7 +127,7 @@ class MachineFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration(MachineFigures):
-    """What was measured of a machine.
+    """The measurements of a machine.
 
     Attributes:
         tables: costs, each table with its fingerprint
@@ -221,7 +221,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationBody(MachineFigures):
-    """What a calibration file holds besides its version and its digest.
+    """The content of a calibration file without its version and its digest.
 
     Attributes:
         costs: cost tables as in the cache, one for the machine and one for each rate limit of its links

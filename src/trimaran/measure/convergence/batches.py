@@ -73,7 +73,7 @@ def _short(text: str) -> str:
 
 
 def _between(before: Sequence[int], last: int, text: str) -> list[int]:
-    """What follows the numbers before up to and with the last one: by the factor or the step of the last two."""
+    """The numbers after those before, up to the last one: by the factor or the step of the last two."""
     factor, step = 2.0, 0.0
     if len(before) > 1:
         factor, step = before[-1] / before[-2], float(before[-1] - before[-2])

@@ -236,7 +236,7 @@ class Run(Trained):
         return epochs if epochs is not None and epochs <= most else None
 
     def noise_until(self, target: float) -> dict[str, Any] | None:
-        """What its gradients said until an evaluation reached a target: later ones say nothing of the way there.
+        """The noise of its gradients until an evaluation reached a target, without later ones.
 
         Args:
             target: value of the metric

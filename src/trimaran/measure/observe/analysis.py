@@ -60,7 +60,7 @@ class StepTimes:
         """Parts of each step [s].
 
         Args:
-            exchange: the part of the exposed exchange that is nobody's waiting, of each step [ns]
+            exchange: the part of the exposed exchange that is no wait for another rank, of each step [ns]
             collective: likewise of collectives of the script [ns]
         """
         ns = self.ns
@@ -277,7 +277,7 @@ def _blocks(steps: Sequence[Parts]) -> list[Sequence[Parts]]:
 
 
 def _uneven(times: Sequence[StepTimes], fixed: float) -> tuple[float, float, float]:
-    """What uneven shares cost [s], how uneven they are, and what a slower rank costs [s].
+    """The cost of uneven shares [s], how uneven they are, and the cost of a slower rank [s].
 
     Work is a fixed part and a part in proportion to the samples. Its rate is taken from the rank with the fewest: it
     works while all others do too, as all would with even shares; the others work faster once it waits, where they share
@@ -301,7 +301,7 @@ def _uneven(times: Sequence[StepTimes], fixed: float) -> tuple[float, float, flo
 
 
 def _chance(work: Array, samples: Array) -> float:
-    """What the mean step waits for the slowest rank because of differences that samples do not explain [s]."""
+    """Wait of the mean step for the slowest rank because of differences that samples do not explain [s]."""
     rest = work - work.mean(axis=1, keepdims=True)
     spread = samples - samples.mean(axis=1, keepdims=True)
     weight = (spread**2).sum(axis=1, keepdims=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any, TypeVar
 
 import numpy as np
@@ -188,9 +188,7 @@ def interval(value: float, each: Sequence[float]) -> tuple[float, float]:
 
 
 def _half_width(each: Sequence[float]) -> float:
-    centre = sum(each) / len(each)
-    deviation = (sum((one - centre) ** 2 for one in each) / (len(each) - 1)) ** 0.5
-    return float(student_95(len(each) - 1) * deviation / len(each) ** 0.5)
+    return float(student_95(len(each) - 1) * stdev(each) / len(each) ** 0.5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

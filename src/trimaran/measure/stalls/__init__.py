@@ -1,4 +1,4 @@
-"""What a step of a job waits for: run cold, cached and on synthetic data, and split by cause."""
+"""Waits of a job's steps: run cold, cached and on synthetic data, and split by cause."""
 
 from trimaran.measure.stalls.steps import CLASSES, WAYS, Split, TimedStep, Way, calm, mean_split, split_steps
 

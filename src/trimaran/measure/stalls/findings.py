@@ -70,7 +70,7 @@ class ReadyBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallFindings:
-    """What was found.
+    """Results of a stall analysis.
 
     Attributes:
         ways: by name
@@ -88,7 +88,7 @@ class StallFindings:
 
 
 def analyse_stalls(program: Program, runs: Sequence[RankRun], *, host_blocks: bool = True) -> StallFindings:
-    """What was found by the runs of all ranks.
+    """Combine the runs of all ranks.
 
     Args:
         program: of a step

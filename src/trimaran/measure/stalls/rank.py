@@ -293,7 +293,7 @@ def _time_exchange(world: World, nbytes: int, dtype: torch.dtype) -> float:
 
 
 WAY_S = 3.0
-"""Time that the steps of one way take, where nobody says how many [s]."""
+"""Time that the steps of one way take, where their number is not given [s]."""
 
 COMPRESSIONS = (Compression(method="bf16"), Compression(method="powersgd", rank=4))
 """Compressions of gradients that are looked at."""
@@ -321,7 +321,7 @@ class RankRun:
         exchange: what adding up takes; None where gradients are not added up over all ranks
         halves: the same of numbers of 16 bits
         coding: what the compressions of `COMPRESSIONS` take; empty where the exchange is too short to matter
-        sampled: what its samples take; None where it reads none, or nobody asked
+        sampled: what its samples take; None where it reads none, or it was not asked for
     """
 
     steps: tuple[TimedStep, ...]
@@ -416,7 +416,7 @@ def run_ways(
 
 
 def _look_at_samples(job: Job, dataset: Any, world: World, steps: Sequence[TimedStep]) -> Sampled:
-    """What samples take; also in a worker, where loading takes a part of the steps that matters."""
+    """Times of samples; also in a worker, where loading is a relevant part of the steps."""
     loadings = [step.loading for step in steps if step.loading is not None]
     loading_s = sum(one.read_s + one.prepared_s for one in loadings)
     matters = loading_s > _MATTERS * sum(step.step_s for step in steps if step.loading is not None)

@@ -16,8 +16,8 @@ out to reading and preparing in the proportion of the workers' times.
 Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late.
 
 For what several ranks do together (all-reduces and their kin) the two are told apart as `observe` does: the shortest
-wait over the ranks is the exchange, because the last one to come waits for nobody; what another one waits longer, it
-waits for the slower ones. Waits between which a rank computes nothing are one wait, as there only their sum says when
+wait over the ranks is the exchange, because the last one to come does not wait; a longer wait of another one is
+for slower ranks. Waits between which a rank computes nothing are one wait, as there only their sum says when
 the rank could go on:
 
     rank 0   F ██ B ████ b0 ▒▒▒▒▒▒ b1 ▒▒▒│ U      7 = 3 communication + 4 synchronization
@@ -123,7 +123,7 @@ class LoadParts:
         fetch: for reading
         prepare: for preparing
         copy: for the way to the device
-        rest: for none of these, or nobody knows
+        rest: for none of these, or not known
     """
 
     fetch: float = 0.0
@@ -133,7 +133,7 @@ class LoadParts:
 
 
 def sum_loadings(loadings: Sequence[Loading]) -> Loading | None:
-    """What several microbatches took together; None for none.
+    """The sum of several microbatches; None for none.
 
     Args:
         loadings: of one step
@@ -391,7 +391,7 @@ def _loads(spans: Sequence[Span], exchanges: Exchanges) -> Mapping[int, float]:
 
 
 def _computed(spans: Sequence[Span]) -> Mapping[int, float]:
-    """What each rank computed, the waits in the middle of it left out [s]."""
+    """Compute of each rank without the waits inside it [s]."""
     lanes: dict[tuple[int, str], list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: span.start_s):
         lanes[span.rank, span.stream].append(span)

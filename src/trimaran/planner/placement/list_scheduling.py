@@ -114,7 +114,7 @@ class Filling:
     def _free(
         self, ready: float, length: float, ways: Sequence[int], taken: dict[int, list[tuple[float, float]]]
     ) -> float:
-        """The first moment at which all links are free long enough, beside what is about to be taken."""
+        """The first moment at which all links are free long enough, with what is about to be taken."""
         moment = ready
         while True:
             before = moment

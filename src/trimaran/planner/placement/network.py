@@ -5,8 +5,8 @@ A node of the problem is a stretch of the graph: the operations between two neig
 on one device between which nothing has to leave and nothing has to arrive, so a message goes when the last operation of
 a part has ended, and a part starts when all it reads is there:
 
-    device 0   F: [a b c] | [d e]          cut after c: device 1 reads it
-    device 1   F:         [x y]            cut before x: it reads c, which comes from device 0
+    device 0   F: [a b c] | [d e]          split after c: device 1 reads it
+    device 1   F:         [x y]            split before x: it reads c, which comes from device 0
 
 What this leaves out: a tensor is priced whole for each device that reads any output of a stretch, and the gradients of
 tied weights that end up on two devices.
@@ -260,7 +260,7 @@ def _run(
 
 
 SOLVER_S = 20.0
-"""Time that the solver may have for one placement, where a search has no limit of its own [s]."""
+"""Time that the solver may have for one placement, where a search has no limit [s]."""
 
 _SHARE_OF_LIMIT = 0.5
 
@@ -351,7 +351,7 @@ def _seconds(
 
 
 def _usual_bytes(graph: Graph, microbatch: int) -> int:
-    """Size of a usual message: the median of what crosses a cut [bytes]."""
+    """Size of a usual message: the median of what crosses a split [bytes]."""
     crossing = graph.exchanged(graph.parts(graph.split_points))
     sizes = [spec.nbytes.at(microbatch) for specs in crossing.values() for spec in specs]
     return max(16, round(median(sizes))) if sizes else 16

@@ -74,7 +74,7 @@ class PlacementProblem:
     Attributes:
         nodes: in an order in which their forwards can run
         edges: pairs of node numbers, producer and consumer; a backward needs the backwards of the consumers
-        memory_bytes: of each device; as many as there are devices [bytes]
+        memory_bytes: of each device; one for each device [bytes]
         wires: for each ordered pair of devices between which tensors may cross, the way
         pinned: device on which a node must be, by name
     """

@@ -59,16 +59,16 @@ def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
     """
     work = [forward + backward for forward, backward in zip(flat.forward, flat.backward, strict=True)]
     most = share * sum(work)
-    beside = _beside(flat)
+    parallel = _parallel_to(flat)
     # So many nodes have at least this work: of most masks that says enough, without a look at their bits.
     least = [0.0, *itertools.accumulate(sorted(work))]
-    few = [(node, mask) for node, mask in enumerate(beside) if mask and least[mask.bit_count()] <= most]
+    few = [(node, mask) for node, mask in enumerate(parallel) if mask and least[mask.bit_count()] <= most]
     weights = {node: sum(work[other] for other in _bits(mask)) for node, mask in few}
     dropped = kept = 0
     for node in sorted(weights, key=lambda node: (weights[node], node)):
         if weights[node] > most or dropped >> node & 1:
             continue
-        wider = dropped | beside[node]
+        wider = dropped | parallel[node]
         if not wider & (kept | 1 << node) and sum(work[other] for other in _bits(wider)) <= most:
             dropped, kept = wider, kept | 1 << node
     return _bits(dropped)
@@ -108,7 +108,7 @@ def waists(flat: Flat) -> list[int]:
             passed[node + 1] += 1
             passed[reach] -= 1
     over = list(itertools.accumulate(passed))
-    return [node for node, mask in enumerate(_beside(flat)) if not mask and not over[node]]
+    return [node for node, mask in enumerate(_parallel_to(flat)) if not mask and not over[node]]
 
 
 def _bits(mask: int) -> list[int]:
@@ -122,7 +122,7 @@ def _bits(mask: int) -> list[int]:
     return found
 
 
-def _beside(flat: Flat) -> list[int]:
+def _parallel_to(flat: Flat) -> list[int]:
     """For each node, as a mask, those that come neither before nor after it."""
     after = [0] * flat.n
     for node in reversed(range(flat.n)):
@@ -141,7 +141,7 @@ def _beside(flat: Flat) -> list[int]:
 
 
 def stages(flat: Flat) -> list[Stage]:
-    """The network cut at its waists."""
+    """The network split at its waists."""
     narrow = waists(flat)
     if not narrow:
         return [Stage(first=0, last=flat.n - 1, entry=False, exit=False)]
@@ -395,7 +395,7 @@ def alike(flat: Flat) -> bool:
 
 def by_stages(
     flat: Flat,
-    cut: Sequence[Stage],
+    split: Sequence[Stage],
     limits: Limits,
     gap: float,
     pool: ThreadPoolExecutor,
@@ -406,16 +406,16 @@ def by_stages(
 
     Args:
         flat: the problem
-        cut: its stages
+        split: its stages
         limits: what may be spent
         gap: stop a stage once it is within this share of its bound
         pool: runs the constraint programs
         first: a schedule of the whole problem, if there is one; a stage that is all of it starts there
     """
     if not alike(flat):
-        return _in_order(flat, cut, limits, gap, pool, first)
+        return _in_order(flat, split, limits, gap, pool, first)
     works = []
-    for stage in cut:
+    for stage in split:
         part = flat_of(flat, stage, {stage.first: 0} if stage.entry else {})
         works.append(_Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part)))
     shares = _shares([work.part for work in works])
@@ -430,7 +430,7 @@ def by_stages(
         layout = swapped(work.part, work.layout, 0, device)
         chain.append((work.stage, work.part, layout))
         device = layout.on[-1]
-    ends = (flat.forward[0] if cut[0].entry else 0.0) + (flat.backward[-1] if cut[-1].exit else 0.0)
+    ends = (flat.forward[0] if split[0].entry else 0.0) + (flat.backward[-1] if split[-1].exit else 0.0)
     return joined(flat, chain), ends + sum(work.bound_s for work in works)
 
 
@@ -458,7 +458,7 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     core = _core_of(part)
     if core is not None:
         half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
-        found, least = by_stages(core.part, core.cut, half, gap, pool)
+        found, least = by_stages(core.part, core.split, half, gap, pool)
         work.bound_s = max(work.bound_s, least)
         work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
         own = replace(own, steps=0.3 * own.steps, work=0.2 * own.work)
@@ -485,13 +485,13 @@ class _Core:
     Attributes:
         part: the problem that is left
         kept: the number in the stage of each of its nodes
-        cut: its stages
+        split: its stages
         dropped: numbers of the nodes that are left out
     """
 
     part: Flat
     kept: list[int]
-    cut: list[Stage]
+    split: list[Stage]
     dropped: list[int]
 
 
@@ -501,10 +501,10 @@ def _core_of(stage: Flat) -> _Core | None:
     if not dropped:
         return None
     part, kept = without(stage, dropped)
-    cut = stages(part)
-    if max(inner.last - inner.first for inner in cut) > _APART * stage.n:
+    split = stages(part)
+    if max(inner.last - inner.first for inner in split) > _APART * stage.n:
         return None
-    return _Core(part=part, kept=kept, cut=cut, dropped=dropped)
+    return _Core(part=part, kept=kept, split=split, dropped=dropped)
 
 
 def _finish(work: _Work) -> None:
@@ -545,13 +545,13 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
 
 
 def _in_order(
-    flat: Flat, cut: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
+    flat: Flat, split: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
 ) -> tuple[Layout, float]:
     """Stages on devices that differ."""
     chain: list[tuple[Stage, Flat, Layout]] = []
-    bound = (flat.forward[0] if cut[0].entry else 0.0) + (flat.backward[-1] if cut[-1].exit else 0.0)
-    shares = _shares([flat_of(flat, stage, {}) for stage in cut])
-    for stage, share in zip(cut, shares, strict=True):
+    bound = (flat.forward[0] if split[0].entry else 0.0) + (flat.backward[-1] if split[-1].exit else 0.0)
+    shares = _shares([flat_of(flat, stage, {}) for stage in split])
+    for stage, share in zip(split, shares, strict=True):
         pins = {stage.first: chain[-1][2].on[-1]} if chain else {}
         part = flat_of(flat, stage, pins)
         bound += least_s(part)

@@ -18,7 +18,6 @@ Curves that were published, by name: reference convergence points, and projectio
 import csv
 import functools
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
-from trimaran.base.files import packaged_toml, put_in_place
+from trimaran.base.files import packaged_toml, put_in_place, toml_text
 from trimaran.jobs.learning_rate import rule_seen_from
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.run_tables import read_table
@@ -128,32 +127,6 @@ def table_of(plain: Mapping[str, Any], *, source: str) -> CurveTable:
     table = from_plain(dict(plain), CurveTable, source=source)
     check_table(table, source=source)
     return replace(table, points=tuple(sorted(table.points, key=lambda point: point.global_batch)))
-
-
-def toml_text(plain: Mapping[str, Any]) -> str:
-    """TOML of keys whose values are figures, texts, lists and tables; a list of tables has one a line."""
-    lines = []
-    for key, value in plain.items():
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            lines.append(f"{key} = [")
-            lines.extend(f"  {_toml(item)}," for item in value)
-            lines.append("]")
-        else:
-            lines.append(f"{key} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    # A JSON text is a TOML text, but for the character DEL.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
-"""Sends, receives and collectives by torch.distributed.
+"""Sends, receives and collectives by torch.distributed, and what ranks agree on.
 
-Messages between two ranks of one machine go through memory (`letterbox`), where that can be. Of the others,
-upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of
-ranks is a channel of its own, first in, first out, as programs assume. Each group of a program's collectives has its
-process group. All are made, and used once, before training, in an order that is the same on every rank: NCCL connects
-on first use, and two ranks that connect in opposite orders wait for each other.
+Messages between two ranks of one machine go through memory (`shared_memory`), where that is possible. Of the others,
+upward messages (to a higher rank) have one process group and downward ones another, so that each ordered pair of ranks
+has a separate channel, first in, first out, as programs assume. Each group of a program's collectives has a process
+group. All are made, and used once, before training, in the same order on every rank: NCCL connects on first use, and
+two ranks that connect in opposite orders wait for each other.
 
-A collective that starts when another one has ended, without the rank's own thread waiting for that.
+A chain starts a collective when another one has ended, and the rank's own thread does not wait for that:
 
     CPU    training   B0 ████████████████████████          issues the first, goes on computing
            chain         waits ▒▒▒▒▒│ starts the second    a thread, which sleeps in gloo
@@ -16,11 +16,7 @@ A collective that starts when another one has ended, without the rank's own thre
            chain         ▒▒▒▒▒▒▒▒▒▒▒ a stream that waits for the first; what is issued on it comes after
            NCCL          first ══════ second ═══════
 
-Where a group's collectives must start in one order on all its members, nothing but one chain may start them.
-
-Several tensors as one flat one of each dtype; and collectives on flat tensors, under the names that this torch has.
-
-torch 2.13 gave them other names, and warns of the old ones.
+Where a group's collectives must start in one order on all its members, only one chain may start them.
 """
 
 import queue
@@ -28,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -61,7 +57,7 @@ class Chain(Protocol):
             start: the second
 
         Returns:
-            Both, to be waited for in the place of what torch.distributed returned.
+            Both, to be waited for in place of what torch.distributed returned.
         """
 
     def close(self) -> None:
@@ -79,7 +75,7 @@ class _Ended:
         self._future.result()
 
     def get_future(self) -> "_Ended":
-        """What tells the end; see `then`."""
+        """Itself, for `then`."""
         return self
 
     def then(self, done: Callable[[Any], None]) -> None:
@@ -98,7 +94,7 @@ class _Started:
         self._future.result().wait()
 
     def get_future(self) -> "_Started":
-        """What tells the end; see `then`."""
+        """Itself, for `then`."""
         return self
 
     def then(self, done: Callable[[Any], None]) -> None:
@@ -116,7 +112,7 @@ class HostChain:
 
     def __init__(self) -> None:
         self._links: queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any]] | None] = queue.SimpleQueue()
-        # One that sleeps in a collective which never ends must not keep the process.
+        # A thread that sleeps in a collective which never ends must not keep the process.
         self._thread = threading.Thread(target=_follow, args=(self._links,), name="trimaran-chain", daemon=True)
         self._thread.start()
 
@@ -144,12 +140,12 @@ def _follow(links: "queue.SimpleQueue[tuple[Any, Start, Future[None], Future[Any
             for future in (ended, started):
                 if not future.done():
                     future.set_exception(error)
-        # Until the next one comes nothing may keep these alive.
+        # Nothing may keep these alive until the next one comes.
         del link, first, start, ended, started
 
 
 class DeviceChain:
-    """A stream that waits in the place of the host.
+    """A stream that waits, so that the host need not.
 
     Args:
         device: "cuda:<n>"
@@ -180,6 +176,7 @@ def open_chain(device: str) -> Chain:
 Packed = Sequence[tuple[torch.Tensor, Sequence[torch.Tensor]]]
 """Flat tensors, each with those that it was made of."""
 
+# torch 2.13 gave these other names, and warns of the old ones.
 all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 """Gather equal parts into one tensor: `(whole, part, group, async_op)`."""
 
@@ -252,7 +249,7 @@ class Channels:
         self._warm_up(pairs, groups)
 
     def room(self, nbytes: int, target: int) -> torch.Tensor | None:
-        """Where a message is best put together before it is sent; None: anywhere.
+        """Memory in which a message is packed without another copy; None: there is none.
 
         Args:
             nbytes: of the message [bytes]
@@ -292,7 +289,7 @@ class Channels:
         return self._start(reduce_scatter, shard, whole, group=self._groups[group], async_op=True)
 
     def all_gather(self, whole: torch.Tensor, shard: torch.Tensor, group: Group) -> Any:
-        """Start to put together what each rank of a group has a share of."""
+        """Start to gather the shares of all ranks of a group into one tensor."""
         return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
 
     def group(self, ranks: Group) -> Any:
@@ -300,7 +297,7 @@ class Channels:
         return self._groups[ranks]
 
     def chain(self) -> Chain:
-        """What starts collectives when others have ended; it is closed with the connections."""
+        """The chain of this rank; it is closed with the connections."""
         if self._chain is None:
             self._chain = open_chain(self._world.device)
         return self._chain
@@ -356,7 +353,7 @@ _PADDING_BYTES = 4096
 
 @contextmanager
 def in_contact(rank: int, what: str) -> Iterator[None]:
-    """Tell a failure because of another rank as what it is; others go on as they are.
+    """Turn a failure that another rank has caused into an error that says so; others are raised unchanged.
 
     Args:
         rank: of this process, for the message
@@ -422,7 +419,7 @@ class Agreement:
         self.group = group
         self._size = size
 
-    def words(self, said: Any, what: str) -> list[Any]:
+    def gather_objects(self, said: Any, what: str) -> list[Any]:
         """A value from each rank, by rank.
 
         Args:
@@ -439,7 +436,7 @@ class Agreement:
             dist.all_gather_object(heard, said, group=self.group)
         return heard
 
-    def figures(self, said: Sequence[int], what: str) -> list[list[int]]:
+    def gather_integers(self, said: Sequence[int], what: str) -> list[list[int]]:
         """Some integers from each rank, by rank; every rank gives the same number of them.
 
         Args:
@@ -466,7 +463,7 @@ class Agreement:
         Raises:
             ExecutionError: another rank is gone
         """
-        heard = self.figures([own], "a question to all ranks")
+        heard = self.gather_integers([own], "a question to all ranks")
         return next((rank for rank, (true,) in enumerate(heard) if true), None)
 
 
@@ -476,10 +473,6 @@ ALONE = Agreement()
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Communication that has been started and not yet been waited for
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(slots=True, kw_only=True)
@@ -501,25 +494,8 @@ class Pending:
     works: Sequence[Any]
     buffers: Sequence[torch.Tensor]
     start: Stamp
-    finish: Callable[[], None] = _nothing
-    end: Stamp = field(default=None)
-
-
-def _together(one: Pending, other: Pending) -> Pending:
-    """Two pieces of one instruction, such as two buckets where the program has one."""
-
-    def finish() -> None:
-        one.finish()
-        other.finish()
-
-    return Pending(
-        token=one.token,
-        nbytes=one.nbytes + other.nbytes,
-        works=[*one.works, *other.works],
-        buffers=[*one.buffers, *other.buffers],
-        start=one.start,
-        finish=finish,
-    )
+    finish: Callable[[], None] = lambda: None
+    end: Stamp = None
 
 
 class InFlight:
@@ -535,7 +511,7 @@ class InFlight:
         self._rank = rank
         self._streams = streams
         self._recorder = recorder
-        self._pending: dict[str, Pending] = {}
+        self._pending: dict[str, list[Pending]] = {}
 
     def add(
         self,
@@ -560,8 +536,7 @@ class InFlight:
         token = instruction.token
         size = sum(buffer.nbytes for buffer in buffers) if nbytes is None else nbytes
         pending = Pending(token=token, nbytes=size, works=works, buffers=buffers, start=start)
-        before = self._pending.get(token)
-        kept = self._pending[token] = pending if before is None else _together(before, pending)
+        self._pending.setdefault(token, []).append(pending)
         if blocking:
             self._recorder.add(token, WAIT, start, self._recorder.stamp())
         # gloo does not tell when a gather or a scatter has ended; of one that others follow their chain tells.
@@ -569,7 +544,7 @@ class InFlight:
         if self._recorder.watches(collective=instruction.kind in COLLECTIVES and told):
 
             def done(stamp: Stamp) -> None:
-                kept.end = stamp
+                pending.end = stamp
 
             for work in works:
                 self._streams.watch(work, f"{instruction.kind} {instruction.group or instruction.peer}", done)
@@ -628,17 +603,20 @@ class InFlight:
         Args:
             token: of the instruction
         """
-        pending = self._pending.pop(token, None)
-        if pending is None:
+        found = self._pending.pop(token, None)
+        if found is None:
             return
         before = self._recorder.stamp()
-        for work in pending.works:
-            wait_for(work, self._rank, token)
+        for pending in found:
+            for work in pending.works:
+                wait_for(work, self._rank, token)
         after = self._recorder.stamp()
-        pending.finish()
+        for pending in found:
+            pending.finish()
         if token not in self._pending:
-            end = after if pending.end is None else pending.end
-            self._recorder.add(token, COMMUNICATION, pending.start, end, pending.nbytes)
+            end = after if found[-1].end is None else found[-1].end
+            nbytes = sum(pending.nbytes for pending in found)
+            self._recorder.add(token, COMMUNICATION, found[0].start, end, nbytes)
         self._recorder.add(token, WAIT, before, after)
 
     def wait_for_all(self, chosen: Callable[[str], bool] = lambda token: True) -> None:

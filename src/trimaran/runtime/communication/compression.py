@@ -1,18 +1,18 @@
-"""Gradients made smaller on their way between replicas: `Strategy.compression`, executed.
+"""Compression of gradients between replicas: `Strategy.compression`, executed.
 
-A codec turns a bucket into rounds of sums over the replicas and the sums back into the bucket; it communicates nothing,
-so that it can be measured and tested in one process. `Wire` runs its rounds for the buckets of a backward.
+A codec turns a bucket into rounds of sums over the replicas and the sums back into the bucket. It communicates nothing,
+so that it can be measured and tested in one process. `CompressedBuckets` runs its rounds for the buckets of a backward.
 
 Why not torch's own communication hooks (`default_hooks`, `powerSGD_hook`):
 
-- they hand DDP a future that DDP waits for at the end of the backward; here nobody waits before the update;
-- their work between the sums runs in callbacks, on gloo's threads, beside the backward and for the same lock of the
-  interpreter. Those of PowerSGD start an all-reduce and wait for it there: on each rank in the order in which its
-  callbacks happen to run, and on a group with two workers two such callbacks leave nobody to run what they wait for;
-- they average, and gradients here are sums (`losses`); those that round keep no error;
-- PowerSGD's state belongs to numbers of buckets, so it must sit out the first steps, in which DDP changes them.
+- they hand DDP a future that DDP waits for at the end of the backward; here the first wait is before the update;
+- their work between the sums runs in callbacks, on gloo's threads, while the backward runs and needs the same lock of
+  the interpreter. Those of PowerSGD start an all-reduce and wait for it there, on each rank in the order in which its
+  callbacks happen to run. On a group with two workers, two such callbacks deadlock;
+- they average, and gradients here are sums (`step.state`); those that round keep no error;
+- PowerSGD's state belongs to numbers of buckets, so it cannot be used in the first steps, in which DDP changes them.
 
-PowerSGD: the gradient of a matrix as the product of two thin ones, with error feedback and warm start.
+PowerSGD sends the gradient of a matrix as the product of two thin ones, with error feedback and warm start.
 
 With n replicas, Δ_i the gradient of replica i as a matrix plus what it has lost so far, and r columns in P and Q:
 
@@ -22,30 +22,29 @@ With n replicas, Δ_i the gradient of replica i as a matrix plus what it has los
     4.  the sum of the Δ_i becomes P̂ Qᵀ, its part in the space of P̂
     5.  replica i keeps Δ_i - P̂ Q_iᵀ, its own part outside of that space
 
-The residuals of all replicas sum up to exactly what is missing in 4, so that nothing is lost for good. A residual that
-took the sum of 4 for its own would do so too, but each replica would then keep all by which it differs from the others.
+The residuals of all replicas sum up to exactly what is missing in 4, so that nothing is lost for good. A residual
+against the sum of 4 would do so too, but each replica would then keep all by which it differs from the others.
 
-A sum of rank r or less goes through whole. Where P has fewer independent columns than r, the QR decomposition completes
-them. Vectors, and matrices that would not get smaller, go in the first round as they are.
+A sum of rank r or less is exact. Where P has fewer independent columns than r, the QR decomposition completes
+them. Vectors, and matrices that would not get smaller, are sent in the first round uncompressed.
 
 Source:
     T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
     Optimization", NeurIPS 2019, algorithms 1 and 2.
 
-Gradients in 16 bits, with error feedback.
-
-Each replica sends r(e + g), where g is its gradient, e what it has lost so far and r rounds, and keeps what that loses:
-e' = e + g - r(e + g). So what has been sent over all steps is the sum of the true gradients less the last residual.
+Gradients in 16 bits have error feedback too. Each replica sends r(e + g), where g is its gradient, e what it has lost
+so far and r rounds, and keeps what that loses: e' = e + g - r(e + g). So what has been sent over all steps is the sum
+of the true gradients less the last residual.
 
 The sum over n replicas is made in 16 bits too, by gloo or NCCL. Each of its n - 1 additions rounds once more, by at
-most 2^-8 of its result in bf16 and 2^-11 in fp16; nobody knows that error, so it is not fed back. All replicas get the
+most 2^-8 of its result in bf16 and 2^-11 in fp16. That error is not known, so it is not fed back. All replicas get the
 same bits, as each share of the sum is made on one of them.
 
-fp16 has few exponents. So gradients are scaled by a power of two, the same on all replicas without a word between them:
-it follows from the sums of the step before. A replica sends at most 1/n of what fp16 holds, so that no sum overflows;
-what it cuts off is lost for this step only, as all that rounding loses.
+fp16 has few exponents. So gradients are scaled by a power of two. It is the same on all replicas without communication,
+because it follows from the sums of the step before. A replica sends at most 1/n of what fp16 holds, so that no sum
+overflows; what is clipped is lost for this step only, like everything that rounding loses.
 
-Compressed buckets on their way: the rounds of a codec, from the hooks of a backward to the update.
+The rounds of a codec, from the hooks of a backward to the update:
 
     backward   ████ b0 ╴e0╶ ████ b1 ╴q0 e1╶ ████ b2 ╴q1 e2╶│ wait, q2 │ decode │ update
     b0                 ═ P0 ═══      ═ Q0 ══
@@ -53,8 +52,8 @@ Compressed buckets on their way: the rounds of a codec, from the hooks of a back
     b2                                                     ═ P2 ══  ═ Q2 ══
 
 A bucket is encoded (e) when it is complete, in the backward, and its first sum starts. Where a codec has a second
-round, it starts when the next bucket is complete, after a wait for the first one, so that it too travels beside the
-backward; that of the last bucket starts before the update. Decoding is done by whoever waits for the bucket.
+round, it starts when the next bucket is complete, after a wait for the first one, so that it too overlaps with the
+backward; that of the last bucket starts before the update. A bucket is decoded by the wait for it.
 
 So the order of all sums follows from the order of buckets alone, and is the same on every replica. Sums that start as
 soon as their data are there would be a little earlier, and in another order on each rank.
@@ -76,20 +75,20 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.streams import Stamp, fetch
 
-__all__ = ["Codec", "Round", "Wire", "open_codec", "wire_bytes"]
+__all__ = ["Codec", "CompressedBuckets", "Round", "open_codec", "wire_bytes"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a codec is
+# Rounds of sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Round:
-    """What the replicas add up before a codec goes on.
+    """A sum over the replicas, after which a codec continues.
 
     Attributes:
-        payload: flat; it goes over the wire as it is, and the sum replaces it
-        is_last: with this sum the codec has all that it needs
+        payload: flat; it is sent unchanged, and the sum replaces it
+        is_last: the codec needs no further sum
     """
 
     payload: torch.Tensor
@@ -185,7 +184,7 @@ class _Bucket:
         matrices: positions of those that are factored
         shapes: of these, as matrices
         ranks: of these, columns of P and Q
-        whole: positions of those that go as they are
+        whole: positions of those that are sent uncompressed
         residuals: of the matrices, shaped so
     """
 
@@ -217,7 +216,7 @@ class Factoring(Codec):
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
         """Two rounds, or one where nothing is factored; see `Codec`.
 
-        Gradients that have 16 bits already go as they are.
+        Gradients that have 16 bits already are sent uncompressed.
         """
         if flat.dtype.itemsize < SMALLEST_BYTES:
             yield Round(payload=flat, is_last=True)
@@ -286,7 +285,7 @@ class Factoring(Codec):
     def _warm(self, q: torch.Tensor, key: int) -> torch.Tensor:
         """The Q of the next step: in columns of length 1, so that P is of the size of a gradient and not of its square.
 
-        A column of zeros would stay so: it starts anew.
+        A column of zeros would stay zeros: the one that was drawn first replaces it.
         """
         lengths = torch.linalg.vector_norm(q, dim=0)
         return torch.where(lengths >= torch.finfo(q.dtype).tiny, q / lengths, self._drawn[key])
@@ -332,7 +331,7 @@ class Rounding(Codec):
 
     @torch.no_grad()
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
-        """One round; see `Codec`. Gradients that have 16 bits already go as they are."""
+        """One round; see `Codec`. Gradients that have 16 bits already are sent uncompressed."""
         if flat.dtype.itemsize < SMALLEST_BYTES or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
@@ -378,7 +377,7 @@ class _Range:
             peak = max(of() for of in self._peaks)
             self._peaks.clear()
             if peak == 0.0:
-                # Perhaps all of it was below what fp16 holds.
+                # Perhaps all of it was too small for fp16.
                 self._scale = min(self._scale * 2.0**_PEAK_EXPONENT, 2.0**_FARTHEST_EXPONENT)
             elif math.isfinite(peak):
                 exponent = _PEAK_EXPONENT - math.frexp(peak)[1]
@@ -386,7 +385,7 @@ class _Range:
         return self._scale
 
     def fit(self, values: torch.Tensor, scale: float) -> torch.Tensor:
-        """Scaled values that fit. Where one of them is not finite, none is: it would be cut off, and so hidden.
+        """Scaled values that fit. Where one of them is not finite, none is: clipping would make it finite.
 
         Args:
             values: flat
@@ -430,7 +429,7 @@ def open_codec(compression: Compression, *, replicas: int, seed: int) -> Codec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a gradient is on the wire
+# Compressed buckets of a rank, and their sizes
 
 
 def wire_bytes(parameter: torch.Tensor, compression: Compression | None) -> int:
@@ -438,7 +437,7 @@ def wire_bytes(parameter: torch.Tensor, compression: Compression | None) -> int:
 
     Args:
         parameter: whose gradient it is
-        compression: of gradients; None: they go as they are
+        compression: of gradients; None: there is none
 
     Example:
         >>> weight = torch.zeros(64, 32)
@@ -450,8 +449,8 @@ def wire_bytes(parameter: torch.Tensor, compression: Compression | None) -> int:
     return min(parameter.nbytes, compression.wire_bytes([parameter.shape], itemsize=parameter.itemsize))
 
 
-class Wire:
-    """Compressed buckets of one rank.
+class CompressedBuckets:
+    """Sums of compressed buckets, on one rank.
 
     Args:
         codec: of the job
@@ -484,7 +483,7 @@ class Wire:
         rounds = self._codec.rounds(flat, parameters)
         first = next(rounds)
         posted = self._recorder.stamp()
-        # It lies inside the backward.
+        # This is inside the backward.
         self._recorder.add(instruction.token, WAIT, start, posted)
         self._post(instruction, rounds, first, posted, 0)
 
@@ -495,7 +494,7 @@ class Wire:
             self._in_flight.advance(token)
 
     def give_back(self, parameter: torch.Tensor, total: torch.Tensor) -> None:
-        """Owe the sum of a parameter again, which nobody applies: no replica has used the parameter in this step.
+        """Keep the sum of a parameter as a residual: no replica has used the parameter, so the sum is not applied.
 
         Args:
             parameter: of a bucket that was exchanged; its gradients were zeros, so the sum is of residuals only
@@ -518,7 +517,7 @@ class Wire:
     def _continue(self, instruction: Instruction, rounds: Iterator[Round], start: Stamp, sent_bytes: int) -> None:
         before = self._recorder.stamp()
         following = next(rounds, None)
-        # Under the name of what the gradients are decoded for: of a transfer, the last wait tells who looked when.
+        # With the token of the update, for which gradients are decoded: the last wait for a transfer gives its end.
         self._recorder.add(Kind.UPDATE, WAIT, before, self._recorder.stamp())
         if following is not None:
             self._post(instruction, rounds, following, start, sent_bytes)

@@ -1,15 +1,15 @@
-"""Buckets of gradients that are summed in levels: within the node, across nodes, and handed out within the node.
+"""Hierarchical all-reduces of gradient buckets: reduce-scatter within nodes, all-reduce across, all-gather within.
 
     backward    ████████ b0 ████████ b1 ▒▒ ▒▒▒▒▒▒▒▒▒▒▒ U
     within               RS b0       RS b1    AG b0   AG b1     one group, one order on all its members
-    across                 AR b0 ═══════ AR b1 ═══════          starts by itself when a scatter has ended (`chains`)
+    across                 AR b0 ═══════ AR b1 ═══════          a chain starts it when a scatter has ended
 
 A gather is started when the backward has ended and the rank has waited for the sum across nodes. Buckets whose number
 of elements the ranks of the node do not divide are padded with zeros, which costs two copies of them.
 
-In its first step DDP makes other buckets than the program has, and where some parameters have no gradient it may have
-more of them in every step, two under one name. They are summed all the same, and those that no instruction gathers are
-gathered before the gradients are used.
+In its first step DDP makes other buckets than the program has. Where some parameters have no gradient it may have more
+of them in every step, two under one label. They are summed too, and those that no instruction gathers are gathered
+before the gradients are used.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from trimaran.runtime.record import Recorder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scattered:
-    """A bucket whose shards are on their way.
+    """A bucket whose shards are being summed.
 
     Attributes:
         instruction: its reduce-scatter
@@ -40,11 +40,11 @@ class _Scattered:
     shard: torch.Tensor
 
 
-class Levels:
-    """Sums of buckets over the nodes.
+class HierarchicalSums:
+    """Hierarchical all-reduces of buckets.
 
     Args:
-        across: the ranks that have this one's place on their nodes
+        across: this rank, and the ranks with the same local rank on other nodes
         channels: communicate
         chain: starts the sums across nodes
         in_flight: communication under way
@@ -86,7 +86,7 @@ class Levels:
         self._scattered.setdefault(instruction.label, []).append(begun)
 
     def gather(self, instruction: Instruction) -> None:
-        """Hand out the sums of a bucket; nothing happens where this step had no such bucket.
+        """Gather the sums of a bucket; does nothing where this step had no such bucket.
 
         Args:
             instruction: the all-gather of the bucket
@@ -95,7 +95,7 @@ class Levels:
             self._gather(found, instruction)
 
     def settle(self) -> None:
-        """Hand out the sums of buckets that the program has not, as those of DDP's first step."""
+        """Gather the sums of buckets that are not in the program, as those of DDP's first step."""
         for label in list(self._scattered):
             for found in self._scattered.pop(label):
                 self._gather(found, replace(found.instruction, kind=Kind.ALL_GATHER, after=()))

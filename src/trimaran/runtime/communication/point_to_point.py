@@ -1,13 +1,9 @@
-"""Sends and receives of one rank: between the pools of tensors of a step and the ranks around.
+"""Sends and receives of one rank: tensors that cross from a segment of one rank to a segment of another.
 
 A message is packed and handed over when its instruction is issued, and waited for by the first instruction that names
-it. What a pair of segments exchanges in which order of bytes follows from the graph, so that both ends know it.
-
-What crosses a cut, as one flat buffer of bytes.
-
-One message a pair of segments and microbatch, because a message costs more to start than a copy in memory takes. A
-single tensor, the usual case, is sent where it lies; several are packed one behind the other. The receiver knows the
-shapes from the graph and the size of the microbatch, so that nothing but elements travels.
+it. There is one message for each pair of segments and microbatch, because starting a message takes longer than a copy
+in memory. A single tensor, the usual case, is sent from where it lies; several are packed one behind the other. Both
+ends know the layout from the graph and the size of the microbatch, so that only elements are sent.
 """
 
 import ast
@@ -99,8 +95,8 @@ class MessageLayout:
         if tuple(tensor.shape) != field.shape:
             raise ExecutionError(
                 f'tensor "{field.name}" has shape {tuple(tensor.shape)} in this run and {field.shape} in the captured '
-                "graph: a shape that depends on the data cannot cross a cut; plan again with other boundaries, or data "
-                "parallel",
+                "graph: a tensor whose shape depends on the data cannot cross from stage to stage; plan again with "
+                "other boundaries, or data parallel",
                 code="message.other-shape",
                 tensor=field.name,
             )
@@ -167,7 +163,7 @@ class Exchanges:
         in_flight: communication under way
         recorder: writes down what happened
         routes: for each `(producer, first consumer)` pair of segments on different ranks, the tensors of their messages
-        released: for each receive, the sends that it shows to have been received, by token
+        released: for each receive, the sends that the peer must have received by then, by token
     """
 
     def __init__(
@@ -213,7 +209,7 @@ class Exchanges:
         self._receive(instruction, state, store)
 
     def wait(self, instruction: Instruction) -> None:
-        """Wait for everything that an instruction names, and for the sends that are then known to have arrived."""
+        """Wait for everything that an instruction names, and for sends that the peer has received by then."""
         for token in instruction.after:
             self._in_flight.wait(token)
             for sent in self._released.get(token, ()):
@@ -233,7 +229,7 @@ class Exchanges:
         found = self._routes.get(pair)  # type: ignore[arg-type]
         if found is None:
             raise InputError(
-                f"{instruction.id}: segment {pair[0]} makes nothing that segment {pair[1]} reads: lower the program "
+                f"{instruction.id}: segment {pair[1]} reads no tensor of segment {pair[0]}: lower the program "
                 "again for this graph",
                 segments=pair,
             )

@@ -1,15 +1,20 @@
 """The collectives of a step, and the update that they lead to.
 
-By label: "b<k>" adds up a bucket of gradients over the replicas, and is started by a mark of the last backward, so
-that here there is nothing left to do; "loss" and "metric" add up sums and weights over all ranks; "tie<k>" adds up
-the gradients of a weight that several stages hold; "norm" adds up squares over the stages, or over homes; "buffers"
-copies replica 0's. A scatter and a gather of "b<k>" are levels of its sum (`levels`). A reduce of "b<k>" adds the
-bucket up at its home only, and a broadcast of "b<k>" hands out its weights from there. "f<k>", "g<k>", "u<k>", "v<k>",
-"s<k>", "x<k>" and "y<k>" are what a library communicates inside an instruction of compute: there is nothing left to do
-for them either.
+By label:
 
-Where replicas may use different parameters (`used`), the all-reduce of the losses waits for the end of the backward,
-and takes along what each has used. Gradients that nobody has made are dropped before anything is done with gradients.
+- "b<k>" adds up a bucket of gradients over the replicas. A mark of the last backward starts it, so that its instruction
+  does nothing here. A scatter and a gather of "b<k>" are parts of a hierarchical all-reduce (`hierarchical`). A reduce
+  of "b<k>" adds the bucket up at its owner only, and a broadcast of "b<k>" sends its weights from there to the others.
+- "loss" and "metric" add up sums and weights over all ranks.
+- "tie<k>" adds up the gradients of a weight that several stages hold.
+- "norm" adds up squares over the stages, or over owners.
+- "buffers" copies those of replica 0.
+- "f<k>", "g<k>", "u<k>", "v<k>", "s<k>", "x<k>" and "y<k>": a library communicates them inside an instruction of
+  compute, so that their instructions do nothing here.
+
+Where replicas may use different parameters (`Used`), the all-reduce of the losses waits for the end of the backward,
+and also adds up how many replicas have used each parameter. Gradients of parameters that no replica has used are
+dropped first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +26,8 @@ from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
-from trimaran.runtime.communication.compression import Wire
-from trimaran.runtime.communication.hierarchical import Levels
+from trimaran.runtime.communication.compression import CompressedBuckets
+from trimaran.runtime.communication.hierarchical import HierarchicalSums
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import HasGradient, Used
 from trimaran.runtime.precision import LossScaler
@@ -33,7 +38,7 @@ from trimaran.runtime.step.updates import Updater
 
 
 class Reductions:
-    """What a rank adds up with others, and its update.
+    """The collectives of one rank, and its update.
 
     Args:
         world: this process's
@@ -43,18 +48,18 @@ class Reductions:
         updater: optimizer of this rank
         tied: for each label of a "tie", the parameter
         buffers: of each segment, by its number
-        homed: parameters of each bucket that has a home, by its label
+        owned: parameters of each bucket that has an owner, by its label
         scaler: unscales gradients, and says which steps are left out; None: there is no scale
-        wire: adds up buckets of gradients with less on the wire; None: they go as they are
-        levels: adds up buckets of gradients within nodes and then across them; None: all replicas at once
+        compressed: adds up buckets of gradients with compression; None: there is none
+        hierarchical: adds up buckets of gradients within nodes and then across them; None: all replicas at once
         used: which parameters got a gradient here; None: the same ones on all replicas
         never: parameters that have no gradient on any rank
         typical: weight of a sample by which weighted losses are scaled already (`Job.loss_weight`); None: they are not
 
     Attributes:
         losses: sums of losses and metrics
-        gradient_noise: notes the norms of gradients; None: nobody wants them
-        settled: called when the gradients are those of the global batch, before they are clipped; None: nobody asks
+        gradient_noise: notes the norms of gradients; None: they are not noted
+        settled: called when the gradients are those of the global batch, before they are clipped; None: nothing is
     """
 
     def __init__(
@@ -67,11 +72,11 @@ class Reductions:
         updater: Updater,
         tied: Mapping[str, HasGradient],
         buffers: Mapping[int, Sequence[torch.Tensor]],
-        homed: Mapping[str, Sequence[torch.nn.Parameter]],
+        owned: Mapping[str, Sequence[torch.nn.Parameter]],
         scaler: LossScaler | None = None,
         typical: float | None = None,
-        wire: Wire | None = None,
-        levels: Levels | None = None,
+        compressed: CompressedBuckets | None = None,
+        hierarchical: HierarchicalSums | None = None,
         used: Used | None = None,
         never: Sequence[torch.nn.Parameter] = (),
     ) -> None:
@@ -82,11 +87,11 @@ class Reductions:
         self._updater = updater
         self._tied = tied
         self._buffers = buffers
-        self._homed = homed
+        self._owned = owned
         self._scaler = scaler
         self._typical = typical
-        self._wire = wire
-        self._levels = levels
+        self._compressed = compressed
+        self._hierarchical = hierarchical
         self._used = used
         self._never = tuple(never)
         self._weighted: bool | None = None
@@ -97,10 +102,10 @@ class Reductions:
     def run(self, instruction: Instruction, state: State) -> None:
         """Run a collective, by its kind and label."""
         if instruction.kind is Kind.BROADCAST:
-            self.broadcast(instruction, state)
+            self.broadcast(instruction)
             return
-        if self._levels is not None and instruction.kind is Kind.ALL_GATHER:
-            self._levels.gather(instruction)
+        if self._hierarchical is not None and instruction.kind is Kind.ALL_GATHER:
+            self._hierarchical.gather(instruction)
             return
         name = instruction.label.rstrip("0123456789")
         if name in _ELSEWHERE and name != instruction.label:
@@ -117,22 +122,22 @@ class Reductions:
     def forget(self) -> None:
         """Drop all communication that is under way, after a failure."""
         self._in_flight.forget()
-        if self._levels is not None:
-            self._levels.forget()
+        if self._hierarchical is not None:
+            self._hierarchical.forget()
 
     def start_bucket(self, instruction: Instruction, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """Add up a bucket of gradients.
 
         Args:
             instruction: of the bucket
-            flat: its gradients; the sum replaces them, at least at its home
+            flat: its gradients; the sum replaces them, at least at its owner
             parameters: whose gradients they are, in order
         """
-        if self._wire is not None:
-            self._wire.start(instruction, flat, parameters)
+        if self._compressed is not None:
+            self._compressed.start(instruction, flat, parameters)
             return
-        if self._levels is not None:
-            self._levels.start(instruction, flat)
+        if self._hierarchical is not None:
+            self._hierarchical.start(instruction, flat)
             return
         start = self._recorder.stamp()
         if instruction.kind is Kind.REDUCE:
@@ -141,11 +146,11 @@ class Reductions:
             work = self._channels.all_reduce(flat, instruction.group)
         self._in_flight.add(instruction, [work], [flat], start=start)
 
-    def broadcast(self, instruction: Instruction, state: State) -> None:
-        """Copy the buffers of replica 0 to the others, or the weights of a bucket from its home."""
+    def broadcast(self, instruction: Instruction) -> None:
+        """Copy the buffers of replica 0 to the others, or the weights of a bucket from its owner."""
         self._wait(instruction)
-        if instruction.label in self._homed:
-            tensors = [weight.detach() for weight in self._homed[instruction.label]]
+        if instruction.label in self._owned:
+            tensors = [weight.detach() for weight in self._owned[instruction.label]]
         else:
             tensors = list(self._buffers.get(instruction.segment or 0, ()))
         start = self._recorder.stamp()
@@ -156,16 +161,15 @@ class Reductions:
         if instruction.root_rank != self._world.rank:
             pending.finish = partial(unpack, packed)
 
-    def share_buffers(self, instructions: Sequence[Instruction], state: State) -> None:
+    def share_buffers(self, instructions: Sequence[Instruction]) -> None:
         """Copy the buffers of replica 0 to the others, where a program does that.
 
         Args:
             instructions: of this rank, in a training step
-            state: of anything
         """
         for instruction in instructions:
-            if instruction.kind is Kind.BROADCAST and instruction.label not in self._homed:
-                self.broadcast(instruction, state)
+            if instruction.kind is Kind.BROADCAST and instruction.label not in self._owned:
+                self.broadcast(instruction)
                 self._in_flight.wait(instruction.token)
 
     def clip(self, instruction: Instruction, state: State) -> None:
@@ -253,8 +257,8 @@ class Reductions:
         if self._used is not None and state.late_loss is not None:
             self._mean_loss_and_use(self._used, state.late_loss, state)
         # Also buckets that the program does not have: DDP makes its own in the first step.
-        if self._levels is not None:
-            self._levels.settle()
+        if self._hierarchical is not None:
+            self._hierarchical.settle()
         self._in_flight.wait_for_all(_carries_gradients)
         if self._used is not None and state.late_loss is not None:
             self._in_flight.wait(state.late_loss.token)
@@ -283,8 +287,8 @@ class Reductions:
         if state.used is None:
             return
         for parameter in used.unused(state.used):
-            if self._wire is not None and parameter.grad is not None:
-                self._wire.give_back(parameter, parameter.grad)
+            if self._compressed is not None and parameter.grad is not None:
+                self._compressed.give_back(parameter, parameter.grad)
             parameter.grad = None
 
     def _agree_on_weighted(self, state: State) -> bool:
@@ -295,16 +299,16 @@ class Reductions:
         return self._weighted
 
     def _wait(self, instruction: Instruction) -> None:
-        if self._wire is not None:
-            self._wire.go_on()
+        if self._compressed is not None:
+            self._compressed.go_on()
         for token in instruction.after:
             self._in_flight.wait(token)
 
 
 def _carries_gradients(token: str) -> bool:
     summed = f"{Kind.ALL_REDUCE}#" in token and not token.endswith("#loss")
-    in_levels = f"{Kind.REDUCE_SCATTER}#b" in token or f"{Kind.ALL_GATHER}#b" in token
-    return summed or in_levels or f"{Kind.REDUCE}#" in token
+    hierarchical = f"{Kind.REDUCE_SCATTER}#b" in token or f"{Kind.ALL_GATHER}#b" in token
+    return summed or hierarchical or f"{Kind.REDUCE}#" in token
 
 
 _METHODS: dict[str, Callable[[Reductions, Instruction, State], None]] = {

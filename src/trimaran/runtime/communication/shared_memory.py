@@ -1,23 +1,21 @@
-"""Messages between two ranks of one machine through memory that both see.
+"""Messages between two ranks of one machine through shared memory.
 
-A message takes one copy in and one copy out, and no thread beside those that compute; through a socket it takes four
-copies, and on a machine whose cores all compute, the threads that serve sockets take turns with them. Where the ranks
-are on links that are held to a rate, or on several machines, messages go through sockets as they did.
+A message takes one copy in and one copy out, and no thread but those that compute. Through a socket it takes four
+copies, and where all cores compute, the threads that serve sockets compete with them for cores. Where the ranks are on
+rate-limited links, or on several machines, messages go through sockets.
 
     sender     copy in ─▶ │ ring of bytes        │ ─▶ copy out     receiver
                one byte ──▶ pipe "there is one" ──▶ waits here
         waits here ◀── pipe "it is out" ◀── one byte
                   only where the ring is full
 
-The ring has room for all messages of a step, so that nobody waits for room that only his own later work would free.
+The ring has room for all messages of a step, so that no rank waits for room that only its own later work would free.
 Ring and pipes have no name in the file system: the receiver opens the sender's descriptors, and the kernel frees them
 with the processes. A rank that ends closes its pipes, which the other end sees.
 
-Opening letterboxes between the ranks that can have one.
-
-The source of a pair makes the memory and the pipes and tells the target where they are; the target opens them, or says
-that it cannot: it is on another machine, behind a link of its own, or may not look into the source's process. All ranks
-call in one order, so that the answers fit the questions.
+The source of a pair makes the memory and the pipes and tells the target where they are. The target opens them, or
+answers that it cannot: it is on another machine, in another network namespace, or may not open the files of the
+source's process. All ranks call in one order, so that the answers fit the questions.
 """
 
 import mmap
@@ -99,22 +97,35 @@ class _Pipe:
         self._descriptor = -1
 
 
-class Sender:
-    """The end of a letterbox that writes.
+class _End:
+    """One end of a letterbox: the ring, and its pipes.
 
     Args:
         memory: the ring, as a file
         capacity: of the ring [bytes]
-        arrived: pipe to the receiver
-        freed: pipe from the receiver
-        timeout_s: how long to wait for room [s]
+        arrived: pipe from the sender to the receiver
+        freed: pipe from the receiver to the sender
+        timeout_s: how long to wait for the other end [s]
     """
 
     def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
         self.capacity = capacity
-        self._bytes = _mapped(memory, capacity)
+        mapped = mmap.mmap(memory, capacity, flags=mmap.MAP_SHARED | _POPULATE)
+        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
         self._ring = Ring(capacity)
         self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+
+    def close(self) -> None:
+        """Let go of the ring and the pipes."""
+        self._arrived.close()
+        self._freed.close()
+
+
+class Sender(_End):
+    """The end that writes; arguments as of `_End`."""
+
+    def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
+        super().__init__(memory, capacity, arrived, freed, timeout_s)
         self._under_way: deque[tuple[int, int]] = deque()
         self._room: torch.Tensor | None = None
 
@@ -145,11 +156,6 @@ class Sender:
         self._arrived.put()
         return DONE
 
-    def close(self) -> None:
-        """Let go of the ring and the pipes."""
-        self._arrived.close()
-        self._freed.close()
-
 
 class Done:
     """A piece of communication that has ended."""
@@ -178,14 +184,11 @@ class _Letter:
         self._box = None
 
 
-class Receiver:
-    """The end of a letterbox that reads; arguments as of `Sender`, the pipes the other way round."""
+class Receiver(_End):
+    """The end that reads; arguments as of `_End`."""
 
     def __init__(self, memory: int, capacity: int, arrived: int, freed: int, timeout_s: float) -> None:
-        self.capacity = capacity
-        self._bytes = _mapped(memory, capacity)
-        self._ring = Ring(capacity)
-        self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
+        super().__init__(memory, capacity, arrived, freed, timeout_s)
         self._posted: deque[_Letter] = deque()
         self._there = 0
 
@@ -208,33 +211,23 @@ class Receiver:
         with suppress(BrokenPipeError):
             self._freed.put()
 
-    def close(self) -> None:
-        """Let go of the ring and the pipes."""
-        self._arrived.close()
-        self._freed.close()
-
 
 Letterbox = Sender | Receiver
-
-
-def _mapped(memory: int, capacity: int) -> torch.Tensor:
-    return torch.frombuffer(mmap.mmap(memory, capacity, flags=mmap.MAP_SHARED | _POPULATE), dtype=torch.uint8)
-
 
 # The pages are there from the start, so that no message waits for the kernel to make some.
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 LARGEST_RING_BYTES = 2**30
-"""A pair of ranks with more than this to say in a step says it through sockets [bytes]."""
+"""A pair of ranks that sends more than this in a step sends through sockets [bytes]."""
 
 
 def open_letterboxes(
     capacities: Mapping[tuple[int, int], int], world: World, group: dist.ProcessGroup | None
 ) -> dict[tuple[int, int], Letterbox]:
-    """The letterboxes of this rank, for pairs that share a machine and no slow link; all ranks call this.
+    """The letterboxes of this rank, for pairs on one machine and without rate-limited links; all ranks call this.
 
     Args:
-        capacities: bytes of a step, and of its largest message on top, for each pair of source and target [bytes]
+        capacities: bytes of a step, plus those of its largest message, for each pair of source and target [bytes]
         world: this process's
         group: all ranks, for host memory
 
@@ -254,7 +247,7 @@ def open_letterboxes(
 
 
 def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | None) -> Sender | None:
-    """Make a letterbox and tell the target of it; none where the target cannot open it."""
+    """Make a letterbox and offer it to the target; None: the target cannot open it."""
     offered: Any = None
     ends: tuple[int, ...] = ()
     if 0 < capacity <= LARGEST_RING_BYTES and world.device == "cpu" and hasattr(os, "memfd_create"):
@@ -267,7 +260,7 @@ def _offer(capacity: int, target: int, world: World, group: dist.ProcessGroup | 
     answer: list[Any] = [None]
     dist.recv_object_list(answer, group_src=target, group=group)
     box = Sender(ends[0], capacity, ends[2], ends[3], world.timeout_s) if answer[0] else None
-    # What the target has opened too; with its own ends it sees when this process is gone.
+    # The target has opened its ends; while this process kept them too, the target would not see when it ends.
     kept = {ends[2], ends[3]} if box is not None else set()
     for descriptor in set(ends) - kept:
         os.close(descriptor)

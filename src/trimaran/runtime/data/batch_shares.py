@@ -1,14 +1,12 @@
-"""A rank's parts of global batches, loaded when they are asked for.
+"""A rank's shares of global batches, loaded when they are asked for.
 
-A share knows how many samples each microbatch of its rank has. What is in them is loaded one microbatch at a time.
-
-Which samples of a global batch go to which replica and microbatch, and batches cut accordingly.
-
-A global batch of N samples is cut into contiguous shares, one a replica, as even as possible, and each share into
-contiguous microbatches, as even as possible. So any plan trains on the same global batches in the same order.
+A global batch of N samples is split into contiguous shares, one for each replica, as even as possible, and each share
+into contiguous microbatches, as even as possible. So any plan trains on the same global batches in the same order.
 
 Every replica uses the same number of microbatches, `min(microbatches, N // replicas)`, also in a small last batch:
 collectives are issued in the same order everywhere, and the microbatches that are empty are empty on all ranks.
+
+A share knows how many samples each microbatch of its rank has. Their samples are loaded one microbatch at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,19 +59,19 @@ def microbatch_sizes(samples: int, *, replicas: int, microbatches: int) -> tuple
 
 
 def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
-    """Cut a rank's share of a global batch into microbatches.
+    """Split a rank's share of a global batch into microbatches.
 
     Args:
         batch: the share
         sizes: samples of each microbatch
-        known: it is known to have so many samples, whether they can be seen in it or not
+        known: the batch has this number of samples, also where the batch does not show it
 
     Returns:
         One batch a microbatch; None in the place of an empty one, where there is only one that is not.
 
     Raises:
-        InputError: the batch has another number of samples than the sizes add up to, or that cannot be seen; or it
-            holds something that cannot be cut
+        InputError: the batch has another number of samples than the sizes add up to, or does not show it; or it holds
+            something that cannot be split
     """
     samples = sum(sizes)
     used = [number for number, size in enumerate(sizes) if size]
@@ -84,8 +82,8 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) ->
         return [batch if number in used else None for number in range(len(sizes))]
     if not sliceable:
         raise InputError(
-            f"this batch cannot be cut into {len(used)} microbatches: it holds something else than tensors whose first "
-            "dim counts its samples. Let the feed make each microbatch by itself, with "
+            f"this batch cannot be split into {len(used)} microbatches: it holds something else than tensors whose "
+            "first dim counts its samples. Load each microbatch by itself, with "
             "`for share in session.feed.shares(): session.step(share)`; or take a plan with one microbatch",
             code="share.cannot-split",
             microbatches=len(used),
@@ -95,14 +93,14 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) ->
 
 
 def _check_visible(batch: Any, expected: int) -> None:
-    """Refuse a batch of one's own that shows another number of samples, or none."""
+    """Refuse a batch of the caller that shows another number of samples, or none."""
     advice = "pass what session.batches() gave, or split your own batches evenly over the replicas"
     try:
         samples = count_samples(batch)
     except InputError as error:
         raise InputError(
-            f"this rank's share of the global batch must have {expected} samples, and it cannot be seen how many the "
-            f"batch has ({error.message}): {advice}",
+            f"this rank's share of the global batch must have {expected} samples, and the number of samples in the "
+            f"batch is not known ({error.message}): {advice}",
             code="share.size-unknown",
             expected=expected,
         ) from error
@@ -141,19 +139,19 @@ class Share:
         self._loadings: dict[int, Loading] = {}
 
     def microbatch(self, number: int) -> Any:
-        """One microbatch. It is let go, so that it can be had once.
+        """One microbatch. The share does not keep it, so it can be taken once.
 
         Args:
             number: of the microbatch
 
         Raises:
-            InputError: it has been had, or is empty
+            InputError: it was taken before, or is empty
         """
         if self._take is None:
             return None
         had = self._is_whole or (number in self._loadings and number not in self._kept)
         if had or not self.sizes[number]:
-            why = "has been taken: a share is had once" if had else "is empty"
+            why = "was taken before: each can be taken once" if had else "is empty"
             code = "share.microbatch-taken" if had else "share.microbatch-empty"
             raise InputError(f"microbatch {number} of this share {why}", code=code, number=number)
         # They are loaded in order; those before it are kept.
@@ -181,14 +179,17 @@ class Share:
         """All samples of the share as one batch, as collate makes it; an empty tuple where this rank reads nothing.
 
         Raises:
-            InputError: a microbatch of it has been had
+            InputError: a microbatch of it was taken before
         """
         if self._take is None:
             return ()
         if self._take_whole is None or sum(size > 0 for size in self.sizes) == 1:
             return self.microbatch(0)
         if self._loadings:
-            raise InputError("a microbatch of this share has been taken: a share is had once", code="share.taken")
+            raise InputError(
+                "a microbatch of this share was taken before: take the microbatches or the whole share, once",
+                code="share.taken",
+            )
         taken = self._take_whole()
         self._is_whole, self._loadings[0] = True, taken.loading
         return taken.batch
@@ -216,7 +217,7 @@ class Shares:
         Args:
             number: of the global batch
         """
-        samples, sizes = self._cut(number)
+        samples, sizes = self._sizes(number)
         return samples, sizes[self._replica]
 
     def requests(self, numbers: Iterable[int], *, seed: int, epoch: int = 0, whole: bool = False) -> Iterator[Request]:
@@ -229,7 +230,7 @@ class Shares:
             whole: each share as one batch
         """
         for number in numbers:
-            _, sizes = self._cut(number)
+            _, sizes = self._sizes(number)
             start = number * self._batch + sum(sum(share) for share in sizes[: self._replica])
             mine = sizes[self._replica]
             for microbatch, size in enumerate((sum(mine),) if whole else mine):
@@ -280,7 +281,7 @@ class Shares:
             take = partial(_take, parts, number, observe)
             yield Share(samples=samples, sizes=sizes, take=take, take_whole=partial(take_whole, number))
 
-    def _cut(self, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    def _sizes(self, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
         samples = min(self._batch, len(self._order) - number * self._batch)
         return samples, microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
 

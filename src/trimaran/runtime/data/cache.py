@@ -1,8 +1,8 @@
-"""Samples that stay in memory after their first read, for all ranks and workers of a host.
+"""A cache in memory of the samples of a data set, for all ranks and workers of a host.
 
-They lie in one anonymous file in memory that all of them have mapped: a mark for each sample, then for each leaf of a
-sample one block for all samples. It has no name, so that nothing is left when everybody is gone, even killed, and the
-size of /dev/shm does not limit it. Others open it through the process that made it.
+Samples are in one anonymous file in memory that all of them have mapped: a mark for each sample, then for each leaf of
+a sample one block for all samples. The file has no name, so that it is gone with the last process, even after a kill,
+and the size of /dev/shm does not limit it. Others open it through the process that made it.
 
     marks   0 1 1 0 2 …        1: it is complete; 2: it does not fit
     input   [samples, 3, 32, 32]
@@ -10,27 +10,25 @@ size of /dev/shm does not limit it. Others open it through the process that made
 
 Two processes may read a sample for the first time at once: both write the same bytes.
 
-A processor may show other cores a mark before the sample that was written ahead of it. So a mark is set, and looked at
-for the first time, with its byte locked: whoever finds it set comes after whoever set it, with all that this one wrote
-before. A process remembers which samples it has found, and locks nothing for them again.
+A processor may show other cores a mark before the sample that was written earlier. So a mark is set, and read for the
+first time, with its byte locked: a process that finds it set also sees everything that was written before. A process
+remembers which samples it has found, and does not lock again for them.
 
 Source:
     fcntl(2), locks of records: they belong to processes, forked ones too, and end with them.
 
-What a sample is made of, so that many of them can lie in a few blocks of memory.
-
 A sample is tuples, lists and dicts of leaves. A leaf that can be kept is a plain tensor of the host, an array or number
-of numpy, or a number of Python; it comes back as what it was, with the same bits.
+of numpy, or a number of Python; it is returned as the same type, with the same bits.
 
-One cache of samples for all ranks of a host: who makes it, and whether it can be.
+The first rank of a host that reads makes the cache, where samples can be kept:
 
     every rank                    first rank of a host that reads         the others that read
     ──────────                    ───────────────────────────────         ────────────────────
     says its host        ──▶      looks at some samples
                                   makes the memory, offers it    ──▶      open it
 
-A sample that differs when it is read again must not be kept: training would see one draw of it for ever. So the first
-few are read twice, under different seeds; a data set in which others draw is found out while it is read (`reading`).
+A sample that differs when it is read again must not be kept: training would always see the same draw of it. So the
+first few are read twice, under different seeds; draws of other samples are noticed when these are read (`reading`).
 """
 
 import fcntl
@@ -325,7 +323,7 @@ LOOKED_AT = 4
 _OF_FREE_MEMORY = 0.8
 
 Exchange = Callable[[Any], list[Any]]
-"""Gives everybody what each rank said, by rank; every rank calls it."""
+"""Gives every rank the values of all ranks, by rank; every rank calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +356,7 @@ class Shared:
     descriptor: int = -1
 
     def close(self) -> None:
-        """Nobody else will open it."""
+        """Close the memory; all ranks have opened it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -1,4 +1,4 @@
-"""The training data of a job, and whether they will do."""
+"""The training data of a job, and checks of them."""
 
 from typing import Any
 
@@ -93,9 +93,9 @@ def check_streamed(job: Job, feeding: Feeding) -> None:
         )
     if feeding.workers:
         raise InputError(
-            f"{feeding.workers} workers a rank cannot read a stream: each would go through all of it, and one alone "
-            "gives no more than the rank's own thread. Use workers=0; let the stream itself read ahead in threads of "
-            "its own; or make a map-style data set",
+            f"{feeding.workers} workers a rank cannot read a stream: each would read all of it, and one worker is no "
+            "faster than the rank's own thread. Use workers=0; let the stream itself read ahead in threads; or make a "
+            "map-style data set",
             code="feed.workers-on-stream",
             workers=feeding.workers,
         )

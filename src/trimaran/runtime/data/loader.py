@@ -1,10 +1,9 @@
 """Microbatches in their order, loaded in line or by workers.
 
-Workers have turns: the k-th microbatch is loaded by worker k modulo their number. Requests go on through all epochs,
-so that workers load ahead across the border of an epoch and nothing starts again there. The seed of what is drawn goes
-with each request.
+Worker k modulo their number loads the k-th microbatch. Requests continue through all epochs, so that workers load ahead
+across the end of an epoch and are not started again. Each request carries the seed of what is drawn.
 
-How workers start and end is in `workers`, how batches come from them in `passing`.
+How workers start and end is in `workers`, how batches come from them in `worker_transport`.
 """
 
 import time
@@ -27,7 +26,7 @@ TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""
 
 _POLL_S = 0.1
-"""After so long, a wait looks whether somebody wants it to end [s]."""
+"""A wait looks in these intervals whether it is to end [s]."""
 
 
 class Loader:
@@ -89,14 +88,14 @@ class Loader:
             ExecutionError: a worker died, or hangs
         """
         if self._closed:
-            raise ExecutionError("the feed is closed", rank=self._rank)
+            raise ExecutionError("the data loader is closed", rank=self._rank)
         answer = self._reading[next(self._requests)] if self.in_line else self._await()
         if answer.fault is not None:
             raise self._to_error(answer.fault)
         return answer._replace(batch=map_tensors(answer.batch, torch.Tensor.pin_memory)) if self._pin else answer
 
     def stop(self) -> None:
-        """Another thread that waits in `next` is to give up."""
+        """End the wait of another thread in `next`."""
         self._closing = True
 
     def close(self) -> None:
@@ -112,7 +111,7 @@ class Loader:
             worker.ask(request)
 
     def _await(self) -> Answer:
-        """What a worker sends, or why nobody will."""
+        """The next answer of a worker, or the error that says why there is none."""
         if not self._asked:
             raise StopIteration
         worker, request = self._asked[0]
@@ -131,7 +130,7 @@ class Loader:
                 self._ask(worker)
                 return answer
             if self._closing:
-                raise ExecutionError("the feed was closed while a batch was waited for", rank=self._rank)
+                raise ExecutionError("the data loader was closed while a batch was waited for", rank=self._rank)
             if time.monotonic() >= deadline_s:
                 raise self._hangs(worker, request)
 
@@ -180,7 +179,7 @@ class Loader:
         return ExecutionError(
             f"the workers of rank {self._rank} have not given the batch of {name_samples(request.samples)} within "
             f"{self._timeout_s:g} s: the data set hangs, or waits for something that workers do not have, such as "
-            "a lock that was held when they were forked; read those samples in a script of your own",
+            "a lock that was held when they were forked; read those samples in a separate script",
             code="feed.worker-hangs",
             rank=self._rank,
             timeout_s=self._timeout_s,

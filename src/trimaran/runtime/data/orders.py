@@ -1,10 +1,10 @@
 """The order of the samples of an epoch: a permutation under the job's seed, or what the job's sampler gives.
 
-A sampler is the user's code, and what it gives decides what is trained on. So it must be a function of the data set and
-the epoch alone: then any number of ranks, and a run that goes on, visit the same samples. It draws under a seed of the
-job and the epoch, as a data set does (`drawing`). That it is such a function is looked at, not believed: each rank that
-reads data draws the order, and the orders must be the same; the first one is drawn twice; and the state of a feed has a
-digest of its order, so that a run goes on in that order or not at all.
+A sampler is the user's code, and its order says which samples are trained on. So it must be a function of the data set
+and the epoch alone: then any number of ranks, and a run that continues, visit the same samples. It draws under a seed
+of the job and the epoch, as a data set does (`reading`). This is checked: each rank that reads data draws the order,
+and the orders must be the same; the first one is drawn twice; and a saved state has a digest of its order, so that a
+run continues in that order or fails.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.seeds import derive_seed, seeded
 
 _MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
-"""An order is at most so many times as long as its data set, or so long: a sampler that never ends is told from a long
-one."""
+"""Longest order, as a multiple of its data set and as a number of indices; the larger one counts. A longer order is
+taken for that of a sampler that never ends."""
 
 
 def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
@@ -156,7 +156,7 @@ class Orders:
                 digest = _digest(order)
             except InputError as error:
                 fault = error.message
-        heard = self._agreement.words((fault, digest, len(order)), "agreeing on the order of an epoch")
+        heard = self._agreement.gather_objects((fault, digest, len(order)), "agreeing on the order of an epoch")
         told = [(rank, *said) for rank, said in enumerate(heard) if said[0] or said[2]]
         for rank, text, _, _ in told:
             if text:
@@ -171,9 +171,9 @@ class Orders:
             if other != digest:
                 raise InputError(
                     f"Job.sampler gave rank {first} and rank {rank} different orders for epoch {epoch}, of {length} "
-                    f"and {size} indices: it must give every rank the order of the whole epoch, of which ranks are "
-                    "given their parts. Let it neither share out by rank nor draw from a generator that is not "
-                    "seeded, and go through no set, whose order is another in each process",
+                    f"and {size} indices: it must give every rank the order of the whole epoch, of which each rank "
+                    "takes its part. Let it neither split by rank, nor draw from a generator that is not seeded, nor "
+                    "iterate over a set, whose order is another in each process",
                     ranks=(first, rank),
                     epoch=epoch,
                 )
@@ -279,7 +279,7 @@ def _as_index(value: Any, position: int, samples: int, where: str) -> int:
             raise TypeError
         index = operator.index(value)
     except Exception:  # noqa: BLE001 whatever a value of the user's raises
-        grouped = "; it groups samples, which the feed does itself: give one index after the other"
+        grouped = "; batches are made from single indices: give one index after the other"
         raise InputError(
             f"{where} gave {str(value)[:80]!r} (a {type(value).__name__}) at position {position}: give the indices of "
             f"samples, integers{grouped if isinstance(value, list | tuple) else ''}",

@@ -1,12 +1,12 @@
-"""The training data: in which order, and who loads what.
+"""The input pipeline of a rank: in which order samples come, and which rank loads which.
 
-The order of the samples of an epoch is a permutation drawn from the job's seed and the number of the epoch, or what
-the job's sampler gives (`orders`), or that of a stream (`streaming`). Global batch k is the k-th run of
-`global_batch_size` of them. Which of its samples go to which replica and microbatch is in `shares`. So every plan
-trains on the same global batches, and a run can go on at any batch of any epoch, with any number of ranks.
+The order of the samples of an epoch is a permutation drawn from the job's seed and the number of the epoch, or that of
+the job's sampler (`orders`), or that of a stream (`streaming`). Global batch k is the k-th run of `global_batch_size`
+of them. `batch_shares` says which of its samples go to which replica and microbatch. So every plan trains on the same
+global batches, and a run can continue at any batch of any epoch, with any number of ranks.
 
-Only ranks whose stage reads the data load it: the first stage of a pipeline, the last one, and what lies between
-where it reads a part of the batch.
+Only ranks whose stage reads the data load it: the first stage of a pipeline, the last one, and a stage between them
+that reads a part of the batch.
 """
 
 import sys
@@ -47,9 +47,9 @@ _KINDS = {"order": ("no sampler", "a sampler"), "stream": ("numbered samples", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The global batch that comes next, and what decides which samples it has.
+    """The global batch that comes next, and everything that its samples depend on.
 
-    Nothing in it depends on the number of ranks, or on how they are fed.
+    It does not depend on the number of ranks, or on how they load data.
 
     Attributes:
         epoch: number of the epoch, from 0
@@ -57,9 +57,9 @@ class Position:
         samples: of the data set; 0 of a stream
         global_batch_size: samples of a global batch
         seed: of the job
-        order: digest of what the sampler gave for the epoch, 0 before it was asked; None: there is no sampler
-        stream: digest of the last batch of the stream, 0 before the first; None: it is none
-        dataset: what `state_dict()` of the stream gave; None: it has none
+        order: digest of the sampler's order of the epoch, 0 before it was asked; None: there is no sampler
+        stream: digest of the last batch of the stream, 0 before the first; None: the data are no stream
+        dataset: state of the stream, from its `state_dict()`; None: it has none
     """
 
     epoch: int
@@ -72,7 +72,7 @@ class Position:
     dataset: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain figures, and what a stream has given."""
+        """As plain figures, and the state of a stream."""
         found: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _FIGURES}}
         for name in (*_KINDS, "dataset"):
             if getattr(self, name) is not None:
@@ -107,10 +107,10 @@ class Position:
         return cls(**{name: state[name] for name in (*_FIGURES, *kinds)}, dataset=state.get("dataset"))
 
     def check_against(self, own: "Position") -> None:
-        """Refuse to go on in other data.
+        """Refuse to continue in other data.
 
         Args:
-            own: of the feed that is to go on
+            own: position of the job that is to continue
 
         Raises:
             InputError: its global batches are others, or it has no such batch
@@ -119,7 +119,7 @@ class Position:
             (f"{what} {getattr(self, name)}", f"{what} {getattr(own, name)}")
             for name, what in (("samples", "samples"), ("global_batch_size", "global batch"), ("seed", "seed"))
         ]
-        # What kind of data it is says more than how many samples they have.
+        # The kind of data says more than their number of samples.
         kinds = [
             (words[getattr(self, name) is not None], words[getattr(own, name) is not None])
             for name, words in _KINDS.items()
@@ -152,7 +152,7 @@ _AFTER_ALL = (sys.maxsize, 0, 0)
 
 
 class Feed:
-    """The training data of one rank.
+    """The input pipeline of one rank.
 
     Args:
         job: makes the data set and the batches
@@ -160,22 +160,22 @@ class Feed:
         microbatches: of each replica
         replica: this rank's
         reads: this rank's stage reads the data
-        samples: of the data set, where that is known; None: look
-        streams: the data are a stream; None: look
-        dataset: what `Job.dataset` made, where it has been made; None: make it, where it is needed
+        samples: of the data set, where that is known; None: ask the data set
+        streams: the data are a stream; None: ask the data set
+        dataset: made by `Job.dataset`, where that has been called; None: make it, where it is needed
         feeding: how batches are loaded
         device: where batches go
         rank: number of this rank, for messages
         cache: samples that ranks of this host have read; None: nothing is kept
-        notes: what a person should know of how it was opened
+        notes: for people, on how it was opened
         timeout_s: how long a worker may take for a batch [s]
         agreement: with the other ranks, of which each has such a feed
 
     Attributes:
-        samples: of the data set; of a stream what it says that it has, None where it does not say
+        samples: of the data set; of a stream the number that it states, None where it states none
         epoch: number of the epoch that is under way, or comes next
         index: number of the global batch in it that comes next
-        observe: told what it took to get each microbatch, by the thread that trains; None: nobody
+        observe: called with the time that each microbatch took, by the thread that trains; None: nothing is called
 
     Raises:
         InputError: the data set or the order of the first epoch is smaller than a batch; or a batch has fewer samples
@@ -225,6 +225,8 @@ class Feed:
         self._share_out = partial(
             Shares, batch=job.global_batch_size, replicas=replicas, microbatches=microbatches, replica=replica
         )
+        self._place = partial(place_batch, precision=job.precision, device=device)
+        self._pin = feeding.pinned and device != "cpu"
         self._reads = reads
         self._reading = Reading(dataset, job.collate, cache=cache) if reads and not streams else None
         self._feeding, self._device, self._rank = feeding, device, rank
@@ -276,10 +278,10 @@ class Feed:
         return tuple(dict.fromkeys(notes))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is, and in which data: as plain figures, the same on every rank and for any number of them.
+        """The position in the data, as plain figures: the same on every rank and for any number of them.
 
-        A batch that is under way counts as done. Of a stream that has `state_dict` and `load_state_dict`, what the
-        first gives is in it too, on ranks that read.
+        A batch that is under way counts as done. The state of a stream that has `state_dict` and `load_state_dict` is
+        part of it, on ranks that read.
 
         Raises:
             InputError: the `state_dict` of a stream failed
@@ -287,9 +289,9 @@ class Feed:
         return self._position().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another feed of the same job was, perhaps with another number of ranks; every rank calls it.
+        """Continue at a saved position of the same job, perhaps with another number of ranks; every rank calls it.
 
-        A sampler, or a stream, is looked at when the next share is asked for.
+        A sampler, or a stream, is asked when the next share is.
 
         Args:
             state: from `state_dict`
@@ -313,10 +315,10 @@ class Feed:
         self.epoch, self.index, self._saved = epoch, index, None
 
     def shares(self) -> Iterator[Share]:
-        """This rank's shares of the global batches that are left of the epoch; then the epoch is over.
+        """This rank's shares of the remaining global batches of the epoch; then the epoch is over.
 
         With a sampler ranks agree on the order of the epoch first, and with a stream on each global batch: every rank
-        goes through its shares at the same time.
+        iterates over its shares at the same time.
 
         Raises:
             InputError: the sampler or the stream failed, or is not the same on every rank; or an epoch has no batch
@@ -333,7 +335,7 @@ class Feed:
         self._begin(epoch)
         while self.epoch == epoch and self.index < (self.batches or 0):
             number = self.index
-            # The batch that is under way counts as done, should somebody ask in the middle of its step.
+            # The batch that is under way counts as done, also for a state that is saved in the middle of its step.
             self.index = number + 1
             samples, sizes = self._shares(epoch).sizes(number)
             take = take_whole = None
@@ -373,7 +375,7 @@ class Feed:
                 self._end_stream(stream, samples, epoch)
                 return
             self.index = number + 1
-            yield self._cut(stream, samples, epoch, number)
+            yield self._share_of_stream(stream, samples, epoch, number)
 
     def _seek(self, stream: StreamReader, epoch: int, number: int) -> None:
         """Go to a global batch of the stream."""
@@ -404,11 +406,11 @@ class Feed:
             )
         if self.samples not in (None, stream.total):
             self._notes += (
-                f"the stream says that it has {self.samples} samples, and gave {stream.total} in epoch {epoch}: steps "
-                "were foretold by what it says",
+                f"the stream says that it has {self.samples} samples, and gave {stream.total} in epoch {epoch}: the "
+                "number of steps was predicted from the former",
             )
 
-    def _cut(self, stream: StreamReader, samples: int, epoch: int, number: int) -> Share:
+    def _share_of_stream(self, stream: StreamReader, samples: int, epoch: int, number: int) -> Share:
         """This rank's share of the global batch that the stream has just given."""
         size = self._job.global_batch_size
         first = number * size
@@ -422,8 +424,8 @@ class Feed:
             stream.samples if self._reads else None,
             self._job,
             seed=derive_seed(self._job.seed, "samples", epoch),
-            pin_memory=self._feeding.pinned and self._device != "cpu",
-            place=partial(place_batch, precision=self._job.precision, device=self._device),
+            pin_memory=self._pin,
+            place=self._place,
             observe=partial(self._observe_streamed, stream.read_s, stream.prepared_s),
         )
         return share
@@ -451,7 +453,7 @@ class Feed:
             self._by_share = by_share
             self._arrivals = self._open(epoch, number)
         opened_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        # Where it fails, what comes after is another microbatch: whoever asks again begins anew.
+        # After a failure the loader is at another microbatch: the next call opens a new one.
         self._last = _AFTER_ALL
         taken = skip_to(self._arrivals, key)
         self._last = taken.key
@@ -469,17 +471,16 @@ class Feed:
             self._reading,
             self._requests(epoch, number),
             self._feeding,
-            pin=self._feeding.pinned and self._device != "cpu",
+            pin=self._pin,
             seed=self._job.seed,
             rank=self._rank,
             timeout_s=self._timeout_s,
         )
-        place = partial(place_batch, precision=self._job.precision, device=self._device)
         count = self._feeding.copies_ahead
         lane = open_lane(self._device) if count else HostLane()
         if loader.in_line:
-            return InLine(loader, place, lane, count)
-        return Ahead(loader, place, lane, count) if count else ByWorkers(loader, place)
+            return InLine(loader, self._place, lane, count)
+        return Ahead(loader, self._place, lane, count) if count else ByWorkers(loader, self._place)
 
     def _requests(self, epoch: int, number: int) -> Iterator[Request]:
         while True:
@@ -498,7 +499,7 @@ class Feed:
             if self._orders is None:
                 raise InputError("the samples of a stream have no numbers")
             shares = self._share_out(self._orders.of(epoch))
-            # A thread that loads ahead asks too: what it may be reading is replaced and not changed.
+            # A thread that loads ahead reads this too: the dict is replaced, not changed.
             near = {one: kept for one, kept in self._epochs.items() if one in (epoch - 1, epoch + 1)}
             self._epochs = {**near, epoch: shares}
         return shares
@@ -523,14 +524,14 @@ class Feed:
         )
 
     def _waits_at(self, name: str) -> Any:
-        """What the state that was loaded says of where the feed still is."""
+        """A value of the state that was loaded, where that is still the position; else None."""
         saved = self._saved
         here = saved is not None and (saved.epoch, saved.index) == (self.epoch, self.index)
         return getattr(saved, name) if here else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The feed of a rank, as its strategy says, with what ranks must agree on first
+# The input pipeline of a rank, as its strategy says, after ranks have agreed on the data
 
 
 def open_feed(
@@ -547,7 +548,7 @@ def open_feed(
 
     Args:
         job: what is trained
-        strategy: says into how many shares and microbatches a global batch is cut
+        strategy: says into how many shares and microbatches a global batch is split
         feeding: how batches are loaded
         world: this process's
         replica: of this rank
@@ -555,12 +556,12 @@ def open_feed(
         agreement: with the other ranks
 
     Returns:
-        The feed, and this rank's end of the cache, to be closed after it.
+        The input pipeline, and this rank's end of the cache, to be closed after it.
 
     Raises:
         InputError: the data or the sampler will not do, or are not the same on every rank
     """
-    # A sampler is asked on rank 0 too, should it read nothing: somebody must know the data.
+    # Rank 0 makes the data also where it reads nothing, so that one rank knows them.
     dataset, fault = None, None
     said: tuple[bool, int | None] | None = None
     if reads or world.rank == 0:
@@ -575,7 +576,7 @@ def open_feed(
         notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
     elif feeding.cached:
         own = dataset if reads else None
-        share = partial(agreement.words, what="agreeing on a cache of samples")
+        share = partial(agreement.gather_objects, what="agreeing on a cache of samples")
         shared = share_cache(own, samples or 0, rank=world.rank, exchange=share)
         notes += [shared.note] if shared.note else []
     if feeding.copies_ahead and streams:
@@ -609,7 +610,7 @@ def _agreed(
     agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None
 ) -> tuple[bool, int | None]:
     """Whether the data are a stream, and their length, on which all ranks that have some must agree."""
-    heard = agreement.words((said, "" if fault is None else fault.message), "agreeing on the data")
+    heard = agreement.gather_objects((said, "" if fault is None else fault.message), "agreeing on the data")
     if fault is not None:
         raise fault
     for rank, (_, text) in enumerate(heard):
@@ -623,7 +624,7 @@ def _agreed(
         if one != agreed:
             raise InputError(
                 f"Job.dataset makes {_named(*agreed)} on rank {first}, and {_named(*one)} on rank {rank}: let it "
-                "make all data on every rank, ranks are given their shares",
+                "make all data on every rank; each rank takes its share of them",
                 ranks=(first, rank),
             )
     return agreed

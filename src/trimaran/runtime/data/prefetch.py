@@ -1,13 +1,13 @@
-"""Microbatches as the training takes them: on the device, in the job's precision, with what that took.
+"""Microbatches as the training takes them: on the device, in the job's precision, with the time that this took.
 
-    OnDemand      training   take: load, or wait for a worker │ place │ step i              take: …
-    Ahead         training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
-                  its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝       so many are ready or on their way
-    AheadInLine   training   take i: load i+1, begin its copy │ step i ███████████ │ take i+1: load i+2, …
+    InLine        training   take i: load i+1, begin its copy │ step i ███████████ │ take i+1: load i+2, …
                   lane                                   copy i+1 ═════╝
+    ByWorkers     training   take: wait for a worker │ place │ step i              take: …
+    Ahead         training   take i ▒ │ step i ███████████████ │ take i+1 │ step i+1
+                  its thread    wait for a worker, place i+1 ══╝ i+2 ═════╝        some are ready or being copied
 
-Without workers the training's own thread loads, also where copies go ahead: a data set draws from the same generators
-as dropout, so that no other thread may read it. Only the copies go beside what the device computes.
+Without workers the training's own thread loads, also where copies are ahead: a data set draws from the same generators
+as dropout, so that no other thread may read it. Only the copies overlap with what the device computes.
 """
 
 import queue
@@ -34,14 +34,14 @@ from trimaran.runtime.streams import Lane, Stamp
 class Loading:
     """What it took to get one microbatch, as it was observed.
 
-    With workers, reading and preparing happen beside the training; what the training's own thread spends is `waited_s`
-    and `taken_s`. Without, its own thread reads and prepares, and `waited_s` is 0.
+    With workers, reading and preparing overlap with the training, whose own thread spends `waited_s` and `taken_s`.
+    Without, its own thread reads and prepares, and `waited_s` is 0.
 
     Attributes:
         samples: of the microbatch
-        read_s: standing still while the data set was asked: neither computing nor waiting for a core [s]
+        read_s: blocked while the data set was asked: neither computing nor waiting for a core [s]
         prepared_s: work of data set and collate function, and waiting for a core meanwhile [s]
-        waited_s: the training's thread stood still until a worker had the batch ready [s]
+        waited_s: the training's thread was blocked until a worker had the batch ready [s]
         taken_s: time of the training's thread to start the workers, where this is their first, and its work to take it
             over from one [s]
         copied_s: the training's thread brought it to the device, or waited until it was there [s]
@@ -146,7 +146,7 @@ class InLine:
             self._begun.append(self._begin())
         found = self._begun.popleft()
         if isinstance(found, Exception):
-            # What cannot be loaded is told when it is asked for.
+            # An error is raised when its microbatch is asked for.
             raise found
         self._lane.finish(_tensors(found.taken.batch), found.copied)
         return found.taken
@@ -160,7 +160,7 @@ class InLine:
             answer, prepared_s = _load(self._loader)
             start_ns = time.perf_counter_ns()
             batch, copied = self._lane.start(partial(self._place, answer.batch))
-        except Exception as error:  # noqa: BLE001 whatever it is, it belongs to a later batch
+        except Exception as error:  # noqa: BLE001 of any class: it belongs to a later batch
             return error
         copied_s = (time.perf_counter_ns() - start_ns) * 1e-9
         return _Begun(Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s)), copied)
@@ -174,7 +174,7 @@ class _Placed(NamedTuple):
 
 
 class Ahead:
-    """A thread takes them from the workers, and places so many before they are asked for.
+    """A thread takes them from the workers, and places a number of them before they are asked for.
 
     Args:
         loader: loads them in workers
@@ -198,15 +198,15 @@ class Ahead:
         start = now()
         found = self._placed.get()
         if isinstance(found, BaseException):
-            # There is nothing behind it, whoever asks again.
+            # Nothing follows it, however often it is asked for.
             self._placed.put(found)
             raise found
         self._room.release()
         self._lane.finish(_tensors(found.batch), found.copied)
-        still_s, busy_s = since(start)
-        # It stood still for a worker until the batch had come, and for the copy from then on.
-        waited_s = min(still_s, max(0.0, (found.arrived_ns - start.clock_ns) * 1e-9))
-        return Taken(found.answer.key, found.batch, _by_worker(found.answer, waited_s, busy_s, still_s - waited_s))
+        blocked_s, busy_s = since(start)
+        # The worker blocked it until the batch had come, and the copy from then on.
+        waited_s = min(blocked_s, max(0.0, (found.arrived_ns - start.clock_ns) * 1e-9))
+        return Taken(found.answer.key, found.batch, _by_worker(found.answer, waited_s, busy_s, blocked_s - waited_s))
 
     def close(self) -> None:
         """End the thread and the workers."""
@@ -223,7 +223,7 @@ class Ahead:
                 arrived_ns = time.perf_counter_ns()
                 batch, copied = self._lane.start(partial(self._place, answer.batch))
                 self._placed.put(_Placed(answer, batch, copied, arrived_ns))
-                # What is on its way belongs to whoever takes it.
+                # The one who takes it owns it now.
                 del answer, batch, copied
         except BaseException as error:  # noqa: BLE001 the training must hear of it, whatever it is
             self._placed.put(error)

@@ -1,28 +1,23 @@
 """One microbatch from the data set to a batch, in the thread or the worker in which it is called.
 
-    request ─▶ samples, from the cache or the data set ─▶ collate ─▶ answer: the batch, and what it took
+    request ─▶ samples, from the cache or the data set ─▶ collate ─▶ answer: the batch, and the time that it took
 
-What a sample draws depends on the epoch and on its number, so that global batches are the same however they are cut.
-What the job's collate function draws depends on the first sample of its microbatch, so that two ranks that load the
-same microbatch, as the first and the last stage of a pipeline do, see the same; how a global batch is cut does matter
-there.
+The random numbers of a sample depend on the epoch and on its number, so that global batches are the same for any split
+into microbatches. Those of the job's collate function depend on the first sample of its microbatch, so that two ranks
+that load the same microbatch, as the first and the last stage of a pipeline do, see the same; they do depend on the
+split.
 
-Functions of the user's that may draw random numbers: what they draw depends on a seed alone.
+So a sample is the same in every process, and dropout continues as if nothing had been drawn. This holds for draws from
+the global generators of torch, `random` and numpy; a generator that a data set makes for itself is not known here.
 
-So a sample is the same in every process, however a global batch is cut, and dropout goes on as if nothing had been
-drawn. It holds for what is drawn from the global generators of torch, `random` and numpy; a generator that a data set
-makes for itself is not known here.
+Seeding three generators for each sample costs some 20 µs, as much as reading the sample from memory. So `Drawing` finds
+out from which of them a function draws: the first calls are seeded one by one, and watched. From then on only those
+generators are seeded, and none for a function that has not drawn. If another one has moved afterwards, the calls are
+repeated with all of them seeded.
 
-Seeding three generators for each sample costs some 20 µs, as much as the sample itself where it lies in memory. So it
-is found out from which of them a function draws: the first calls are seeded one by one, and looked at. From then on
-only those are seeded, and for a function that has not drawn none; afterwards it is seen that the others have not moved.
-If they have, the calls are made again.
-
-What a thread did with its time: work, or standing still.
-
-Standing still is what is left of the time on the clock without the thread's work and without its waits for a core:
-sleep, storage, network, the interpreter's lock. A wait for a core counts as work, because it is work that makes it:
-that of others who share the cores.
+A thread's time is work or blocked time. Blocked time is the time on the clock without the thread's work and without its
+waits for a core: sleep, storage, network, the interpreter's lock. A wait for a core counts as work, because the work of
+others who share the cores causes it.
 
 Source:
     `/proc/thread-self/schedstat`: time on a core, time ready to run and without one, times run (Linux,
@@ -49,7 +44,7 @@ _Made = TypeVar("_Made")
 
 
 class Drawing:
-    """One function, as far as it draws.
+    """Calls of a user's function that may draw random numbers: they depend on a seed alone.
 
     Attributes:
         drawn: generators that it has drawn from, numbers in `seeds.HOST_GENERATORS`; None: it has not been called yet
@@ -137,7 +132,7 @@ def since(start: Moment) -> tuple[float, float]:
         start: from `now`, in the same thread
 
     Returns:
-        Standing still, and at work [s]; they add up to the time on the clock.
+        Blocked, and at work [s]; they add up to the time on the clock.
     """
     end = now()
     clock_ns = end.clock_ns - start.clock_ns
@@ -202,7 +197,7 @@ class Answer(NamedTuple):
         key: which one
         samples: how many
         batch: as collate made it; None where something is wrong
-        read_s: standing still [s]
+        read_s: blocked [s]
         prepared_s: work, and waiting for a core [s]
         fault: what is wrong
     """
@@ -276,7 +271,7 @@ class Reading(Dataset[Answer]):
         try:
             found = [self.dataset[number] for number in samples] if fetch is None else list(fetch(list(samples)))
         except Exception as error:
-            # Which one is it? By itself it raises again.
+            # Which one it is: read by itself, it raises again.
             for number in samples:
                 self._one(number)
             raise Faulty(reading_fault(error, samples)) from error
@@ -307,7 +302,7 @@ def _is_rows(dataset: Any) -> bool:
 
 
 def _default_collate(samples: list[Any]) -> Any:
-    """As torch does by default, but without memory that workers share of each batch's own: batches have blocks."""
+    """As torch does by default, but without shared memory for each batch: batches are handed over in blocks."""
     known = default_collate_fn_map
     plain: dict[Any, Any] = {torch.Tensor: _stack} if known.get(torch.Tensor) is collate_tensor_fn else {}
     return collate(samples, collate_fn_map={**known, **plain})

@@ -4,13 +4,13 @@
     rank 0        s0 s1       │ s4 s5       │ s8             each goes through all of it, and keeps
     rank 1              s2 s3 │       s6 s7 │    s9          its share of each global batch
 
-So a global batch is the same for any number of ranks, and each reading rank does the whole reading. A stream that gives
-ranks different samples, as one that shares itself out by rank, would make other global batches of them; so ranks tell
-each other, before each global batch is trained on, how many samples they have and a digest of these. That one message
-is also how all of them come to the end of an epoch at the same step, wherever that is.
+So a global batch is the same for any number of ranks, and each reading rank reads the whole stream. A stream that gives
+ranks different samples, such as one that splits itself by rank, would make other global batches. So ranks exchange,
+before each global batch is trained on, how many samples they have and a digest of these. By the same message all of
+them end an epoch at the same step.
 
 What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
-rank, and again in a run that goes on.
+rank, and in a run that continues.
 """
 
 import copy
@@ -29,25 +29,25 @@ from trimaran.runtime.data.reading import now, since
 from trimaran.runtime.seeds import derive_seed, seeded
 
 _WHOLE_BYTES, _LOOKED_AT = 1 << 14, 1 << 11
-"""Of an array up to so large all bytes count for its digest, of a larger one so many elements, evenly spread [bytes,
-elements]."""
+"""Largest array of which all bytes count for its digest, and number of elements, evenly spread, that count of a larger
+one [bytes, elements]."""
 _DEEPEST = 8
 
 
 class StreamReader:
-    """One rank's way through a stream, a global batch at a time; every rank of the world has one.
+    """Reads a stream on one rank, one global batch at a time; every rank of the world has one.
 
     Args:
-        dataset: what the job made; None: this rank reads nothing, and hears from the others
+        dataset: of the job; None: this rank reads nothing, and hears from the others
         batch: samples of a global batch
         seed: of what the stream draws
         agreement: with the other ranks
-        name: of what made the stream, for messages
+        name: of the function that made the stream, for messages
 
     Attributes:
         samples: of the last global batch, by their positions in the epoch
         digest: of the last global batch, the same on every rank; 0 before the first
-        read_s: standing still for the last global batch [s]
+        read_s: blocked while the last global batch was read [s]
         prepared_s: work for it, and waiting for a core [s]
     """
 
@@ -71,7 +71,7 @@ class StreamReader:
 
     @property
     def state(self) -> Any:
-        """What `state_dict` of the stream gives, after the last global batch; None: it has none."""
+        """The state of the stream after the last global batch, from its `state_dict`; None: it has none."""
         gives = getattr(self._dataset, "state_dict", None)
         if not callable(gives) or not callable(getattr(self._dataset, "load_state_dict", None)):
             return None
@@ -96,7 +96,8 @@ class StreamReader:
         Args:
             epoch: its number
         """
-        self._restart(epoch)
+        self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
+        self._items, self._state, self.samples, self.digest = None, None, {}, 0
 
     def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
         """Go to a global batch in the middle of an epoch; every rank calls it.
@@ -104,18 +105,18 @@ class StreamReader:
         Args:
             epoch: number of the epoch
             number: of the global batch that comes next, from 1
-            state: what `state` was there; None: go through the samples before it again
+            state: `state` at that batch; None: read the samples before it again
             expected: digest of the batch before it; 0: it is not known
 
         Returns:
-            Whether this rank went through samples again.
+            Whether this rank read samples again.
 
         Raises:
             InputError: on every rank: the stream does not come so far, or gives other samples now
         """
-        self._restart(epoch)
+        self.begin(epoch)
         # Ranks without data have no state of the stream, and must do as those that have one.
-        loads = max(said[0] for said in self._agreement.figures([self._loads(state)], _WHAT)) == 1
+        loads = max(said[0] for said in self._agreement.gather_integers([self._loads(state)], _WHAT)) == 1
         if loads:
             self._number, self._total, self.digest, self._state = number, number * self._batch, expected, state
             return False
@@ -168,10 +169,6 @@ class StreamReader:
         """
         self.samples = {position: self.samples[position] for position in positions if position in self.samples}
 
-    def _restart(self, epoch: int) -> None:
-        self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
-        self._items, self._state, self.samples, self.digest = None, None, {}, 0
-
     def _loads(self, state: Any) -> int:
         if self._dataset is None:
             return -1
@@ -212,9 +209,9 @@ class StreamReader:
             InputError: they have not, or one has failed
         """
         reads = self._dataset is not None
-        heard = self._agreement.figures([reads, bool(self._fault), self._total, self.digest], _WHAT)
+        heard = self._agreement.gather_integers([reads, bool(self._fault), self._total, self.digest], _WHAT)
         if any(faulty for _, faulty, _, _ in heard):
-            texts = self._agreement.words(self._fault, _WHAT)
+            texts = self._agreement.gather_objects(self._fault, _WHAT)
             rank, text = next((rank, text) for rank, text in enumerate(texts) if text)
             raise InputError(f"rank {rank}: {text}" if len(texts) > 1 else text, rank=rank)
         told = [(rank, total, digest) for rank, (one, _, total, digest) in enumerate(heard) if one]

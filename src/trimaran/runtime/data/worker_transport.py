@@ -1,29 +1,22 @@
-"""Batches on their way from a worker to its rank, through memory that both have mapped.
+"""Transport of batches from a worker to its rank, through memory that both have mapped.
 
     worker   answer ─▶ pickled, its arrays aside ─▶ block 2 ▒▒▒▒▒▒▒▒     "block 2, 3 parts" ─▶ pipe
     rank     answer ◀─ unpickled, its arrays are parts of block 2         ▒ until nothing refers to them
 
-Nothing but a short message goes through the pipe, so that neither end ever waits for the other to read: sizes of the
-parts lie in the block too, for a batch may have thousands. A block is used again as soon as the rank has let go of the
-batch in it: its pages are there, and nothing is opened, mapped or copied to take a batch over. The rank says with each
-request which block the answer goes to, since only it knows which are free. Blocks have no name: they are gone with the
-last process that has mapped them, however that ends. Nor do they keep a file open, so that a rank may hold as many
-batches as it likes; only while one is made, each end needs a descriptor.
-
-Source:
-    memfd_create(2).
-
-A batch as parts of a block of memory: its pickled form, and its arrays as they are.
+Only a short message goes through the pipe, so that neither end ever waits for the other to read. The sizes of the parts
+are in the block too, because a batch may have thousands of parts:
 
     block   sizes of the parts │ pickled answer │ array │ array │ …        each aligned
 
-Source:
-    PEP 574, pickle protocol 5 with out-of-band data.
+A block is used again as soon as the rank has dropped the batch in it: its pages exist, and nothing is opened, mapped or
+copied to take a batch over. The rank says with each request which block the answer goes to, since only the rank knows
+which blocks are free. Blocks have no name: they are gone with the last process that has mapped them, however that ends.
+They do not keep a file open, so that a rank may hold any number of batches; each end needs a descriptor only while a
+block is made.
 
-Anonymous files in memory: how one process hands them to another, and how they become memory.
-
 Source:
-    unix(7), SCM_RIGHTS and its ETOOMANYREFS; recvmsg(2), MSG_CMSG_CLOEXEC; mmap(2).
+    memfd_create(2); unix(7), SCM_RIGHTS and its ETOOMANYREFS; recvmsg(2), MSG_CMSG_CLOEXEC; mmap(2); PEP 574, pickle
+    protocol 5 with out-of-band data.
 """
 
 import ctypes
@@ -48,7 +41,7 @@ from trimaran.runtime.communication.shared_memory import aligned
 
 _SIZE = numpy.dtype(numpy.int64)
 LEAST_BYTES = 4096
-"""Arrays of fewer bytes are pickled, so that who keeps the labels of a batch does not keep its images [bytes]."""
+"""Arrays of fewer bytes are pickled, so that keeping the labels of a batch does not keep its images [bytes]."""
 
 
 class Arrived:
@@ -242,7 +235,7 @@ def map_file(descriptor: int, nbytes: int) -> memoryview:
 
 @contextmanager
 def socket_of(connection: Connection) -> Iterator[socket.socket]:
-    """The socket that a connection is; it takes no descriptor of its own."""
+    """The socket of a connection, on the same descriptor."""
     line = socket.socket(fileno=connection.fileno())
     try:
         # Where the program has set a time-out for all sockets, this one would no longer wait, and so the connection.
@@ -254,17 +247,17 @@ def socket_of(connection: Connection) -> Iterator[socket.socket]:
 
 _PAGE = mmap.PAGESIZE
 _SOMETIMES_MORE = 8
-"""A block has this part of what its batch takes on top, for batches that take a little more."""
+"""A block is larger than its batch by this part of it, for batches that are a little larger."""
 
 
 class Message(NamedTuple):
-    """What is said of a batch that lies in a block.
+    """The message about a batch that is in a block.
 
     Attributes:
         block: its number
         new_bytes: size of the block where its memory is new, and follows; 0: it is known [bytes]
         parts: how many there are: the pickled answer and its arrays, which follow their sizes in the block
-        problem: why the worker has no memory for the batch, which then is nowhere; empty: it has
+        problem: why the worker has no memory for the batch, which is then lost; empty: it has
     """
 
     block: int

@@ -1,29 +1,28 @@
-"""Processes that load: how they start, how they are asked, how they end. What they do is in `serving`.
+"""Worker processes that load data: how they start, how they are asked, what they do, how they end.
 
-**How workers start.** They are forked, as torch's loader does by default on Linux, unless `multiprocessing`
-has been told another way (`set_start_method`). A rank has threads of gloo, and a fork copies none of them; a lock that
-one held would stay locked. What a worker uses is not theirs: the data set, numpy, torch's operations on the CPU, and
-the C library's own locks, which are made good at a fork. In exchange, what `Job.dataset` made need not be pickled (a
-job's lambdas and the classes of its file could not be), memory is shared, and a worker is there in milliseconds; a
-new interpreter takes seconds of a core until it has imported torch, for each worker. What must be kept away from a
-fork is CUDA: a data set that puts samples on a GPU cannot be read by workers. With InfiniBand and an old kernel or
-library (memory that a card has registered was not copied at a fork before Linux 5.12), choose "forkserver" or "spawn".
+**How workers start.** They are forked, as torch's loader does by default on Linux, unless `multiprocessing` has another
+start method (`set_start_method`). A rank has threads of gloo, and a fork copies none of them; a lock that one of them
+held would stay locked. A worker uses none of their locks: it uses the data set, numpy, torch's operations on the CPU,
+and the C library's own locks, which are reset at a fork. In exchange, the data set need not be pickled (a job's lambdas
+and the classes of its file could not be), memory is shared, and a worker starts in milliseconds; a new interpreter
+takes seconds of a core until it has imported torch, for each worker. CUDA does not work after a fork: a data set that
+puts samples on a GPU cannot be read by workers. With InfiniBand and an old kernel or library (memory that a card has
+registered was not copied at a fork before Linux 5.12), choose "forkserver" or "spawn".
 
-**How they are asked.** Each has a pipe to its rank, and batches come back in memory (`passing`). Neither side has
-threads that only carry things, so that a batch wakes each side once.
+A worker that is not forked gets the data set in memory. `multiprocessing` writes the arguments of a new process into a
+pipe of which its parent holds both ends, so that a parent whose child dies before it has read waits for ever, where the
+arguments are larger than the pipe. So only a descriptor goes that way, and the value is in an anonymous file in memory.
+It is pickled while the process is started, because locks and shared values of `multiprocessing` can be pickled at no
+other time.
+
+**How they are asked.** Each has a pipe to its rank, and batches come back in memory (`worker_transport`). Neither side
+has threads that only carry data, so that a batch wakes each side once.
 
 **How they end.** With their rank, however that ends: the system kills them when its main thread is gone. A worker that
 dies is noticed when its batch is missing, not in the middle of a collective.
 
 Source:
     torch.nn.parallel.DistributedDataParallel, warning on forked workers and InfiniBand; prctl(2), PR_SET_PDEATHSIG.
-
-What a worker gets when it starts; where it is not forked, in memory.
-
-`multiprocessing` writes what a new process gets into a pipe of which its parent holds both ends, so that a parent whose
-child dies before it has read waits for ever, where a pipe does not hold it all. So only a descriptor goes that way, and
-the value lies in an anonymous file in memory. It is pickled while the process is started, for locks and shared values
-of `multiprocessing` can be pickled at no other time.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, soc
 from trimaran.runtime.seeds import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
-"""What the system lacks, and no fault of the value."""
+"""Errors of a system that lacks something, not of the value."""
 
 
 class Unsendable(Exception):
@@ -118,7 +117,7 @@ class Sent:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Starting a worker, and what a person should know where that fails
+# Starting a worker, and errors where that fails
 
 
 def open_pipe(number: int) -> tuple[Connection, Connection]:
@@ -151,7 +150,7 @@ def start_process(process: BaseProcess, number: int, method: str) -> None:
     """
     try:
         with warnings.catch_warnings():
-            # That it is forked beside threads has been decided.
+            # A fork next to threads is intended; the module says why.
             warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
             process.start()
     except (EOFError, ConnectionError) as error:
@@ -169,7 +168,7 @@ def start_process(process: BaseProcess, number: int, method: str) -> None:
 
 
 def import_advice(method: str) -> str:
-    """What a program should look at, one of whose processes has ended while it imported.
+    """Advice for a program of which a process has ended while it imported.
 
     Args:
         method: by which the process was started
@@ -291,11 +290,11 @@ def _end_with(method: str, parent: int) -> None:
 
 
 _ENDING_S = 1.0
-"""A worker that was told to end may finish what it is at for so long [s]."""
+"""Time that a worker has to finish its batch after it was told to end [s]."""
 
 _MOST_SENT, _MOST_SENT_BYTES = 32, 2**16
-"""Requests that a worker has not answered, and their bytes: less than a pipe holds. So a rank never waits for a worker
-to read, nor does a worker, whose answers are as many, for its rank [bytes]."""
+"""Most requests that a worker has not answered, and most bytes of these: less than a pipe holds. So a rank never waits
+for a worker to read, nor a worker, which sends one message for each request, for its rank [bytes]."""
 
 _RAISED = (1, 255)
 """Exit codes of a Python program that raised: its own, and that for one which a server forked and could not tell."""
@@ -397,11 +396,11 @@ class Worker:
 
     @property
     def ended_at_import(self) -> bool:
-        """It is a new interpreter that was importing when it ended, for all that can be seen from here."""
+        """Whether it is a new interpreter that ended while it imported, as far as this process can see."""
         return self.method != "fork" and not self.has_answered and self.process.exitcode in _RAISED
 
     def hang_up(self) -> None:
-        """Tell it to end, once it has done what it is at."""
+        """Tell it to end, once it has finished its batch."""
         # Workers that were forked later have this end too, so that closing it is not enough.
         with contextlib.suppress(OSError), socket_of(self._connection) as line:
             line.shutdown(socket.SHUT_RDWR)
@@ -413,7 +412,7 @@ class Worker:
         self._send()
 
     def _send(self) -> None:
-        """Send requests, as many as surely find room where nobody reads."""
+        """Send requests, while they surely fit into the pipe although the worker does not read."""
         while self._waiting:
             size = len(self._waiting[0])
             if self._sent and (len(self._sent) >= _MOST_SENT or sum(self._sent) + size > _MOST_SENT_BYTES):
@@ -436,7 +435,7 @@ def end_workers(workers: list[Worker]) -> None:
     processes = [worker.process for worker in workers]
     for process in processes:
         process.join(max(0.0, deadline_s - time.monotonic()))
-    # What is still at something is in the user's code, or waits for the system.
+    # One that has not ended is in the user's code, or waits for the system.
     for process in processes:
         process.kill()
     for process in processes:

@@ -1,7 +1,7 @@
-"""What went wrong on the ranks of one launch, and which of several failures is the cause.
+"""Failures of the ranks of one launch, and which of them is the cause.
 
-When one rank fails, those that wait for it fail too, and their complaint ("connection closed by peer") may arrive
-first. So a failure says whether it is that of a peer, and the cause is the first one that is not.
+When one rank fails, those that wait for it fail too, and their error ("connection closed by peer") may arrive first. So
+a failure says whether a peer has caused it, and the cause is the first one that no peer has caused.
 """
 
 import signal
@@ -15,7 +15,7 @@ from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_
 
 LINES_OF_LOG = 20
 
-# What torch's back ends say when the other end of a connection is gone or silent.
+# Texts of torch's back ends where the other end of a connection is gone or silent.
 _PEER_PHRASES = (
     "closed by peer",
     "reset by peer",
@@ -34,11 +34,11 @@ class Failure:
 
     Attributes:
         rank: which one
-        error: what it raised, where it raised one of ours
+        error: that it raised, where it is a `TrimaranError`
         text: type and message of any other exception
-        lines: of the user's code that led to it, or where there are none, the innermost ones of whosever code
+        lines: of the user's code that led to it, or where there are none, the innermost ones of any code
         trace: the whole traceback of any exception
-        exit_code: of a process that ended without a word; negative: the signal that killed it
+        exit_code: of a process that ended without a message; negative: the signal that killed it
         because_of_peer: another rank is the cause
     """
 
@@ -52,7 +52,7 @@ class Failure:
 
 
 def to_failure(rank: int, error: Exception) -> Failure:
-    """What a rank says of an exception that ends it.
+    """The failure of a rank that an exception ends.
 
     Args:
         rank: number of the rank
@@ -77,7 +77,7 @@ def is_peer_failure(error: BaseException) -> bool:
     """Whether an exception only says that another rank is gone.
 
     Args:
-        error: raised by torch, or by us about a lost peer
+        error: raised by torch, or about a lost peer
     """
     if isinstance(error, TrimaranError):
         return bool(error.figures.get("lost_peer"))
@@ -107,8 +107,8 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
         kept: the log outlives the launch, so that the error may name it
 
     Returns:
-        What the rank raised, with the rank among its figures; else an `ExecutionError` with the lines of the user's
-        code, or where the process ended without a word, with the end of the log.
+        The error of the rank, with the rank among its figures; else an `ExecutionError` with the lines of the user's
+        code, or where the process ended without a message, with the end of the log.
     """
     if failure.error is not None:
         failure.error.figures.setdefault("rank", failure.rank)

@@ -50,8 +50,8 @@ _POLL_S = 0.1
 
 _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _DEFAULTS = {
-    # glibc gives large blocks back to the system when they are freed, and each step then pays for getting them again,
-    # page by page: a tenth of the step of a small CNN. With these, what was once used is kept for the next step.
+    # glibc returns large blocks to the system when they are freed, and each step then takes time to get them again,
+    # page by page: a tenth of the step of a small CNN. With these settings they are kept for the next step.
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
     "MALLOC_TOP_PAD_": str(64 * 2**20),
@@ -69,7 +69,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the parent asks of one rank.
+    """The request of the parent to one rank.
 
     Attributes:
         rank: number of the rank
@@ -272,7 +272,7 @@ def _let_go(ranks: Sequence[_Rank]) -> None:
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """End what still runs, with all that it started: ask, wait a little, kill."""
+    """End ranks that still run, with all processes that they started: ask, wait a little, kill."""
     for rank in ranks:
         _signal(rank, signal.SIGTERM)
     deadline = time.monotonic() + _TERMINATE_S

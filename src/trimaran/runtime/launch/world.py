@@ -1,16 +1,15 @@
 """The processes that train together, as each of them sees them.
 
-A world is made in one of two ways. `runtime.ranks.launch` starts the ranks itself, on one machine. Or something else
-has started them, torchrun, Slurm or Ray Train, and `join_world` takes part; it never starts another process.
+A world is made in one of two ways. `launch.ranks.launch` starts the ranks itself, on one machine. Or torchrun, Slurm or
+Ray Train has started them, and `join_world` takes part; it never starts another process.
 
-This module does not import torch when it is imported, so that a parent that only launches stays light.
+This module does not import torch when it is imported, so that a parent that only launches starts quickly.
 
-Keep gloo's event loops from taking the processor from its own workers.
-
-A process group of gloo has a thread that waits for events of its sockets, and workers that run collectives. A worker
-holds the lock of a connection while it writes to it; meanwhile the event loop finds the connection ready, cannot have
-the lock, and asks again at once, without end. Where there are as many ranks as cores, the write wakes the loop, the
-scheduler gives it the core of the worker that holds the lock, and there it turns until its time slice is over:
+`calm_event_loops` keeps gloo's event loops from taking the processor from gloo's workers. A process group of gloo has a
+thread that waits for events of its sockets, and workers that run collectives. A worker holds the lock of a connection
+while it writes to it. Meanwhile the event loop finds the connection ready, cannot take the lock, and asks again at
+once, in a busy loop. Where all cores have ranks, the write wakes the loop, the scheduler gives it the core of the
+worker that holds the lock, and the loop spins there until its time slice is over:
 
     worker   ── lock, write ─┐                              ┌─ unlock ──
     loop                     └─ ready? locked. ready? … ────┘
@@ -27,7 +26,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What launchers write in the environment of the processes that they start
+# Environment variables that launchers set in the processes that they start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What an environment says of this process: the part of a `World` that is known before anything is joined.
+    """Where this process stands among those that train together, before it has joined them.
 
     Attributes:
         rank: number of this process
@@ -55,16 +54,16 @@ class Place:
         own_gpu: the launcher shows each process one GPU, its own
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    started_by: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    started_by: str = ""
     own_gpu: bool = False
 
 
 def read_place(variables: Mapping[str, str]) -> Place | None:
-    """What torchrun or Slurm wrote in the environment of this process.
+    """The place of this process, from the variables of torchrun or Slurm.
 
     Args:
         variables: environment variables
@@ -99,7 +98,7 @@ def read_place(variables: Mapping[str, str]) -> Place | None:
     if not (0 <= place.rank < place.size and 0 <= place.local_rank < place.local_size):
         raise EnvironmentProblem(
             f"{place.started_by} says rank {place.rank} of {place.size}, local rank {place.local_rank} of "
-            f"{place.local_size}: these cannot be; unset the variables or start the program again",
+            f"{place.local_size}: these contradict each other; unset the variables or start the program again",
             code="world.impossible-rank",
             rank=place.rank,
             size=place.size,
@@ -178,7 +177,7 @@ def calm_event_loops() -> int:
     """Set the policy of all event loops that this process has by now; call it after process groups were made.
 
     Returns:
-        How many there are; 0 where the system names no threads, or torch none of its own.
+        How many there are; 0 where the system or torch names no threads.
     """
     policy = getattr(os, "SCHED_BATCH", None)
     if policy is None or not _TASKS.is_dir():
@@ -202,28 +201,20 @@ TIMEOUT_S = 600.0
 
 
 def ignore_event(event: Mapping[str, object]) -> None:
-    """What `World.report` does where nobody listens: nothing."""
+    """Do nothing: for `World.report` without a parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """Where this process stands among those that train together.
+class World(Place):
+    """A place among processes that train together, on its device and with its connections.
 
     Attributes:
-        rank: number of this process
-        size: number of processes
-        local_rank: number of this process on its machine
-        local_size: number of processes on this machine
         device: "cpu", or "cuda:<n>"
-        backend: what carries tensors of that device; "none" for a process that is alone
+        backend: of collectives on that device; "none" for a process that is alone
         timeout_s: how long a collective may wait for the others [s]
-        report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing where nobody listens
+        report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing without a parent
     """
 
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
     device: str = "cpu"
     backend: Backend = "none"
     timeout_s: float = TIMEOUT_S
@@ -302,10 +293,7 @@ def open_world(
     )
     calm_event_loops()
     return World(
-        rank=place.rank,
-        size=place.size,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
+        **asdict(place),
         device=name,
         backend="nccl" if on_gpu else "gloo",
         timeout_s=timeout_s,
@@ -316,8 +304,8 @@ def open_world(
 def leave_world() -> None:
     """End the process groups of this process, where there are any.
 
-    A thread of a process group that is left when the interpreter is taken down may still want to run a piece of Python,
-    which aborts the process; so also groups that nothing but a reference cycle keeps are ended here.
+    A thread of a process group that still exists when the interpreter ends may try to run Python code, which aborts the
+    process. So groups that only a reference cycle keeps alive are ended here too.
     """
     import torch.distributed as dist
 

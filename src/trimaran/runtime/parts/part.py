@@ -1,16 +1,13 @@
-"""What one rank has of a job, whichever way it was divided: `setup` chooses who makes it.
+"""The part of a job that one rank runs, for any strategy; `setup` makes it.
 
-A segment of the network on one rank, as the interpreter of a program sees it.
+A `Stage` is a segment of the network on one rank, as the interpreter of a program sees it. The replicas of `replica`
+and `zero.replica` are the user's whole model, `segments.SegmentStage` is a part of it, from capture. A stage does not
+know messages, microbatch schedules, or the loss.
 
-`replica.Replica` and `bucketed.BucketedReplica` are the user's own model, `segments.SegmentStage` is a part of it that
-was cut out by capture. What a stage does not know: messages, microbatch schedules, the loss.
-
-Which trained parameters got a gradient in a step, on any replica.
-
-A parameter that no sample of the global batch used has no gradient in a plain loop, and an optimizer leaves it alone.
-In a sum over replicas it has zeros, by which an optimizer would decay it, or go on with its momentum. So each replica
-counts what it has used, the counts are added up with the losses, and gradients that nobody has made are dropped before
-anything is done with them:
+`Used` says which trained parameters got a gradient in a step, on any replica. A parameter that no sample of the global
+batch used has no gradient in a plain loop, and an optimizer does not change it. In a sum over replicas it has zeros, by
+which an optimizer would decay it, or apply its momentum. So each replica counts the parameters that it has used, the
+counts are added up with the losses, and gradients of parameters that no replica has used are dropped first:
 
     rank 0    backward  a  b  -  ─▶  1 1 0 ┐
     rank 1    backward  a  -  -  ─▶  1 0 0 ┴▶  2 1 0  ─▶  the third has no gradient
@@ -81,17 +78,17 @@ class Stage(Protocol):
 
 
 @runtime_checkable
-class Divided(Stage, Protocol):
-    """A stage whose backward may be divided: the gradients of some weights after those of the inputs.
+class Splittable(Stage, Protocol):
+    """A stage whose backward may be split into dgrad and wgrad: the gradients of some weights come after the others.
 
     Attributes:
-        divides: its forward may run under `Deferred.recording`
+        splits: its forward may run under `Deferred.recording`
     """
 
-    divides: bool
+    splits: bool
 
     def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
-        """What a backward has put off; adds to the gradients of the parameters.
+        """The deferred gradients of weights; adds to the gradients of the parameters.
 
         Args:
             deferred: under which the forward ran
@@ -183,7 +180,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one rank has of a job.
+    """The part of a job that one rank runs.
 
     Attributes:
         stages: compute, by number of the segment; a rank with the whole model has segment 0
@@ -192,14 +189,14 @@ class Part:
         tied: for each label of the all-reduce of a shared weight, the weight, where it is held here
         reads: a stage reads data of the batch
         buckets: parameters that a broadcast hands out after the update, by its label
-        elsewhere: parameters that other ranks are home to: their gradients are dropped after the update
+        elsewhere: parameters that other ranks own: their gradients are dropped after the update
         updater: updates; None: the job's optimizer over `parameters`
         sharing: parameters of which this rank has a share only, by a name in the user's model
-        ready: called before state is read; puts shares back where they lie between steps; None: they are there
+        ready: called before state is read; puts shares back where they are between steps; None: they are there
         load: puts the tensors of the whole model, by name, in their places; None: the user's model takes them
         shapes: whole shapes of what the user's model has shares of now, by name
-        close: gives back what was done to the user's model, without communicating
-        record: is given the record, where a library communicates inside the stages
+        close: undoes changes of the user's model, without communicating; None: there are none
+        record: is given the recorder, where a library communicates inside the stages
         used: which parameters got a gradient, where that may differ between replicas; None: it does not
         refit: trains the parameters that require gradients now, where that has changed; None: it cannot
         never: parameters that get no gradient on any rank, and must have none: a message between segments that lacks a

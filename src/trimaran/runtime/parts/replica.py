@@ -1,41 +1,39 @@
-"""A replica of the user's own model, by torch's DistributedDataParallel.
+"""Replicas of the user's whole model: by torch's DistributedDataParallel, or with the program's own buckets.
 
-DDP fills and orders the buckets of gradients, and says when one is complete; the interpreter does the rest. So DDP's
-hook starts an all-reduce, hands back the bucket at once as if it were done, and nobody waits before the update:
+`Replica` uses DDP, which fills and orders the buckets of gradients, and says when one is complete; the interpreter does
+the rest. DDP's hook starts an all-reduce and returns the bucket at once as if it were done; the first wait is before
+the update:
 
     backward   ████████ b0 ████████ b1 ████ b2 ─▶ ends here: this is compute alone
     b0                  ═══════════════
     b1                              ═══════════════
     b2                                         ══════════
-    wait                                       ▒▒▒▒▒▒▒▒▒▒ only what no compute hides
+    wait                                       ▒▒▒▒▒▒▒▒▒▒ exposed communication only
 
-Gradients are views of the buckets, so what arrives in a bucket is in the gradients. They are summed, not averaged:
-see `losses`.
+Gradients are views of the buckets, so the sum of a bucket is in the gradients. They are summed, not averaged: see
+`step.state`.
 
 DDP puts all gradients into one bucket in the first step, when it does not know their order yet; the first step has
 one all-reduce.
 
-It is for models of which every parameter has a gradient in every step. DDP can look for those that the forward has not
-used, but it waits for ever for one that the forward has used and the loss has not; other models have a
-`bucketed.BucketedReplica`. A parameter that lacks its gradient all the same is told at the end of the backward.
+This is for models of which every parameter has a gradient in every step. DDP can look for those that the forward has
+not used, but it waits for ever for one that the forward has used and the loss has not; other models have a
+`BucketedReplica`. If a parameter lacks its gradient all the same, the end of the backward raises an error.
 
-Gradient buckets of a segment: filled by the last backward of a step, each handed over when it is complete.
-
-The same buckets, in the same order on every replica, as the program has them (`program.buckets`). Autograd tells when
-a parameter's gradient is there; a bucket whose last gradient has come is copied into one flat buffer, of which its
+`BucketReducer` fills gradient buckets in the last backward of a step and starts the sum of each when it is complete.
+They are the program's buckets (`program.gradients`), in the same order on every replica. Autograd tells when the
+gradient of a parameter is complete. A bucket whose last gradient has come is copied into one flat buffer, of which its
 gradients become views, so that the sum over the replicas need not be copied back.
 
-Where a parameter has no gradient when the backward has ended, zeros stand for it in the sum. Whether it has one
-afterwards is a question of who else may have used it. Where all replicas use the same parameters, nobody has, and it
-stays without. Where that depends on the data it has the sum, and `used` tells the others who has used what.
+Where a parameter has no gradient when the backward has ended, it has zeros in the sum. Where all replicas use the same
+parameters, it has no gradient afterwards either. Where that depends on the data it has the sum, and `Used` says which
+replicas have used it.
 
-A replica of the user's own model whose buckets of gradients are those of the program.
+`BucketedReplica` has these buckets in place of DDP's. DDP has one bucket in its first step, and needs a gradient of
+every parameter that the forward has used. So this is for
 
-They are filled by `reducer`, not by DDP, which has one bucket in its first step, and needs a gradient of every
-parameter that the forward has used. So this is for
-
-- buckets that have homes, which are the same in all steps. A bucket that is complete goes to its home, by a reduce; the
-  home updates its weights and hands them out, by a broadcast after the update:
+- buckets that have owners, which are the same in all steps. A bucket that is complete goes to its owner, by a reduce;
+  the owner updates its weights and sends them to the others, by a broadcast after the update:
 
     rank 0    backward ████ b0 ████ b1 ████        U (b0) ██   BC b0 ──▶      BC b1 ◀──
     rank 1    backward ████ b0 ████ b1 ████        U (b1) ██   BC b0 ◀──      BC b1 ──▶
@@ -88,7 +86,7 @@ class BucketReducer:
         ]
 
     def arm(self, among: Iterable[torch.Tensor] | None = None) -> None:
-        """What comes next completes the gradients.
+        """The next backward completes the gradients.
 
         Args:
             among: parameters of which a gradient is still to come; None: all
@@ -121,7 +119,7 @@ class BucketReducer:
         self._hooks.clear()
 
     def arrived(self, parameter: torch.Tensor) -> None:
-        """A gradient is there: autograd tells, or whoever has computed it.
+        """A gradient is complete; called by autograd, or by the code that has computed it.
 
         Args:
             parameter: whose
@@ -379,7 +377,7 @@ class Replica(WholeModel):
 
 
 class _Hook:
-    """What DDP tells of its buckets.
+    """State of the hook that DDP calls for its buckets.
 
     Args:
         reduce_bucket: starts an all-reduce
@@ -400,7 +398,7 @@ def _bucket_cap_mb(bucket_bytes: int, execution: Execution) -> float | None:
         # Only without a value does DDP make its first bucket a small one, as the program has it.
         return None
     if execution == "compiled":
-        # The compiler cuts its graph at DDP's buckets, and refuses a limit below that of its first.
+        # The compiler splits its graph at DDP's buckets, and refuses a size below that of its first.
         bucket_bytes = max(bucket_bytes, FIRST_BUCKET_BYTES)
     return bucket_bytes / 2**20
 

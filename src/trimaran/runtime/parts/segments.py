@@ -1,7 +1,7 @@
-"""A segment of the network as a stage: cut out by capture, with autograd that goes on in the segments around it.
+"""A segment of the network as a stage: a part of the captured graph, with autograd across segments.
 
-What comes from other segments is a leaf of this rank's autograd graph, and what goes to others is a root of it: the
-gradients that come back for a root are given to the backward, and the gradient of a leaf is what goes back.
+A tensor from another segment is a leaf of this rank's autograd graph, and a tensor for another segment is a root of it:
+the gradients that come back for a root are given to the backward, and the gradient of a leaf is sent back.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,8 +50,8 @@ class SegmentStage:
     ) -> None:
         self.module: nn.Module = segment
         self.is_last = segment.is_last
-        # What is compiled has no place for a backward of our own.
-        self.divides = execution == "eager"
+        # A compiled segment cannot run under `Deferred.recording`.
+        self.splits = execution == "eager"
         self._inputs = segment.inputs
         self._segment = segment
         if execution == "compiled":
@@ -77,7 +77,7 @@ class SegmentStage:
             self._reducer.finish()
 
     def backward_weights(self, deferred: Deferred, *, completing: bool) -> None:
-        """What a backward has put off; see `Divided`."""
+        """The deferred gradients of weights; see `Splittable`."""
         if completing:
             self._reducer.arm(among=deferred.parameters)
         deferred.run(self._reducer.arrived)
@@ -147,7 +147,7 @@ def segmented_part(
 
     Args:
         job: the job
-        strategy: what is cut, and who has what
+        strategy: how the network is partitioned
         capture: of the job
         model: the user's, on its device
         never: names of parameters that get no gradient
@@ -157,7 +157,7 @@ def segmented_part(
         reduce_bucket: starts the all-reduce of a bucket
 
     Raises:
-        InputError: the graph cannot be cut like that
+        InputError: the graph cannot be partitioned like that
     """
     if strategy.parts:
         check_parts(capture.graph, strategy)

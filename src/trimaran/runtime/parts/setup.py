@@ -45,32 +45,33 @@ def check_world(strategy: Strategy, programs: Sequence[Program], world: World) -
         degrees = " x ".join(f"{name} {getattr(strategy, name)}" for name in names)
         raise InputError(
             f"the strategy is for {strategy.devices} ranks ({degrees}), this world has "
-            f"{world.size}: start as many, or plan again for this world",
+            f"{world.size}: start {strategy.devices} ranks, or plan again for this world",
             code="strategy.wrong-world-size",
             strategy=strategy.devices,
             world=world.size,
         )
 
 
-def is_divided(strategy: Strategy) -> bool:
-    """Whether a strategy divides the network: ranks run what was captured, in parts, and not the user's own model."""
+def is_partitioned(strategy: Strategy) -> bool:
+    """Whether a strategy partitions the network: ranks run parts of the captured graph, not the user's own model."""
     return strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
 
 
 def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None:
-    """Refuse a strategy that divides the network, where there is no graph to divide.
+    """Refuse a strategy that partitions the network, where there is no graph to partition.
 
     Raises:
         InputError: the model could not be captured, or its capture is not given
     """
-    if is_divided(strategy) and (capture is None or capture.flow is None):
+    if is_partitioned(strategy) and (capture is None or capture.flow is None):
         raise InputError(
-            f"the model of {job.name!r} could not be captured as a graph, so it cannot be cut into {strategy.segments} "
-            "stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
+            f"the model of {job.name!r} could not be captured as a graph, so it cannot be split into "
+            f"{strategy.segments} stages, nor its tensors be shared: use data parallelism (pp=1, tp=1)"
         )
     if strategy.sync == "p2p" and strategy.dp > 1 and capture is None:
         raise InputError(
-            f"homes need the graph of {job.name!r}, which says when each parameter has its gradient: give `capture`"
+            f"buckets with owners need the graph of {job.name!r}, which says when each parameter has its gradient: "
+            "give `capture`"
         )
 
 
@@ -97,8 +98,8 @@ def check_update(
             strategy=strategy.name,
         )
     if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
-        # Others may take the place of these parameters, so that nothing may depend on which they are. Asked of the
-        # whole model, so that all ranks find the same.
+        # Shards or stages may take the place of these parameters, so that nothing may depend on their identity. The
+        # whole model is asked, so that all ranks find the same.
         parameters = trained_parameters(model)
         if len(parameters) and (found := identity_fault(make_optimizer(job, parameters), parameters, traits)):
             raise InputError(
@@ -168,16 +169,16 @@ def make_part(
     instructions: Sequence[Instruction],
     reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
-    """The part of this rank, made by whoever knows how.
+    """The part of this rank.
 
     Args:
         job: the job
-        strategy: how it is divided
+        strategy: how it runs
         capture: of the job, where `check_capture` wants one
         model: the user's, on its device, with the weights of rank 0
         traits: of the job's optimizer
         use: which parameters get a gradient; fits the strategy (`check_use`)
-        never: names of those that never get one, where the network is divided
+        never: names of those that never get one, where the network is partitioned
         world: this process's
         channels: communicate
         instructions: of this rank, in a training step
@@ -206,7 +207,7 @@ def make_part(
             reduce_bucket=reduce_bucket,
         )
     elif capture is not None and strategy.sync == "p2p" and strategy.dp > 1:
-        part = homed_model(job, strategy, capture, model, use=use, reduces=buckets, reduce_bucket=reduce_bucket)
+        part = owner_model(job, strategy, capture, model, use=use, reduces=buckets, reduce_bucket=reduce_bucket)
     else:
         part = whole_model(job, strategy, capture, model, use=use, channels=channels, reduce_bucket=reduce_bucket)
     if strategy.zero == 1 and strategy.dp > 1 and capture is not None:
@@ -225,7 +226,7 @@ def _sharded_or_segmented(strategy: Strategy) -> Callable[..., Part]:
 
 
 def bucket_instructions(instructions: Sequence[Instruction]) -> dict[int, list[Instruction]]:
-    """The reductions of gradient buckets of each segment, in order; of those in levels the first level."""
+    """The reductions of gradient buckets of each segment, in order; of hierarchical ones the reduce-scatters."""
     found: dict[int, list[Instruction]] = {}
     for instruction in instructions:
         label = instruction.label
@@ -239,17 +240,17 @@ _REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 
 
 def check_use(job: Job, strategy: Strategy, use: ParameterUse) -> None:
-    """Refuse a strategy that divides a network of which another part is used from batch to batch.
+    """Refuse a strategy that partitions a network of which each batch may use another part.
 
     Raises:
         InputError: it does
     """
     if use != "varies":
         return
-    if is_divided(strategy):
+    if is_partitioned(strategy):
         raise InputError(
-            f"which parameters of {job.name!r} get a gradient depends on the data, and what is cut into parts runs all "
-            "of them: use data parallelism (pp=1, tp=1)",
+            f"which parameters of {job.name!r} get a gradient depends on the data, and a partitioned network runs "
+            "all of its parts: use data parallelism (pp=1, tp=1)",
             code="unused-parameters.pipeline",
         )
     if strategy.zero > 1 and strategy.units:
@@ -274,7 +275,7 @@ def replica_buckets(
         bucket_bytes: size at which a bucket is reduced [bytes]
 
     Returns:
-        Buckets of one dtype and device each. What no operation of the graph uses is in buckets behind the others.
+        Buckets of one dtype and device each. Parameters that no operation of the graph uses are in the last buckets.
     """
     found: list[list[nn.Parameter]] = []
     if graph is not None:
@@ -308,7 +309,7 @@ def whole_model(
     Args:
         job: the job
         strategy: how
-        capture: says in which order gradients are ready; None: that is guessed, where it matters
+        capture: says in which order gradients are ready; None: the reverse order of the model
         model: the user's, on its device
         use: which parameters get a gradient
         channels: communicate
@@ -353,7 +354,7 @@ def whole_model(
     )
 
 
-def homed_model(
+def owner_model(
     job: Job,
     strategy: Strategy,
     capture: Capture,
@@ -363,9 +364,9 @@ def homed_model(
     reduces: Sequence[Instruction],
     reduce_bucket: ReduceSegmentBucket,
 ) -> Part:
-    """The part of a rank that has the whole model and is home to some of its buckets.
+    """The part of a rank that has the whole model and owns some of its buckets.
 
-    What no operation of the graph uses is at home where the last bucket is, and is handed out with it.
+    Parameters that no operation of the graph uses have the owner of the last bucket, and are broadcast with it.
 
     Args:
         job: the job
@@ -373,7 +374,7 @@ def homed_model(
         capture: names its parameters
         model: the user's, on its device
         use: which parameters get a gradient
-        reduces: those of this rank, which say where each bucket is at home
+        reduces: those of this rank, which say who owns each bucket
         reduce_bucket: starts the reduce of a bucket
 
     Raises:
@@ -384,19 +385,19 @@ def homed_model(
     filled = replica_buckets(
         graph, [one for one in model.parameters() if one.requires_grad], model, strategy.bucket_bytes
     )
-    homes = {instruction.label: instruction.root_rank == instruction.rank for instruction in reduces}
-    if not homes.keys() == set(labels) or (filled and not labels):
+    owned = {instruction.label: instruction.root_rank == instruction.rank for instruction in reduces}
+    if not owned.keys() == set(labels) or (filled and not labels):
         raise InputError(
-            f"the program reduces {len(homes)} buckets to their homes, and the strategy {strategy.name} makes "
+            f"the program reduces {len(owned)} buckets to their owners, and the strategy {strategy.name} makes "
             f"{len(labels)}: lower it again",
-            program=len(homes),
+            program=len(owned),
             strategy=len(labels),
         )
     buckets = dict(zip(labels, filled, strict=False))
     if labels:
         others = [parameter for bucket in filled[len(labels) :] for parameter in bucket]
         buckets[labels[-1]] = [*buckets[labels[-1]], *others]
-    own = {id(parameter) for label, bucket in buckets.items() if homes[label] for parameter in bucket}
+    own = {id(parameter) for label, bucket in buckets.items() if owned[label] for parameter in bucket}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mine = tuple(parameter for parameter in trained if id(parameter) in own)
     used = Used(trained) if trained and use != "always" else None

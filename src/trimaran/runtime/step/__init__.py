@@ -1,1 +1,1 @@
-"""A training step on one rank: state, losses, backward in two halves, update."""
+"""A training step on one rank: state, losses, dgrad and wgrad, update."""

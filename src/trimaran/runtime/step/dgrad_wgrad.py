@@ -1,23 +1,19 @@
-"""The weight gradients of linear layers and convolutions, put off.
+"""Deferred weight gradients (wgrad) of linear layers and convolutions.
 
-A backward makes two products at each such layer: the gradient of its input, which the stage before waits for, and the
-gradient of its weight, which nobody waits for before the update. Under `Deferred.recording` the layers of a forward run
-as functions whose backward makes the first and notes down the second; `Deferred.run` does what was noted:
+A backward computes two products at each such layer: the gradient of its input (dgrad), which the stage before waits
+for, and the gradient of its weight (wgrad), which is not needed before the update. Under `Deferred.recording` the
+layers of a forward run as functions whose backward computes the first and notes the second; `Deferred.run` computes
+those:
 
     I   dx3 ─▶ dx2 ─▶ dx1 ─▶ send              B = I and W; norms, embeddings and recurrent layers, whose gradients
     W                         dw3 dw2 dw1          come out of one computation, are in I as a whole
 
-Between the two, a layer's input and the gradient of its output are kept, and nothing else: what other operations had
-saved is freed by I. Weights are the same objects and the products the same kernels, so gradients differ from those of
-an undivided backward by nothing but the order of sums, where a weight is used several times.
+Between the two, only a layer's input and the gradient of its output are kept: I frees what other operations had saved.
+Weights are the same objects and the products the same kernels, so gradients differ from those of a backward in one
+piece only by the order of sums, where a weight is used several times.
 
-What is left to autograd, and so is in I: weights that are no leaves (parametrized ones), that have hooks, or that are
-not plain tensors; layers called by other functions than torch's.
-
-Linear layers and convolutions as functions that put the gradients of their weights off.
-
-Each makes the gradient of its input in its backward, by the kernel that autograd would use, and leaves a function that
-makes those of its weight and bias. A function here returns None where it leaves a call to autograd.
+Left to autograd, and so in I: weights that are no leaves (parametrized ones), that have hooks, or that are not plain
+tensors; layers called by other functions than torch's. A function of `LAYERS` returns None for such a call.
 """
 
 from collections import Counter
@@ -154,29 +150,29 @@ LAYERS: dict[Any, Callable[..., torch.Tensor | None]] = {
     torch.ops.aten.conv_transpose2d.input: _convolution(2, *_TRANSPOSED),
     torch.ops.aten.conv_transpose3d.input: _convolution(3, *_TRANSPOSED),
 }
-"""What stands for which function of torch."""
+"""Functions that defer weight gradients, by the functions of torch that they replace."""
 
 
 _Gradients = Callable[[], Sequence[torch.Tensor]]
 
 
 class Deferred:
-    """What one forward of a segment leaves to be done after its backward for the inputs."""
+    """The weight gradients that one forward of a segment defers until after its backward for the inputs."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[tuple[nn.Parameter, ...], _Gradients]] = []
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those whose gradients are put off, once for each use."""
+        """Those whose gradients are deferred, once for each use."""
         return [parameter for parameters, _ in self._noted for parameter in parameters]
 
     def recording(self) -> AbstractContextManager[object]:
-        """A block in which layers are run so that their weights' gradients are put off; put the forward inside."""
+        """A block in which the gradients of layers' weights are deferred; the forward runs inside it."""
         return _Mode(self)
 
     def note(self, parameters: tuple[nn.Parameter, ...], gradients: _Gradients) -> None:
-        """Put the gradients of some parameters off.
+        """Defer the gradients of some parameters.
 
         Args:
             parameters: whose
@@ -185,7 +181,7 @@ class Deferred:
         self._noted.append((parameters, gradients))
 
     def run(self, arrived: Callable[[nn.Parameter], None]) -> None:
-        """Add the gradients that were put off to those of the parameters; afterwards nothing is kept.
+        """Add the deferred gradients to those of the parameters; afterwards nothing is kept.
 
         Args:
             arrived: told of each parameter after the last of its gradients

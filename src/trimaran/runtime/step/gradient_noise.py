@@ -5,8 +5,8 @@
     `observations`              all ranks add up what they have noted
 
 Sums of squares add up over parameters, microbatches, replicas and stages, so that a rank notes two numbers a step and
-communicates nothing until it is asked. What is left out: parts of a gradient that lie on several ranks, or come at
-several times, whose squares do not add up (`check_observable`).
+communicates nothing until it is asked. Left out are parts of a gradient that are on several ranks, or come at several
+times, because their squares do not add up (`check_observable`).
 """
 
 import math
@@ -32,12 +32,12 @@ SecondMoment = Callable[[nn.Parameter], tuple[torch.Tensor, float] | None]
 
 # In its first steps an optimizer scales by the mean square of hardly anything.
 _BEGUN = 10
-# Of Adam, which adds it to √v: it counts only where a parameter had no gradient yet.
+# Of Adam, which adds it to √v: it matters only where a parameter had no gradient yet.
 _EPSILON = 1e-8
-# What is added besides, as a share of the root mean square of √v over the tensor. An element whose gradients were near
-# nothing so far would count thousands of times in the first step in which its gradient is not.
+# Also added to √v, as a share of its root mean square over the tensor. Without it, an element whose gradients were near
+# zero so far would count thousands of times in the first step in which its gradient is not.
 _FLOOR = 0.01
-# Numbers of a GPU are fetched so many steps at a time, long after it has made them.
+# Steps whose numbers are fetched from a GPU at a time, long after it has computed them.
 _KEPT_ON_DEVICE = 256
 
 
@@ -46,7 +46,7 @@ def check_observable(strategy: Strategy, graph: Graph | None) -> None:
 
     Args:
         strategy: how the job runs
-        graph: of the job, where the network is divided
+        graph: of the job, where the network is partitioned
 
     Raises:
         InputError: with the reason, and what to do
@@ -66,7 +66,7 @@ def obstacle(strategy: Strategy, graph: Graph | None) -> str | None:
 
     Args:
         strategy: how the job runs
-        graph: of the job, where the network is divided
+        graph: of the job, where the network is partitioned
     """
     if strategy.zero > 1:
         return f"with zero={strategy.zero} gradients are added up while they are scattered, and no rank has its own"
@@ -90,7 +90,7 @@ class GradientNoise:
         parameters: whose gradients are made here
         counted: those whose gradients, once they are the global batch's, count here
         add_up: over all ranks; None: this rank is alone
-        every: observe one step of so many; may be set between steps
+        every: interval of observed steps; may be set between steps
         second_moment: mean square of earlier gradients of a parameter, by which the optimizer scales; None where it
             does not
 

@@ -1,10 +1,8 @@
-"""What a rank knows in the middle of a step.
+"""The state of a rank in the middle of a step, and the loss of a global batch from the losses of its microbatches.
 
-Tensors that cross from segment to segment lie in one pool a microbatch, by name, whether another rank has sent them or
-a segment of this rank has made them; so do the gradients that come back, several a name where there are several
-readers. Whoever needs one next, a segment or a message, takes it from there.
-
-The loss of a global batch, from the losses of its microbatches.
+Tensors that cross from segment to segment are in one pool for each microbatch, by name, whether another rank has sent
+them or a segment of this rank has made them. So are the gradients that come back, several for a name where there are
+several readers. The segment or message that needs one next takes it from there.
 
 The gradient of a step must be that of the mean over the whole global batch, whatever the plan and however uneven the
 shares. Write L for the mean loss of the N samples of a global batch, and L_m for that of the n_m samples of
@@ -127,8 +125,8 @@ class Passage:
         read: tensors of other segments, by name: leaves of autograd here
         made: tensors for other segments, by name, with their history
         root: the loss, where the segment has it
-        deferred: gradients of weights that are put off; None: the backward is not divided
-        roots: from which the backward starts, where all of it is put off, with their gradients
+        deferred: gradients of weights; None: the backward is in one piece
+        roots: from which the backward starts, with their gradients, where all of it is deferred
     """
 
     read: dict[str, torch.Tensor]
@@ -163,7 +161,7 @@ class State:
         fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
-        late_loss: the all-reduce of the losses, where it waits for the gradients and takes along what was used
+        late_loss: the all-reduce of the losses, where it waits for the gradients and also counts used parameters
         used: how many replicas have used each trained parameter, where that was asked and is known
     """
 

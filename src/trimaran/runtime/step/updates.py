@@ -28,7 +28,7 @@ class Updater:
         parameters: trained on this rank; may be empty
         counted: those whose gradients count in the global norm here: a weight that several stages share counts once
         elsewhere: parameters that have gradients here and are updated on other ranks
-        held: what the optimizer is given in their place, under the same names; None: they themselves
+        held: given to the optimizer in their place, under the same names; None: the parameters
         traits: of the optimizer over all parameters, where this rank has some of them, or parts; None: it has all
         measured: nothing is trained, the update is timed: without schedule, and hooks on the optimizer do not fire
 
@@ -88,11 +88,11 @@ class Updater:
         return "" if self.optimizer is None else type(self.optimizer).__name__
 
     def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
-        """What the optimizer has in the place of a parameter of this rank."""
+        """The tensor that the optimizer has in place of a parameter of this rank."""
         return parameter
 
     def state_of(self, parameter: nn.Parameter) -> Mapping[str, Any]:
-        """What the optimizer keeps of a parameter of this rank; of a share it is laid out like the share."""
+        """The optimizer's state of a parameter of this rank; of a share it is laid out like the share."""
         return {} if self.optimizer is None else self.optimizer.state.get(self.known_as(parameter), {})
 
     def second_moment(self, parameter: nn.Parameter) -> tuple[torch.Tensor, float] | None:

@@ -2,16 +2,11 @@
 
     into a region       whole, its gradient is summed        x ──▶ x             dx ◀── Σ dx
     out of a region     summed, its gradient is whole        Σ y ◀── y           dy ──▶ dy
-    out of a head       gathered, its gradient is cut        all ◀── mine        mine ◀── all
+    out of a head       gathered, its gradient is split      all ◀── mine        mine ◀── all
     parts into one      gathered, its gradient is scattered  all ◀── mine        Σ dx, mine ◀── all
     parts out of one    scattered, its gradient is gathered  Σ y, mine ◀── all   all ◀── mine
 
-Outside of regions every rank computes the same on the same numbers, or each on its part of them: samples, or places in
-the sequence.
-
-How tensors come into a region and out of it.
-
-Between regions every rank has whole tensors (`WholeEdges`), its own samples (`SampleEdges`) or its own part of each
+Outside of regions every rank has whole tensors (`WholeEdges`), its own samples (`SampleEdges`) or its own part of each
 sequence (`SequenceEdges`). Inside, all ranks work on the same samples and sequences, each with its share of the
 features.
 """
@@ -216,7 +211,7 @@ def take_share(tensor: torch.Tensor, dim: int, sections: Sequence[int], ranks: i
 
 
 class Edges(Protocol):
-    """The way in and out of regions.
+    """How tensors come into regions and out of them.
 
     Attributes:
         group: shares what is inside
@@ -272,7 +267,7 @@ class SequenceEdges:
 
 
 class SampleEdges:
-    """Every rank has its own samples outside: all samples are gathered on the way in, each goes home on the way out.
+    """Every rank has its own samples outside: gathered on the way in, and scattered to their ranks on the way out.
 
     The parts of the ranks are padded to one size; what pads them has zeros for gradients.
 

@@ -1,4 +1,4 @@
-"""What stands in a rewritten flow in place of the user's layers: the same layers on a share of their weights."""
+"""Layers of a rewritten flow: those of the user on a share of their weights."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -185,7 +185,7 @@ class Attention(nn.Module):
     Args:
         module: the user's, for all but its weights
         edges: how tensors come in and out
-        count: of the weights that it is called with, so many are shared; the others are those of the user's module
+        count: number of shared weights among those that it is called with; the others are those of the user's module
     """
 
     def __init__(self, module: nn.MultiheadAttention, edges: Edges, count: int) -> None:
@@ -251,7 +251,7 @@ class EncoderLayer(nn.Module):
     Args:
         module: the user's, for all but its weights
         edges: how tensors come in and out
-        counts: of the weights that it is called with, so many are those of its heads, and then of its features
+        counts: of the weights that it is called with, the number of those of its heads, and then of its features
     """
 
     def __init__(self, module: nn.TransformerEncoderLayer, edges: Edges, counts: tuple[int, int]) -> None:

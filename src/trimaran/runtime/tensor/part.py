@@ -1,9 +1,7 @@
-"""The part of a rank that shares tensors with others.
-
-The user's parameters as shares, in their places and under their names.
+"""The part of a rank that shares tensors with others: the user's parameters are shares, under their own names.
 
 DTensor lays out each section of a parameter over the mesh, and gathers it again. In between the model has plain
-tensors, one a rank, so that optimizers, buckets and norms work on them as on any other.
+tensors, one for each rank, so that optimizers, buckets and norms work on them as on any other.
 """
 
 import dataclasses
@@ -145,7 +143,7 @@ def tensor_part(
 
     Args:
         job: the job
-        strategy: what is sharded, and how the rest is divided
+        strategy: what is sharded, and how the rest is partitioned
         capture: of the job
         model: the user's, whole, on its device, the same on every rank; its sharded parameters become shares
         never: names of parameters that get no gradient
@@ -172,7 +170,7 @@ def tensor_part(
     regions, stream = chosen_regions(capture.graph, strategy), chosen_stream(capture.graph, strategy)
     splits = {split.parameter: split for region in regions for split in region.splits}
     mesh = DeviceMesh.from_group(process_group, device.type)
-    # While the model is whole: the regions are found in it again.
+    # While the model is whole, as its regions are searched for once more.
     flow = rewrite(capture.flow, model, regions, edges, precision=job.precision, sequences=bool(stream.ops))
     weights = SharedWeights(model, mesh, tuple(splits.values()), capture.graph.parameters)
     graph = _with_shares(capture.graph, sharded_bytes(capture.graph, strategy))

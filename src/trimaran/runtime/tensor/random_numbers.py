@@ -3,9 +3,9 @@
     all ranks of a group, alike:   generator ──▶ draw for the whole tensor ──▶ its share
     replicas that share layers:    generator ──▶ draw for its own samples ──▶ gather ──▶ its share
 
-The ranks of a tensor-parallel group have generators in one state, so each draws the whole and no word is needed: the
-price is that each draws as many numbers as all together. Replicas have samples and generators of their own; there each
-draws what it would by itself, and they send each other the masks.
+The ranks of a tensor-parallel group have generators in one state, so each draws for the whole tensor and nothing is
+communicated; the cost is that each draws all numbers. Replicas have different samples and generators; there each draws
+what it would alone, and they gather the masks.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 class WholeDraws(TorchDispatchMode):
     """While it is entered, operations that draw for a share draw for the whole tensor, and keep the share.
 
-    It stands below autograd, so that the user's own operations run, and their gradients are as they were.
+    It is below autograd, so that the user's own operations run, with their own gradients.
 
     Args:
         group: shares the tensor
@@ -98,7 +98,7 @@ def check_attention_draws(device: torch.device, precision: str, name: str) -> No
         name: of the attention
 
     Raises:
-        InputError: the kernel's draws for some heads cannot be told from those for all
+        InputError: the kernel draws other numbers for some heads than for all
     """
     cuda = torch.backends.cuda
     fused = cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled() or cuda.cudnn_sdp_enabled()

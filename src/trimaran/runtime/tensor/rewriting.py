@@ -1,7 +1,7 @@
-"""The flow of a model on shares: layers replaced, sizes divided, sums put in.
+"""The flow of a model on shares: layers are replaced, sizes divided by the number of ranks, sums inserted.
 
-The flow itself is left as it was, for other strategies of the same model: a copy is rewritten. Each node that is put in
-carries the id of the operation that it belongs to, so that segments take it along.
+The flow itself is not changed, for other strategies of the same model: a copy is rewritten. Each inserted node carries
+the id of the operation that it belongs to, so that it is in the same segment.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""The collectives of FSDP2, as we run and record them for it.
+"""The collectives of FSDP2, run and recorded by the runtime.
 
-FSDP2 takes an object for its gathers and one for its scatters. Ours start the same collectives. On a CPU they do not
-wait for them, so that they overlap with compute there as they do on a GPU: a gather is waited for where FSDP2 needs
-it, a scatter at the end of the backward. Until then nobody may read the shards of gradients.
+FSDP2 takes an object for its gathers and one for its scatters. Those of this module start the same collectives. On a
+CPU they do not wait for them, so that they overlap with compute there as they do on a GPU: a gather is waited for where
+FSDP2 needs it, a scatter at the end of the backward. Until then the shards of gradients must not be read.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from trimaran.runtime.streams import Stamp
 
 
 class Notes:
-    """Where a replica is in its step, and the record of its gathers and scatters, under the tokens of the program.
+    """The position of a replica in its step, and the record of its gathers and scatters, under the program's tokens.
 
     Attributes:
         recorder: gets their spans; None: nothing is written down

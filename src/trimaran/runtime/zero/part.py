@@ -1,12 +1,10 @@
 """The part of a rank whose parameters, gradients or optimizer state are sharded over the replicas.
 
-With zero=1 the part is any other's, and only the update is shared out: each replica updates whole parameters and hands
-them out. With zero=2 and 3 the model is sharded by FSDP2. What is left out: FSDP2 on a stage of a pipeline or beside
-tensor parallelism, and zero=1 on a rank with several segments.
+With zero=1 the part is that of plain replicas or stages, and only the update is sharded: each replica updates some
+whole parameters and broadcasts them. With zero=2 and 3 the model is sharded by FSDP2. Not supported: FSDP2 on a stage
+of a pipeline or with tensor parallelism, and zero=1 on a rank with several segments.
 
-The update of shards.
-
-An optimizer that treats each element by itself is given the shards as plain tensors: on a CPU, the bookkeeping of
+An optimizer that treats each element separately is given the shards as plain tensors: on a CPU, the bookkeeping of
 DTensor would take longer than the update. Any other one is given the DTensors, whose norms and means are those of whole
 tensors, if a trial on small ones shows that it does the same on them as on whole tensors.
 """
@@ -185,7 +183,7 @@ def share_update(
         strategy: how
         capture: names the parameters
         world: this process's
-        instructions: of this rank; they say who hands out what
+        instructions: of this rank; they say who broadcasts what
 
     Raises:
         InputError: the rank has several segments, or the program hands out something else
@@ -201,17 +199,17 @@ def share_update(
     ops = segment_ops(graph, strategy)[segment]
     named = parameters_by_name(graph, stage.module)
     handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
-    homes = {
+    owners = {
         item.label: item.root_rank for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"
     }
-    if homes.keys() != {item.label for item in handed}:
+    if owners.keys() != {item.label for item in handed}:
         raise InputError(
-            f"the program hands out {', '.join(homes) or 'nothing'} after the update, and the strategy "
+            f"the program hands out {', '.join(owners) or 'nothing'} after the update, and the strategy "
             f"{strategy.name} wants {', '.join(item.label for item in handed)}: lower it again",
-            program=tuple(homes),
+            program=tuple(owners),
         )
     buckets = {item.label: [named[name] for name in item.parameters] for item in handed}
-    own = {id(one) for label, members in buckets.items() if homes[label] == world.rank for one in members}
+    own = {id(one) for label, members in buckets.items() if owners[label] == world.rank for one in members}
     return replace(
         part,
         parameters=tuple(parameter for parameter in part.parameters if id(parameter) in own),

@@ -5,15 +5,13 @@ its backward. Its gradients are summed and scattered after its backward. The nex
 optimizer sees the shards, as DTensors.
 
 FSDP2 scatters the gradients that there are. Where that depends on the data, replicas would scatter different ones. So
-then every parameter of a gathered model has zeros before its backward, and a hook tells which got a gradient.
+then every parameter of a gathered model has zeros before its backward, and a hook notes which got a gradient.
 
 Between steps every parameter is a shard again, also after an evaluation: only then can weights be saved and loaded.
 
-Give a model back as it was before FSDP2 took it over.
-
-FSDP2 changes modules in place, for good: their class, their hooks, their parameters. A model belongs to the user, and
-another plan may want it next, so what was there is kept and put back. The parameters are the same objects as before;
-while the model is sharded they hold no data.
+FSDP2 changes modules in place, and does not undo it: their class, their hooks, their parameters. A model belongs to the
+user, and another plan may use it next, so `Wrapping` keeps what was there and restores it. The parameters are the same
+objects as before; while the model is sharded they hold no data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +58,7 @@ class Wrapping:
         Nothing is gathered: this is called after failures too, when other ranks do not take part.
         """
         for module, kind, attributes in self._modules:
-            # torch has no way to take a module back; without this it could never be sharded again.
+            # torch cannot undo the sharding of a module; without this it could not be sharded again.
             _module_state_mapping.pop(module, None)
             module.__class__ = kind
             vars(module).clear()
@@ -236,10 +234,10 @@ def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, not
     module.register_forward_hook(_shown)
     # The root keeps its parameters for the backward, which needs them first.
     unit: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=freed and number > 0)
-    # Gradients are summed, not averaged: see `losses`.
+    # Gradients are summed, not averaged: see `step.state`.
     unit.set_gradient_divide_factor(1.0)
     unit.set_force_sum_reduction_for_comms(True)
-    # They are called, not asked for their class, whose home in torch is private.
+    # FSDP2 only calls them; their class in torch is private.
     unit.set_custom_all_gather(UnitGather(number, notes))  # type: ignore[arg-type]
     unit.set_custom_reduce_scatter(UnitScatter(number, notes))  # type: ignore[arg-type]
     module.register_forward_hook(_shown_no_more)
@@ -303,7 +301,7 @@ class _Shown:
 
 
 def _shown(module: nn.Module, arguments: Any, output: Any) -> Any:
-    """An output with the tensors that its objects hold beside it: FSDP2 looks for tensors in trees only.
+    """An output, and a list of the tensors that its objects hold: FSDP2 looks for tensors in trees only.
 
     Where it finds none, nothing is gathered before the backward and no gradient is scattered.
     """

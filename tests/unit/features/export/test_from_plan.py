@@ -52,7 +52,7 @@ def test_a_cut_through_a_layer_is_named(graph):
 def test_a_pipeline_keeps_its_figures(graph):
     strategy = builders.strategy(dp=2, pp=2, boundaries=(graph.split_points[3],), schedule="1f1b", microbatches=4)
     recipe = recipe_of_plan(plan_of(graph, strategy, 32), graph, clip_norm=1.0)
-    assert (recipe.devices, recipe.microbatch_size, recipe.microbatches) == (4, 4, 4)
+    assert (recipe.devices, recipe.microbatch, recipe.microbatches) == (4, 4, 4)
     assert recipe.sequence_length == graph.inputs[0].shape[1]
     assert recipe.beyond == ()
 

@@ -27,7 +27,7 @@ HYBRID = Recipe(
         Stage(modules=("layers.4", "layers.5"), layers=2),
         Stage(modules=("norm", "output"), layers=0),
     ),
-    microbatch_size=2,
+    microbatch=2,
     microbatches=8,
     global_batch_size=32,
     sequence_length=4096,
@@ -36,7 +36,7 @@ HYBRID = Recipe(
     bucket_bytes=40 * 2**20,
     clip_norm=1.0,
 )
-SHARDED = Recipe(job="gpt2", dp=8, zero=3, microbatch_size=4, microbatches=2, global_batch_size=64, precision="bf16")
+SHARDED = Recipe(job="gpt2", dp=8, zero=3, microbatch=4, microbatches=2, global_batch_size=64, precision="bf16")
 
 
 @pytest.fixture
@@ -149,6 +149,6 @@ def test_what_is_lost_is_said():
 
 
 def test_a_plain_recipe_loses_nothing():
-    plain = Recipe(job="digits", dp=4, microbatch_size=8, global_batch_size=32)
+    plain = Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32)
     for write in (to_torchtitan, to_megatron, to_accelerate):
         assert write(plain).lost == ()

@@ -107,6 +107,18 @@ def test_every_kernel_is_given_out_once_wherever_it_comes_from() -> None:
     assert numpy.bincount(found.work, weights=found.fraction).tolist() == [1.0, 1.0, 1.0]
 
 
+def test_a_model_that_could_not_be_captured_has_all_kernels_but_those_of_the_loss() -> None:
+    job = networks.make_job(networks.BranchesOnData)
+    found = capture(job).graph
+    works = workload(
+        work("aten.addmm", "first/builtin_function_or_method.linear_1"),
+        work("aten.mse_loss", f"{OUTSIDE}/function.mse_loss_1"),
+        work("aten.mse_loss_backward", f"{OUTSIDE}/function.mse_loss_1", phase=Phase.BACKWARD),
+        work("aten.mm", "first/builtin_function_or_method.linear_1", phase=Phase.BACKWARD),
+    )
+    assert [shares(found, works, backward=backward) for backward in (False, True)] == [[1.0, 1.0], [1.0, 1.0]]
+
+
 class Shared(networks.Layers):
     """One module that is called twice, an addition of each result, a parameter of the model itself."""
 

@@ -15,7 +15,7 @@ from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET, parse_target
-from trimaran.planning.results import ClosedForm, Outlook, Planned, Simulated
+from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
@@ -146,7 +146,7 @@ def test_most_local_batch_holds(curve: str) -> None:
     assert all(one.contender.local_batch <= 300 for one in found.estimates)
 
 
-def test_a_division_takes_batches_too() -> None:
+def test_the_analytical_model_takes_batches_too() -> None:
     request = builders.cluster_request(
         cluster="hgx-h100:16",
         devices=128,
@@ -155,7 +155,7 @@ def test_a_division_takes_batches_too() -> None:
         time_limit_s=1.0,
     )
     found = make_plan("llama2:13b", request)
-    assert isinstance(found.evidence, ClosedForm)
+    assert isinstance(found.evidence, Modelled)
     document = json.loads(json.dumps(plan_document(found), allow_nan=False))
     assert document["batches"] == [128, 256]
     assert {row["global_batch_size"] for row in document["candidates"]} == {128, 256}

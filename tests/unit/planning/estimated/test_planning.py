@@ -10,13 +10,12 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pins import Pins
-from trimaran.planning.closed_form import check_pins
+from trimaran.planning.analytical import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
-from trimaran.planning.results import ClosedForm, Planned, Simulated
-from trimaran.pricing.closed_form.parallel_degrees import Division
+from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program import read_plan
 from trimaran.report.plans import machine_plan_lines
 
@@ -31,9 +30,9 @@ def replicas() -> Planned:
 
 
 @pytest.fixture(scope="module")
-def divided() -> Planned:
+def modelled() -> Planned:
     found = make_plan("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
-    assert isinstance(found.evidence, ClosedForm)
+    assert isinstance(found.evidence, Modelled)
     return found
 
 
@@ -57,22 +56,22 @@ def test_a_plan_of_a_strategy_is_an_ordinary_file(replicas: Planned, tmp_path: P
     assert plan.prediction.step_time_s == pytest.approx(replicas.chosen.step_time_s)
 
 
-def test_many_devices_are_planned_by_the_shape_of_a_transformer(divided: Planned, tmp_path: Path) -> None:
+def test_many_devices_are_planned_by_the_shape_of_a_transformer(modelled: Planned, tmp_path: Path) -> None:
     """Nothing of 70 billion parameters is made: the whole takes seconds."""
-    document = plan_document(divided)
+    document = plan_document(modelled)
     degrees = document["chosen"]["degrees"]
     assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 1024
     assert document["chosen"]["peak_bytes"][0] < 80e9
     assert 0.3 < document["chosen"]["mfu"] < 0.7
     assert machine_plan_lines(document)
-    write_planned(tmp_path / "plan.json", divided)
-    file = json.loads((tmp_path / "plan.json").read_text())
-    fields = {name: frozenset(value) if name == "recomputed" else value for name, value in file["division"].items()}
-    assert Division(**fields | {"parts": tuple(fields["parts"])}) == divided.chosen.division
-    assert (file["kind"], file["layers"], file["sequence_length"]) == ("division", 80, 4096)
+    write_planned(tmp_path / "plan.json", modelled)
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.strategy == modelled.chosen.strategy
+    assert (plan.premises.layers, plan.premises.sequence_length, plan.has_program) == (80, 4096, False)
+    assert plan.prediction.step_time_s == pytest.approx(modelled.chosen.step_time_s)
 
 
-def test_pins_reach_the_search_over_divisions() -> None:
+def test_pins_reach_the_search_over_degrees() -> None:
     request = builders.cluster_request(
         cluster="hgx-h100:16",
         devices=128,
@@ -95,8 +94,8 @@ def test_pins_reach_the_search_over_divisions() -> None:
         (builders.pins(compress=True, powersgd_samples=2.0), r"--powersgd-samples \b2\b"),
     ],
 )
-def test_pins_that_mean_nothing_for_a_division_are_refused(pins: Pins, option: str) -> None:
-    with raises("division.option-unsupported", match=option):
+def test_pins_that_mean_nothing_for_the_analytical_model_are_refused(pins: Pins, option: str) -> None:
+    with raises("analytical.option-unsupported", match=option):
         check_pins(pins)
 
 

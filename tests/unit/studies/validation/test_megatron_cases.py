@@ -1,6 +1,6 @@
 """Tests of Megatron-LM by name: published arguments, and names that are not listed."""
 
-from trimaran_studies.validation.megatron import division_of, megatron_case, shape_of
+from trimaran_studies.validation.megatron import degrees_of, megatron_case, shape_of
 
 FOLDER = "tests/functional_tests/test_cases"
 
@@ -9,9 +9,9 @@ def test_a_listed_test_has_its_published_arguments() -> None:
     case = megatron_case(f"{FOLDER}/gpt/gpt3_7b_tp1_pp4_memory_speed/golden_values_dev_dgx_a100.json")
     assert case is not None
     assert case.listed
-    shape, division = shape_of(case), division_of(case, 8)
+    shape, degrees = shape_of(case), degrees_of(case, 8)
     assert (shape.layers, shape.hidden, shape.kv_heads, shape.sequence, shape.vocabulary) == (32, 4096, 8, 8192, 131200)
-    assert (division.pp, division.chunks, division.dp, division.zero) == (4, 8, 2, 1)
+    assert (degrees.pp, degrees.chunks, degrees.dp, degrees.zero) == (4, 8, 2, 1)
 
 
 def test_a_gated_network_without_an_inner_size_has_two_thirds_of_four_times() -> None:
@@ -28,16 +28,16 @@ def test_a_layout_in_words_becomes_parts() -> None:
         for name in ("gpt3_moe_mcore_te_tp2_pp2_ep4_etp1_no_mtp_no_a2a_ovlp_fine_grained_offloading",)
         if (found := megatron_case(f"{FOLDER}/moe/{name}/x.json")) is not None
     )
-    assert division_of(case, 8).parts == (3, 2, 2, 2, 2, 2, 2, 0)
+    assert degrees_of(case, 8).segment_layers == (3, 2, 2, 2, 2, 2, 2, 0)
 
 
 def test_a_name_that_is_not_listed_is_read() -> None:
     case = megatron_case(f"{FOLDER}/gpt/gpt3_mcore_te_tp2_pp4_cp2_swiglu_dist_optimizer_new/x.json")
     assert case is not None
     assert not case.listed
-    division = division_of(case, 16)
-    assert (division.tp, division.pp, division.cp, division.dp) == (2, 4, 2, 1)
-    assert division.zero == 1
+    degrees = degrees_of(case, 16)
+    assert (degrees.tp, degrees.pp, degrees.cp, degrees.dp) == (2, 4, 2, 1)
+    assert degrees.zero == 1
     assert shape_of(case).gated
 
 

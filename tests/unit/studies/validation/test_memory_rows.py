@@ -4,7 +4,7 @@ from tests.unit.studies.validation.rows import published
 
 from trimaran.planning.transformer_shapes import named_shape
 from trimaran_studies.validation.memory import answer_memory
-from trimaran_studies.validation.model_parallel import answer_model_parallel, divided_run
+from trimaran_studies.validation.model_parallel import answer_model_parallel, transformer_run
 
 NEMO = {"source_repo": "NVIDIA/NeMo", "gpu": "DGX-H100", "machine": "DGX-H100", "precision": "FP8", "seq_len": "4096"}
 
@@ -59,7 +59,7 @@ def test_weights_whose_gradients_do_not_fit_are_taken_as_frozen() -> None:
     """70 billion parameters on 8 devices of 80 GB: 18 bytes each do not fit, so only few added ones are trained."""
     cells = {**NEMO, "model": "LLAMA2-70B", "global_batch": "32", "micro_batch": "1"}
     runs = [
-        divided_run(published("mp_throughput", unit="tokens/s/GPU", tp=tensor, pp="4", n_gpus=devices, **cells))
+        transformer_run(published("mp_throughput", unit="tokens/s/GPU", tp=tensor, pp="4", n_gpus=devices, **cells))
         for tensor, devices in (("2", "8"), ("4", "64"))
     ]
     assert [run.program.frozen for run in runs] == [True, False]

@@ -12,9 +12,9 @@ from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import (
     TableWork,
     answer_model_parallel,
-    divided_run,
     table_network,
     table_work,
+    transformer_run,
 )
 from trimaran_studies.validation.regret import regret_jobs
 from trimaran_studies.validation.validate import answer
@@ -36,17 +36,17 @@ def grid_row(row_id: str = "r", measured: float = 100.0, **degrees: object) -> R
 
 
 def test_degrees_of_a_row() -> None:
-    run = divided_run(grid_row(tp=2, pp=2, dp=2, micro_batch=2))
-    division = run.division
-    assert (division.tp, division.pp, division.dp) == (2, 2, 2)
-    assert (division.microbatch, division.microbatches) == (2, 4)
+    run = transformer_run(grid_row(tp=2, pp=2, dp=2, micro_batch=2))
+    degrees = run.degrees
+    assert (degrees.tp, degrees.pp, degrees.dp) == (2, 2, 2)
+    assert (degrees.microbatch, degrees.microbatches) == (2, 4)
     assert (run.shape.heads, run.shape.vocabulary) == (16, 50257)
 
 
 def test_counts_are_read_as_people_write_them() -> None:
     row = grid_row(n_gpus="8.0", global_batch="16", tp="2 ", dp="4 replicas", seq_len="1,024")
-    assert divided_run(row).division == divided_run(grid_row(tp=2, dp=4)).division
-    assert divided_run(row).shape.sequence == 1024
+    assert transformer_run(row).degrees == transformer_run(grid_row(tp=2, dp=4)).degrees
+    assert transformer_run(row).shape.sequence == 1024
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_counts_are_read_as_people_write_them() -> None:
 def test_odd_degrees_are_refused_with_the_row(degrees: dict[str, str]) -> None:
     row = grid_row(**degrees)
     with pytest.raises(InputError):
-        divided_run(row)
+        transformer_run(row)
     found = answer(row, anchor="none")
     assert found.predicted is None
     assert "failed" not in found.skipped
@@ -73,9 +73,9 @@ def test_odd_degrees_are_refused_with_the_row(degrees: dict[str, str]) -> None:
 def test_a_run_that_would_not_fit_computes_layers_again() -> None:
     """39 billion parameters on 64 of the ranks of a replica: 11 GB of state; 48 layers of 4 sequences fit only so."""
     cells = {"model": "GPT h8192 L48", "n_gpus": 64, "tp": 8, "pp": 8, "dp": 1, "seq_len": 2048}
-    big = divided_run(grid_row(**cells, global_batch=64, micro_batch=8))
-    assert big.division.recomputed == {"layers"}
-    assert divided_run(grid_row()).division.recomputed == frozenset()
+    big = transformer_run(grid_row(**cells, global_batch=64, micro_batch=8))
+    assert big.degrees.recomputed == {"layers"}
+    assert transformer_run(grid_row()).degrees.recomputed == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_tables_of_jean_zay(fields: dict[str, str], degrees: tuple[int, int, int
         n_gpus="64",
         **fields,
     )
-    division = divided_run(row).division
-    assert (division.tp, division.pp, division.dp, division.zero) == degrees
+    ran = transformer_run(row).degrees
+    assert (ran.tp, ran.pp, ran.dp, ran.zero) == degrees
     found = answer_model_parallel(row)
     assert found.low is not None
     assert found.high is not None
@@ -153,7 +153,7 @@ def test_work_that_a_table_counted_says_what_its_columns_do_not(
 @pytest.mark.parametrize("config", ["32|4|32|1|1|256|54.5|31.5GB", "64|4|64|1|1|301|45.28|25GB"])
 def test_a_row_of_a_network_that_was_run_by_mistake_is_skipped(config: str) -> None:
     with raises("model-parallel-row.left-out", match=r"\b58\b"):
-        divided_run(table_row("tr8-104B", config))
+        transformer_run(table_row("tr8-104B", config))
 
 
 def test_runs_with_and_without_layers_computed_again_are_two_plans() -> None:
@@ -234,7 +234,7 @@ def test_training_of_adapters_is_another_job_than_that_of_all_weights() -> None:
     rows = [
         published("mp_throughput", unit="tokens/s/GPU", row_id=stages, pp=stages, **fields) for stages in ("1", "4")
     ]
-    assert [divided_run(row).program.frozen for row in rows] == [True, False]
+    assert [transformer_run(row).program.frozen for row in rows] == [True, False]
     assert [len(job.plans) for job in regret_jobs(answer_model_parallel(row) for row in rows)] == [1, 1]
 
 

@@ -77,7 +77,7 @@ _PLANTED = {
     "dp_throughput": (validation, "row_step"),
     "single_gpu_time": (validation, "recipe_of"),
     "peak_memory": (memory, "_predict"),
-    "mp_step_time": (model_parallel, "divided_run"),
+    "mp_step_time": (model_parallel, "transformer_run"),
     "collectives": (collectives, "_meaning"),
     "time_to_train": (from_tables, "understand"),
 }

@@ -170,7 +170,7 @@ def _duration(step: Callable[[], Any]) -> float:
 
 
 def _empty_operator_s(repeats: int = 300) -> float:
-    """What an operator costs that has nothing to do: dispatch, autograd's note of it, a tiny result."""
+    """Cost of an operator without work: dispatch, autograd's record, a tiny result."""
     one = torch.ones(1, requires_grad=True)
     durations = []
     for _ in range(5):

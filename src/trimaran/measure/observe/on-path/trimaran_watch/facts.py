@@ -1,4 +1,4 @@
-"""What an observed process is: versions, ranks, model, loader, memory. Read rarely, never while a step runs."""
+"""Facts of an observed process: versions, ranks, model, loader, memory. Read rarely, never while a step runs."""
 
 import os
 import platform

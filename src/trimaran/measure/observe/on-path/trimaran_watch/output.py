@@ -124,7 +124,7 @@ OUTPUT = Output()
 
 
 def record() -> dict[str, Any]:
-    """What is known of this process so far."""
+    """The record of this process so far."""
     rows = list(LEDGER.rows)
     return {
         "schema_version": RECORD_VERSION,

@@ -28,7 +28,7 @@ _compiling = torch.compiler.is_compiling
 
 
 class Seen:
-    """What the hooks met.
+    """The objects that the hooks met.
 
     Attributes:
         roots: modules that the script calls itself, by their class

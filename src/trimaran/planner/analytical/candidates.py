@@ -1,0 +1,428 @@
+"""Strategies of a transformer that the analytical model prices, and what each takes.
+
+Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strategy has
+
+    t p c d = n         ranks of a layer, stages, ranks of a sequence, replicas
+    t | heads           and t within a node, unless pinned otherwise
+    b | B / d           b sequences a microbatch, m = B / (d b) microbatches
+    p v <= L            v chunks a stage; more than one only where p | m, so that chunks alternate evenly
+    zero                what replicas shard: nothing, the optimizer, gradients too, parameters too
+    recompute           no layers, or all (attention's probabilities, where its kernel keeps them)
+
+Strategies that differ in `v`, `zero` and layers of stages do the same work, so they share one bound: a group.
+
+How many layers each stage holds: evenly, or with fewer at the ends, where the embedding and the head are.
+
+The output layer costs the last stage as much as `w` layers. With layers of equal cost, the least load of the slowest
+stage follows from giving each layer, one after another, to the stage that has least so far. Where stages have several
+chunks, chunks must be equal, but for the first and the last one, which may have one layer less (as Megatron counts the
+embedding and the loss as layers).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Literal
+
+from trimaran.machine.types import Machine
+from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.stage_work import head_forward, layer_forward, peak_of, step_constants
+from trimaran.pricing.analytical.step_time import (
+    Exchange,
+    Program,
+    TransformerStep,
+    least_seconds,
+    machine_exchange,
+    transformer_step,
+)
+from trimaran.program.strategy import Degrees, Recomputed, Schedule, Strategy, ZeroStage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalProblem:
+    """What the analytical model plans.
+
+    Attributes:
+        shape: the network
+        machine: nodes and fabric
+        devices: in use
+        batch: sequences of a step, of all replicas
+        program: what trains
+        bookkeeping: what it keeps
+        pins: decided by the user
+        memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
+        time_limit_s: after which a search ends with what it has [s]
+        reserve: share of memory that is kept free for fragments of an allocator [0..1]
+        across_nodes: `tp` ranks may be on different nodes
+        most_microbatch: sequences
+        least_context: tokens that a rank of a sharded sequence keeps
+        most_chunks: of the stack on each stage
+        ratio: strategies whose bound is this multiple of the best time are not priced
+        runners_up: shown
+    """
+
+    shape: TransformerShape
+    machine: Machine
+    devices: int
+    batch: int
+    program: Program
+    bookkeeping: Bookkeeping
+    pins: Pins = NO_PINS
+    memory_bytes: int | None = None
+    time_limit_s: float = 20.0
+    reserve: float = 0.05
+    across_nodes: bool = False
+    most_microbatch: int = 16
+    least_context: int = 2048
+    most_chunks: int = 8
+    ratio: float = 2.0
+    runners_up: int = 5
+
+    @property
+    def device_bytes(self) -> int:
+        """What a device leaves to a job [bytes]."""
+        memory = self.machine.node.device.memory
+        return memory.reported_bytes - memory.context_bytes if self.memory_bytes is None else self.memory_bytes
+
+    @property
+    def memory_limit(self) -> float:
+        """What a rank may need [bytes]."""
+        return self.device_bytes * (1.0 - self.reserve)
+
+
+PARTS: Mapping[str, str] = {
+    "compute_s": "compute",
+    "tensor_s": "exchanges inside layers",
+    "bubble_s": "idle stages",
+    "data_s": "exchanges between replicas",
+    "update_s": "update",
+}
+"""Fields of a `TransformerStep` in words; they sum to the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyticalCandidate:
+    """A strategy that the analytical model priced.
+
+    It has what a simulated `Candidate` has, as far as a step without a program has it.
+
+    Attributes:
+        strategy: degrees, and how layers and the batch are split
+        step: time by part
+        memory: of the rank that needs most
+        interval_s: 90 % interval of the step [s]
+        utilization: model FLOP over peak FLOP of all devices ("MFU"), recomputation not counted [0..1]
+    """
+
+    strategy: Strategy
+    step: TransformerStep
+    memory: RankMemory
+    interval_s: tuple[float, float]
+    utilization: float
+    objective: Literal["throughput"] = field(default="throughput", init=False)
+    epoch_s: None = field(default=None, init=False)
+    epoch_interval_s: None = field(default=None, init=False)
+    samples_factor: float = field(default=1.0, init=False)
+    limiter: str = field(default="", init=False)
+
+    @property
+    def name(self) -> str:
+        """Of the strategy."""
+        return self.strategy.name
+
+    @property
+    def devices(self) -> int:
+        """In use."""
+        return self.strategy.devices
+
+    @property
+    def step_time_s(self) -> float:
+        """Of a step [s]."""
+        return self.step.seconds
+
+    @property
+    def time_s(self) -> float:
+        """What is made small: the step [s]."""
+        return self.step.seconds
+
+    @property
+    def objective_s(self) -> float:
+        """Likewise, as often as training needs it: once [s]."""
+        return self.step.seconds
+
+    @property
+    def cases(self) -> tuple[float, float, float]:
+        """The step with all costs low, at their median, and high [s]."""
+        low, high = self.interval_s
+        return low, self.step.seconds, high
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """Of the rank that needs most [bytes]."""
+        return (self.memory.peak,)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Time of each part of the step, by its name in `PARTS` [s]."""
+        return {words: getattr(self.step, part) for part, words in PARTS.items()}
+
+    @property
+    def rank(self) -> tuple[float, int, str]:
+        """Sort key: time, then memory, then text, so that equal ones keep their order."""
+        return (self.step.seconds, self.memory.peak, repr(self.strategy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticalModel:
+    """Prices strategies of one problem.
+
+    Attributes:
+        problem: what is planned
+    """
+
+    problem: AnalyticalProblem
+
+    @cached_property
+    def _exchange(self) -> Exchange:
+        """Prices collectives."""
+        problem = self.problem
+        return machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+
+    @cached_property
+    def _model_flops(self) -> float:
+        """Of a sequence, as papers count it [FLOP]."""
+        return model_flops(self.problem.shape)
+
+    def bound(self, strategy: Strategy) -> float:
+        """No strategy of these degrees, whatever its schedule and sharding, has a shorter step [s]."""
+        problem = self.problem
+        return least_seconds(
+            problem.shape,
+            strategy,
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=self._exchange,
+            constants=step_constants(),
+        )
+
+    def price(self, strategy: Strategy) -> AnalyticalCandidate:
+        """A strategy with what it takes."""
+        problem, constants = self.problem, step_constants()
+        shape, device = problem.shape, problem.machine.node.device
+        step = transformer_step(
+            shape, strategy, problem.program, device=device, exchange=self._exchange, constants=constants
+        )
+        spread = constants.spread if shape.experts is None else constants.spread_experts
+        sequences = strategy.dp * strategy.microbatch * strategy.microbatches
+        return AnalyticalCandidate(
+            strategy=strategy,
+            step=step,
+            memory=largest_rank(shape, strategy, bookkeeping=problem.bookkeeping),
+            interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
+            utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
+        )
+
+
+def model_flops(shape: TransformerShape) -> float:
+    """Forward and backward of a sequence as papers count them: products three times, attention without its mask [FLOP].
+
+    Example:
+        GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
+        >>> round(model_flops(shape) / (6 * 174.6e9 * 2048), 3)
+        1.028
+    """
+    whole = Degrees()
+    works = [layer_forward(shape, whole, attention="unfused", layer=layer) for layer in range(shape.layers)]
+    head = head_forward(shape, whole)
+    return 3.0 * (sum(work.products + work.attention for work in works) + head.products)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which strategies there are
+
+
+def segment_layers(
+    shape: TransformerShape, pipeline: int, chunks: int, *, uneven: bool = True
+) -> tuple[tuple[int, ...], ...]:
+    """Choices of layers for each segment of the stack; the empty one stands for equal segments.
+
+    Args:
+        shape: the network
+        pipeline: stages
+        chunks: of each
+        uneven: segments may differ
+
+    Returns:
+        The choices; none where the stack cannot be split so.
+
+    Example:
+        Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> segment_layers(gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=24576), 2, 1)
+        ((), (5, 3))
+    """
+    count = pipeline * chunks
+    if count > shape.layers:
+        return ()
+    even = ((),) if shape.layers % count == 0 else ()
+    if pipeline == 1 or not uneven:
+        return even
+    if chunks > 1:
+        return even + tuple(_lighter_ends(shape.layers, count))
+    weighed = _weighed(shape.layers, pipeline, head_weight(shape))
+    return even if even and len(set(weighed)) == 1 else (*even, weighed)
+
+
+def head_weight(shape: TransformerShape) -> float:
+    """What the output layer costs, in layers."""
+    whole = Degrees()
+    layer = layer_forward(shape, whole, attention="fused", layer=shape.layers - 1)
+    return head_forward(shape, whole).products / (layer.products + layer.attention)
+
+
+def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
+    found = []
+    for first, last in ((0, 1), (1, 1)):
+        each, rest = divmod(layers + first + last, count)
+        if rest == 0 and each > 1:
+            found.append((each - first, *[each] * (count - 2), each - last))
+    return found
+
+
+def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    counts = [1] * stages
+    for _ in range(layers - stages):
+        loads = [count + (head if stage == stages - 1 else 0.0) for stage, count in enumerate(counts)]
+        counts[loads.index(min(loads))] += 1
+    return tuple(counts)
+
+
+def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strategy]:
+    """A strategy of each group: degrees, microbatch and what is recomputed.
+
+    Args:
+        problem: what is planned
+        rejected: counts what cannot be built, by reason
+    """
+    pins, shape = problem.pins, problem.shape
+    for tensor, pipeline, context in product(
+        _degrees(problem, pins.tp, "tp"), _degrees(problem, pins.pp, "pp"), _degrees(problem, pins.cp, "cp")
+    ):
+        model = tensor * pipeline * context
+        if model > problem.devices or problem.devices % model:
+            continue
+        data = problem.devices // model
+        reason = _refused(problem, tensor, pipeline, context, data)
+        if reason:
+            rejected[reason] += 1
+            continue
+        for microbatch in _divisors(problem.batch // data):
+            if pins.microbatch not in (None, microbatch):
+                continue
+            if pins.microbatch is None and microbatch > problem.most_microbatch:
+                rejected[f"microbatches of more than {problem.most_microbatch} sequences"] += 1
+                continue
+            whole = Strategy(
+                tp=tensor,
+                pp=pipeline,
+                cp=context,
+                dp=data,
+                expert_tp=1 if shape.experts is not None else None,
+                microbatch=microbatch,
+                microbatches=problem.batch // (data * microbatch),
+                sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+            )
+            for expert, again in product(_experts(problem, whole), _recomputed(problem)):
+                yield replace(whole, ep=expert, recomputed=again)
+
+
+def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
+    """Strategies of a group: chunks, layers of stages, sharding."""
+    for chunks in _chunks(problem, group):
+        schedule: Schedule = "1f1b" if chunks == 1 else "interleaved"
+        for layers in segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in problem.pins.forbid):
+            for zero in _levels(problem, group):
+                yield replace(group, chunks=chunks, segment_layers=layers, zero=zero, schedule=schedule)
+
+
+def _degrees(problem: AnalyticalProblem, pinned: int | None, name: str) -> tuple[int, ...]:
+    if pinned is not None:
+        return (pinned,)
+    return (1,) if problem.pins.rules_out(name) else _divisors(problem.devices)
+
+
+def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: int, data: int) -> str:
+    shape, pins = problem.shape, problem.pins
+    if pins.dp not in (None, data) or (pins.rules_out("dp") and data > 1):
+        return "another number of replicas is asked for"
+    if problem.batch % data:
+        return "the batch does not divide over the replicas"
+    if pipeline > shape.layers:
+        return "more stages than layers"
+    if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
+        return "heads or inner channels do not divide over tensor-parallel ranks"
+    if tensor > problem.machine.node.devices and not problem.across_nodes and pins.tp is None:
+        return "tensor-parallel ranks on several nodes"
+    if context > 1 and pins.cp is None and shape.sequence // context < problem.least_context:
+        return f"less than {problem.least_context} tokens of a sequence on a rank"
+    if context > 1 and shape.sequence % (2 * context):
+        return "the sequence does not divide over the ranks"
+    return ""
+
+
+def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
+    shape, pins = problem.shape, problem.pins
+    if shape.experts is None or pins.rules_out("ep"):
+        return (1,)
+    ranks = strategy.tp * strategy.cp * strategy.dp
+    fitting = tuple(count for count in _divisors(shape.experts.count) if ranks % count == 0)
+    return tuple(count for count in fitting if pins.ep in (None, count))
+
+
+def _recomputed(problem: AnalyticalProblem) -> tuple[frozenset[Recomputed], ...]:
+    nothing: frozenset[Recomputed] = frozenset()
+    some: frozenset[Recomputed] = frozenset({"attention"})
+    every: frozenset[Recomputed] = frozenset({"layers"})
+    if problem.pins.rules_out("memory") or problem.pins.recompute is False:
+        return (nothing,)
+    if problem.pins.recompute:
+        return (every,)
+    return (nothing, some, every) if problem.program.attention == "unfused" else (nothing, every)
+
+
+def _chunks(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
+    if problem.pins.chunks is not None:
+        return (problem.pins.chunks,)
+    plain = problem.pins.schedule == "1f1b" or problem.pins.rules_out("interleaved")
+    if strategy.pp == 1 or plain or strategy.microbatches % strategy.pp:
+        return (1,)
+    most = min(problem.most_chunks, problem.shape.layers // strategy.pp)
+    return tuple(range(1, most + 1))
+
+
+def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[ZeroStage, ...]:
+    """Of ZeRO, that are tried."""
+    if problem.pins.zero is not None:
+        return (problem.pins.zero,)
+    if problem.pins.rules_out("zero") or strategy.dp * strategy.cp == 1:
+        return (0,)
+    return (0, 1, 2, 3)
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    """All of them, ascending.
+
+    Example:
+        >>> _divisors(12)
+        (1, 2, 3, 4, 6, 12)
+    """
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return tuple(sorted({*small, *(number // each for each in small)}))

@@ -1,1 +1,0 @@
-"""Which degrees a transformer on many devices should have: search over divisions by closed forms, no trace needed."""

@@ -1,0 +1,349 @@
+"""Memory of one rank of a sharded transformer, by part.
+
+    weights      2 bytes a parameter (16-bit training), divided by `data` where replicas shard parameters
+    gradients    a buffer that microbatches add into, 4 bytes a parameter, divided likewise
+    optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter, divided from stage 1 of ZeRO on
+    activations  of all passes in flight (1F1B or interleaved), with the embedding's mask and the last norm
+    loss         logits in 16 bits and once more in 32 bits: 6 bytes for each token and row of the vocabulary
+    workspace    what libraries of products hold
+
+The peak of a rank is the larger of two moments: the loss of the last stage, when logits stand beside all activations;
+the backward of a layer, beside the activations of the others. Left out: fragmentation of an allocator,
+buffers of a collective library, and what a framework holds before it starts.
+
+Source:
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 3.1,
+    for bytes of a parameter; Korthikanti et al., 2022, section 4, for activations; Narayanan et al., SC 2021, section
+    2.2, for passes in flight.
+
+Memory of a rank of a transformer of two stacks (T5), without a pipeline.
+
+Both stacks have the same width. A layer of the decoder is one of a decoder alone, and attends once more: its queries
+come from its own tokens, keys and values from the encoder's output, which is kept once for all layers.
+"""
+
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.pricing.analytical.activations import AttentionKernel, layer_activations, stream_bytes, tokens_of_rank
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    attention_elements,
+    embedding_elements,
+    expert_elements,
+    head_elements,
+    key_size,
+    layer_elements,
+    norm_elements,
+    query_size,
+)
+from trimaran.pricing.analytical.stages import passes_in_flight, stage_chunks
+from trimaran.program.strategy import Degrees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookkeeping:
+    """What a training program keeps for each parameter and logit, and which kernels it uses.
+
+    Attributes:
+        weight_bytes: of a parameter as it computes [bytes]
+        gradient_bytes: of a parameter's gradient, where microbatches add up [bytes]
+        optimizer_bytes: of a parameter's copy and moments [bytes]
+        logit_bytes: of a logit at the loss [bytes]
+        element_bytes: of an element of an activation [bytes]
+        product_input_bytes: of an element that a product keeps as its input: 1 where it computes in 8 bits [bytes]
+        attention: kind of kernel
+        dense_mask: a mask of all pairs of tokens is kept for each microbatch in flight
+        workspace_bytes: what libraries hold [bytes]
+    """
+
+    weight_bytes: int = 2
+    gradient_bytes: int = 4
+    optimizer_bytes: int = 12
+    logit_bytes: int = 6
+    element_bytes: int = 2
+    product_input_bytes: int = 2
+    attention: AttentionKernel = "fused"
+    dense_mask: bool = False
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Memory of a rank at its peak.
+
+    Attributes:
+        stage: of the pipeline
+        weights: parameters, and those that are gathered for a layer [bytes]
+        gradients: buffer [bytes]
+        optimizer: copies and moments [bytes]
+        activations: of all passes in flight, at the peak [bytes]
+        transient: logits at the loss, or what a backward makes and frees, at the peak [bytes]
+        workspace: what libraries hold [bytes]
+    """
+
+    stage: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transient: int
+    workspace: int
+
+    @property
+    def state(self) -> int:
+        """Weights, gradients and optimizer [bytes]."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def peak(self) -> int:
+        """All of it [bytes]."""
+        return self.state + self.activations + self.transient + self.workspace
+
+
+def rank_memory(
+    shape: TransformerShape, degrees: Degrees, *, stage: int = 0, bookkeeping: Bookkeeping | None = None
+) -> RankMemory:
+    """Memory of a rank of a stage.
+
+    Args:
+        shape: the network
+        degrees: of it
+        stage: of the pipeline, from 0
+        bookkeeping: what the program keeps; None: 16-bit training with Adam and fused attention
+
+    Returns:
+        By part.
+
+    Raises:
+        InputError: a degree is below 1, or the pipeline has no such stage.
+
+    Example:
+        GPT-3 on one device has 18 bytes a parameter before any activation:
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
+        >>> rank_memory(shape, Degrees()).state / 174615846912
+        18.0
+    """
+    _check(degrees, stage)
+    keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    dense, experts = stage_elements(shape, degrees, stage)
+    # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
+    layer = max(layer_elements(shape, index, tensor=degrees.tp) for index in {0, shape.layers - 1})
+    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=2 * layer)
+    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
+    return RankMemory(
+        stage=stage,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activations,
+        transient=transient,
+        workspace=keeping.workspace_bytes,
+    )
+
+
+def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
+    """The stage that needs most: what decides whether a degrees fits."""
+    each = (
+        rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping)
+        for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
+    )
+    return max(each, key=lambda rank: rank.peak)
+
+
+def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
+    """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
+
+    The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
+    """
+    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
+    tensor = degrees.tp
+    dense = experts = 0
+    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
+        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
+        dense += alike * layer_elements(shape, layer, tensor=tensor)
+        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
+    table = embedding_elements(shape, tensor)
+    last = stage == degrees.pp - 1
+    if stage == 0:
+        dense += table + shape.positions * shape.hidden
+    if last:
+        dense += head_elements(shape, tensor)
+        dense += table if (not shape.tied or degrees.pp > 1) else 0
+    return dense, experts
+
+
+def state_bytes(
+    dense: int, degrees: Degrees, keeping: Bookkeeping, *, experts: int = 0, gathered: int = 0
+) -> tuple[int, int, int]:
+    """Weights, gradients and optimizer of a rank.
+
+    Args:
+        dense: parameters that all replicas hold
+        degrees: what replicas shard
+        keeping: bytes of a parameter
+        experts: parameters of the rank's experts
+        gathered: parameters that are whole for a while where replicas shard them
+
+    Returns:
+        Each of them [bytes].
+    """
+    level = degrees.zero
+    held = ((dense, degrees.dp * degrees.cp), (experts, degrees.expert_data))
+
+    def sharded(nbytes: int, threshold: int) -> int:
+        return sum(-(-count * nbytes // (replicas if level >= threshold else 1)) for count, replicas in held)
+
+    weights = sharded(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
+    return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
+
+
+def _peak_of_activations(
+    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
+) -> tuple[int, int]:
+    chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
+    # Layers of one kind keep the same, and there are two kinds at most.
+    of_kind = {
+        kind: layer_activations(
+            shape,
+            degrees,
+            attention=keeping.attention,
+            element_bytes=keeping.element_bytes,
+            product_input_bytes=keeping.product_input_bytes,
+            layer=layer,
+        )
+        for kind, layer in {shape.has_experts(layer): layer for chunk in chunks for layer in chunk}.items()
+    }
+    of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
+    kept = sum(of_chunk[chunk] for chunk in passes)
+    first, last = stage == 0, stage == degrees.pp - 1
+    tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
+    if keeping.dense_mask:
+        kept += tokens * shape.sequence * min(degrees.pp, degrees.microbatches)
+    if first:
+        kept += len(passes) * tokens * 8 * 3
+        kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
+    backward = max((layer.whole - layer.kept + layer.transient for layer in of_kind.values()), default=0)
+    if not last:
+        return kept, backward
+    # The norm before the head: its input and its output, which the product with the vocabulary keeps.
+    at_loss = 2 * stream + (3 * stream if shape.head == "masked" else 0)
+    logits = tokens * (shape.vocabulary // degrees.tp) * keeping.logit_bytes
+    if at_loss + logits >= backward:
+        return kept + at_loss, logits
+    return kept, backward
+
+
+def _check(degrees: Degrees, stage: int) -> None:
+    for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches"):
+        degree = getattr(degrees, name)
+        if degree < 1:
+            raise InputError(
+                f"degrees: {name}: expected 1 or more, got {degree}",
+                code="degrees.degree-too-small",
+                **{name: degree},
+            )
+    if not 0 <= stage < degrees.pp:
+        raise InputError(
+            f"stage {stage}: the pipeline has {degrees.pp} stages, counted from 0",
+            code="degrees.no-such-stage",
+            stage=stage,
+            pipeline=degrees.pp,
+        )
+
+
+_STATISTIC = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoStacks:
+    """A transformer of two stacks.
+
+    Attributes:
+        encoder: its stack, with the vocabulary and the positions of both
+        layers: of the decoder
+        sequence: tokens of the decoder
+    """
+
+    encoder: TransformerShape
+    layers: int
+    sequence: int
+
+    @property
+    def decoder(self) -> TransformerShape:
+        """The other stack, without its attention to the encoder."""
+        return replace(self.encoder, layers=self.layers, sequence=self.sequence)
+
+
+def two_stack_memory(stacks: TwoStacks, degrees: Degrees, *, bookkeeping: Bookkeeping) -> RankMemory:
+    """Memory of a rank at the loss, where it needs most.
+
+    Args:
+        stacks: the network
+        degrees: of it; without a pipeline
+        bookkeeping: what the program keeps
+
+    Returns:
+        By part.
+    """
+    encoder, decoder, keeping = stacks.encoder, stacks.decoder, bookkeeping
+    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, degrees.tp), degrees, keeping)
+    kept = 0
+    for shape in (encoder, decoder):
+        each = layer_activations(
+            shape, degrees, attention=keeping.attention, product_input_bytes=keeping.product_input_bytes
+        )
+        stream = stream_bytes(shape, degrees)
+        # The norm behind a stack, and the mask of the dropout before it.
+        kept += shape.layers * each.kept + 2 * stream + (stream // 2 if shape.hidden_dropout else 0)
+        if keeping.dense_mask:
+            kept += tokens_of_rank(shape, degrees) * shape.sequence
+    kept += stacks.layers * _cross_attention(stacks, degrees, keeping)
+    logits = tokens_of_rank(decoder, degrees) * (decoder.vocabulary // degrees.tp) * keeping.logit_bytes
+    return RankMemory(
+        stage=0,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=kept,
+        transient=logits,
+        workspace=keeping.workspace_bytes,
+    )
+
+
+def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
+    """Parameters of a rank.
+
+    Example:
+        Two stacks of one layer, h = 64: a decoder's layer has another 4 h² + 4 h of attention and 2 h of its norm; then
+        two norms, the table, its positions, and a bias for each row of the vocabulary.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=64, heads=4, vocabulary=1000, sequence=16)
+        >>> two_stack_elements(TwoStacks(encoder=shape, layers=1, sequence=8), 1)
+        183016
+        >>> 28 * 64**2 + 32 * 64 + 4 * 64 + (1000 + 16) * 64 + 1000
+        183016
+    """
+    encoder = stacks.encoder
+    layer, norm = layer_elements(encoder, 0, tensor=tensor), norm_elements(encoder)
+    stack = (encoder.layers + stacks.layers) * layer + stacks.layers * (attention_elements(encoder, tensor) + norm)
+    table = embedding_elements(encoder, tensor) + encoder.positions * encoder.hidden
+    return stack + 2 * norm + table + encoder.vocabulary // tensor
+
+
+def _cross_attention(stacks: TwoStacks, degrees: Degrees, keeping: Bookkeeping) -> int:
+    """What a decoder's layer keeps for its attention to the encoder [bytes]."""
+    decoder, encoder, tensor = stacks.decoder, stacks.encoder, degrees.tp
+    own, others = tokens_of_rank(decoder, degrees), tokens_of_rank(encoder, degrees)
+    queries = own * query_size(decoder, tensor) * 2
+    keys = 2 * others * key_size(decoder, tensor) * 2
+    heads = decoder.heads // tensor
+    if keeping.attention == "fused":
+        core = 2 * queries + own * heads * _STATISTIC
+    else:
+        core = queries + own * heads * encoder.sequence * (5 if decoder.attention_dropout else 2)
+    stream = stream_bytes(decoder, degrees)
+    return 2 * stream + (stream // 2 if decoder.hidden_dropout else 0) + queries + keys + core

@@ -1,0 +1,376 @@
+"""Time of a training step of a sharded transformer.
+
+    microbatch   (device^p + host^p)^(1/p)     kernels back to back against a host that has to ask for them
+    device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer
+    pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V;
+                 sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
+    data         gradients reduced and parameters gathered, what the backward does not hide
+    update       about 30 bytes a parameter of this rank, read and written
+
+Source:
+    Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
+    exchanges of a layer; Rajbhandari et al., SC 2020, for those of sharded states.
+
+Collectives between ranks of a sharded step, priced on a machine: ranks stand in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
+of a kind cross, all at the same time; the slowest group counts.
+
+How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
+
+    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed
+    context     keys and values of all ranks gathered in the forward and twice in the backward
+    experts     tokens sent to their experts and back, forward and backward
+    stages      the residual stream, once forward and once backward, for each chunk
+    replicas    gradients summed once a step; with optimizers sharded scattered, and parameters gathered; with gradients
+                divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well
+
+Source:
+    Korthikanti et al., 2022, section 4, for exchanges of a layer; Narayanan et al., SC 2021, section 2.2, for stages;
+    Rajbhandari et al., SC 2020, section 7, for sharded states.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from trimaran.base.precision import Precision
+from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.activations import AttentionKernel, stream_bytes, tokens_of_rank
+from trimaran.pricing.analytical.memory import stage_elements
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_elements
+from trimaran.pricing.analytical.stage_work import (
+    PassWork,
+    StepConstants,
+    backward,
+    embedding_forward,
+    head_forward,
+    layer_forward,
+)
+from trimaran.pricing.analytical.stages import stage_chunks
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
+from trimaran.program.strategy import Degrees
+
+Exchange = Callable[[str, float, int, int], float]
+"""Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
+"send_recv": of a message to the rank so far on."""
+
+
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
+
+    Args:
+        machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
+        year: of the library
+
+    Returns:
+        Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
+    """
+
+    @functools.cache
+    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
+        if op == "send_recv":
+            return message_crossings(machine, ranks=ranks, stride=near)
+        return group_crossings(machine, ranks=ranks, members=members, stride=near)
+
+    @functools.cache
+    def price(op: str, nbytes: float, members: int, near: int) -> float:
+        if members <= 1 or nbytes <= 0:
+            return 0.0
+        return max(
+            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
+            for crossing in crossings(op, members, near)
+        )
+
+    return price
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What trains a sharded transformer, as far as the time of a step depends on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What trains, as far as a step's time depends on it.
+
+    Attributes:
+        precision: of products: "fp16", "bf16" or "fp8"
+        attention: kind of kernel
+        fused: norms, sums and activations run in kernels made for them
+        overlaps: exchanges of gradients and parameters run beside the backward
+        tensor_overlaps: exchanges of `tensor` ranks run beside products
+        frozen: weights have no gradients, but for few that are added (LoRA)
+        gradient_bytes: of a gradient that is exchanged [bytes]
+        flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
+        send_bytes_per_s: rate of sends between stages; 0: what their link sustains [bytes/s]
+        year: of its kernels
+    """
+
+    precision: Precision = "bf16"
+    attention: AttentionKernel = "fused"
+    fused: bool = True
+    overlaps: bool = True
+    tensor_overlaps: bool = False
+    frozen: bool = False
+    gradient_bytes: int = 4
+    flat_sums: bool = False
+    send_bytes_per_s: float = 0.0
+    year: float = 2024.0
+
+
+def tensor_seconds(
+    shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange, constants: StepConstants
+) -> float:
+    """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
+    tokens = tokens_of_rank(shape, degrees)
+    seconds = 0.0
+    if degrees.tp > 1:
+        each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
+        seconds += sum_count(degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+    if degrees.cp > 1:
+        keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
+        each = exchange("all_gather", keys, degrees.cp, degrees.tp)
+        seconds += 3 * each * constants.tensor_exposed
+    if shape.experts is not None and degrees.ep > 1:
+        sent = tokens * shape.experts.active * shape.hidden * 2
+        sent //= degrees.tp if degrees.sequence_parallel else 1
+        each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
+        seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+    return seconds
+
+
+def sum_count(degrees: Degrees) -> int:
+    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch."""
+    return 6 if "layers" in degrees.recomputed else 4
+
+
+def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
+    """What a stage waits for sends of one microbatch once the pipeline is full.
+
+    1F1B sends between two computations, and nothing is left to do meanwhile: of the way there and the way back each
+    stage waits for one. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile.
+
+    Args:
+        degrees: stages and chunks
+        sends: a microbatch's stream to a neighbour and its gradient back [s]
+        constants: the share that overlapped sends leave
+
+    Returns:
+        The wait [s].
+    """
+    if degrees.pp == 1:
+        return 0.0
+    return sends / 2.0 if degrees.chunks == 1 else sends * degrees.chunks * constants.send_exposed
+
+
+def data_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    stage: int,
+    microbatch_s: float,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """Exchanges between replicas, as far as they are waited for [s].
+
+    Args:
+        shape: the network
+        degrees: of it
+        program: whether exchanges overlap, and what a gradient has
+        stage: the slowest one
+        microbatch_s: its forward and backward, beside which they run [s]
+        exchange: prices collectives
+        constants: what overlapped exchanges leave
+    """
+    if program.frozen:
+        return 0.0
+
+    def waits(seconds: float) -> float:
+        # The longer of the two counts, and a share of the shorter one.
+        if not program.overlaps:
+            return seconds
+        return max(0.0, seconds - microbatch_s) + constants.data_exposed * min(seconds, microbatch_s)
+
+    held, experts = stage_elements(shape, degrees, stage)
+    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
+    # Ranks that hold the same experts stand as far apart as there are ranks with others.
+    apart = degrees.ep * degrees.expert_ranks
+    more, more_once = _replica_exchanges(experts, degrees.expert_data, apart, degrees, program, exchange)
+    return degrees.microbatches * waits(everywhere + more) + waits(once + more_once)
+
+
+def _replica_exchanges(
+    held: int, replicas: int, near: int, degrees: Degrees, program: Program, exchange: Exchange
+) -> tuple[float, float]:
+    """Exchanges of parameters that replicas share: for each microbatch, and once a step [s]."""
+    if replicas <= 1 or not held:
+        return 0.0, 0.0
+    if degrees.zero == 0:
+        ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
+        return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
+    gather = exchange("all_gather", held * 2, replicas, near)
+    scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
+    if degrees.zero == 3:
+        return 2 * gather + scatter, 0.0
+    return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerStep:
+    """Time of a step, by part.
+
+    Attributes:
+        compute_s: products, attention and elementwise work of all microbatches on the slowest stage [s]
+        tensor_s: exchanges inside layers, as far as they are waited for [s]
+        bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
+        data_s: exchanges between replicas, as far as they are waited for [s]
+        update_s: the optimizer [s]
+    """
+
+    compute_s: float
+    tensor_s: float
+    bubble_s: float
+    data_s: float
+    update_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole step [s]."""
+        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+
+
+def transformer_step(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    *,
+    device: Device,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> TransformerStep:
+    """Time of a step.
+
+    Args:
+        shape: the network
+        degrees: of it and of its batch
+        program: what trains
+        device: each rank's
+        exchange: prices collectives between ranks
+        constants: shares of peak and overheads
+
+    Returns:
+        By part.
+    """
+    tensor_s = tensor_seconds(shape, degrees, program, exchange, constants)
+    known: dict[tuple[int, int, bool, bool], float] = {}
+    per_stage = []
+    for stage in range(degrees.pp):
+        # Stages with as many layers of each kind are alike, but for those with the embedding and the head.
+        kind = (*_layers_of_kinds(shape, degrees, stage), stage == 0, stage == degrees.pp - 1)
+        if kind not in known:
+            known[kind] = _stage_seconds(shape, degrees, program, stage, device, constants)
+        per_stage.append(known[kind] + tensor_s * _layers(shape, degrees, stage))
+    slowest = max(per_stage)
+    slowest_at = per_stage.index(slowest)
+    inner = tensor_s * _layers(shape, degrees, slowest_at)
+    stream = stream_bytes(shape, degrees)
+    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
+    sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
+    through = (sum(per_stage) - slowest) / degrees.chunks + sends * (degrees.pp - 1)
+    waited = send_seconds(degrees, sends, constants)
+    held, experts = stage_elements(shape, degrees, slowest_at)
+    alone = degrees.zero == 0
+    mine = held if alone else held / (degrees.dp * degrees.cp)
+    mine += experts if alone else experts / degrees.expert_data
+    update = 0.0 if program.frozen else mine * constants.update_bytes
+    return TransformerStep(
+        compute_s=degrees.microbatches * (slowest - inner),
+        tensor_s=degrees.microbatches * inner,
+        bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
+        data_s=data_seconds(shape, degrees, program, slowest_at, slowest, exchange, constants),
+        update_s=update / device.sustained_bytes_per_s,
+    )
+
+
+def least_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    *,
+    device: Device,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+
+    No schedule, sharding or choice of layers for stages makes a degrees of these degrees faster: the slowest stage has
+    at least the mean load.
+    """
+    whole = replace(degrees, pp=1, chunks=1, segment_layers=())
+    alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
+    inside = tensor_seconds(shape, degrees, program, exchange, constants) * shape.layers / degrees.pp
+    return degrees.microbatches * (alone + inside)
+
+
+def _layers(shape: TransformerShape, degrees: Degrees, stage: int) -> int:
+    return sum(len(chunk) for chunk in stage_chunks(shape, degrees, stage))
+
+
+def _layers_of_kinds(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
+    """Layers of a stage with an ordinary feed-forward network, and with experts."""
+    every = _layers(shape, degrees, stage)
+    if shape.experts is None:
+        return every, 0
+    plain = sum(
+        len(range(chunk.start, min(chunk.stop, shape.experts.dense_layers)))
+        for chunk in stage_chunks(shape, degrees, stage)
+    )
+    return plain, every - plain
+
+
+def _stage_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    stage: int,
+    device: Device,
+    constants: StepConstants,
+) -> float:
+    """Forward and backward of one microbatch on a stage [s]."""
+    work, held = PassWork(), 0
+    # Layers of one kind are alike, and there are two kinds at most.
+    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
+    for kind in (False, True):
+        alike = [layer for layer in layers if shape.has_experts(layer) is kind]
+        if alike:
+            forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
+            each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
+            each = each + forward.times(*_again(degrees))
+            work = work + each.times(len(alike), len(alike), len(alike))
+            held += len(alike) * layer_elements(shape, alike[0], tensor=degrees.tp)
+    if stage == 0:
+        rows = embedding_forward(shape, degrees)
+        work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
+    if stage == degrees.pp - 1:
+        head = head_forward(shape, degrees)
+        # The head stays in 16 bits where layers compute in 8.
+        both = head + backward(head, attention=program.attention, frozen=program.frozen)
+        rows_of_rank = shape.vocabulary // degrees.tp
+        work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
+    device_s = constants.device_seconds(
+        work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+    )
+    if not program.frozen and degrees.microbatches > 1:
+        device_s += constants.sum_seconds(held, device)
+    calls = sum_count(degrees) * len(layers) if degrees.tp > 1 else 0
+    host_s = constants.host_seconds(work) + calls * constants.call_s
+    power = constants.sharpness
+    return float((device_s**power + host_s**power) ** (1.0 / power))
+
+
+def _again(degrees: Degrees) -> tuple[float, float, float]:
+    if "layers" in degrees.recomputed:
+        return 1.0, 1.0, 1.0
+    return 0.0, 1.0 if "attention" in degrees.recomputed else 0.0, 0.0

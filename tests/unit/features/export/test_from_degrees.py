@@ -1,0 +1,113 @@
+"""From parallel degrees without a program to what other runtimes are told."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import builders
+from tests.raising import raises
+
+from trimaran.features.export import export_plan
+from trimaran.features.export.megatron import to_megatron
+from trimaran.features.export.recipe import Recipe, recipe_of_degrees
+from trimaran.features.export.torchtitan import to_torchtitan
+from trimaran.planning.plan import make_plan
+from trimaran.planning.plan_files import write_planned
+from trimaran.planning.results import Planned
+from trimaran.program import Plan, Prediction, Premises, Strategy
+
+FILES = Path(__file__).parents[2] / "program/files"
+
+
+def plan_of(layers: int | None, precision: str = "bf16", **degrees: Any) -> Plan:
+    found = builders.degrees(**degrees)
+    strategy = Strategy(**{field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+    premises = Premises(
+        graph_digest="",
+        global_batch_size=64,
+        devices=("H100",) * strategy.devices,
+        memory_bytes=(),
+        precision=precision,
+        layers=layers,
+        sequence_length=4096,
+    )
+    prediction = Prediction(step_time_s=1.0, interval_s=(1.0, 1.0))
+    return Plan(job="llama2:70b", strategy=strategy, premises=premises, prediction=prediction)
+
+
+def recipe(layers: int, **degrees: Any) -> Recipe:
+    return recipe_of_degrees(plan_of(layers, **degrees))
+
+
+def test_uneven_parts_are_kept() -> None:
+    found = recipe(
+        8, tensor=8, pipeline=2, chunks=2, data=4, microbatches=16, parts=(1, 3, 3, 1), sequence_parallel=True
+    )
+    assert found.devices == 64
+    model = to_megatron(found).sections["model"]
+    assert model["pipeline_model_parallel_layout"] == "Et|t*3|t*3|tL"
+    named = to_torchtitan(found).sections["parallelism"]["module_fqns_per_model_part"]
+    assert named == [
+        ["tok_embeddings", "layers.0"],
+        ["layers.1", "layers.2", "layers.3"],
+        ["layers.4", "layers.5", "layers.6"],
+        ["layers.7", "norm", "lm_head"],
+    ]
+
+
+def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
+    assert [stage.layers for stage in recipe(10, pipeline=4).stages] == [3, 3, 2, 2]
+
+
+def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
+    found = recipe(8, data=8, sharding="parameters", recomputed=frozenset({"layers"}))
+    assert (found.zero, found.recompute) == (3, "full")
+    found = recipe(8, recomputed=frozenset({"attention"}))
+    assert found.recompute == "selective"
+    assert to_megatron(found).sections["model"]["recompute_granularity"] == "selective"
+
+
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    request = builders.cluster_request(
+        cluster="hgx-h100:16", devices=128, batch=256, pins=builders.pins(tp=8, pp=4), precision="bf16"
+    )
+    return make_plan("llama2:13b", request)
+
+
+def test_a_plan_of_degrees_is_exported(planned: Planned, tmp_path: Path) -> None:
+    write_planned(tmp_path / "plan.json", planned)
+    exported = export_plan(tmp_path / "plan.json", "megatron")
+    model = exported.sections["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 4)
+    assert model["bf16"] is True
+    assert exported.sections["batch"]["micro_batch_size"] == planned.chosen.strategy.microbatch
+    assert exported.sections["batch"]["global_batch_size"] == 256
+    assert "llama2:13b on 128 devices" in exported.text
+    named = export_plan(tmp_path / "plan.json", "torchtitan").sections["parallelism"]["module_fqns_per_model_part"]
+    layers = [name for part in named for name in part if name.startswith("layers.")]  # type: ignore[attr-defined]
+    assert layers == [f"layers.{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("version", "stages", "layout"),
+    [(1, 2, "Et*9|t*11|t*11|t*9L"), (2, 4, "Et*2|" + "t*2|" * 18 + "t*2L")],
+)
+def test_files_of_older_versions_are_exported(version: int, stages: int, layout: str) -> None:
+    exported = export_plan(FILES / f"degrees_version_{version}.json", "megatron")
+    model = exported.sections["model"]
+    assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, stages)
+    assert model.get("pipeline_model_parallel_layout", layout) == layout
+    assert "llama2:13b on 128 devices" in exported.text
+
+
+def test_what_a_plan_does_not_say_is_named() -> None:
+    with raises("export.no-layers"):
+        recipe_of_degrees(plan_of(None))
+    with raises("precision.unknown", precision="int4"):
+        recipe_of_degrees(plan_of(8, "int4"))
+
+
+def test_products_in_float8_are_said_in_other_words() -> None:
+    assert any("fp8" in line for line in recipe_of_degrees(plan_of(8, "float8")).beyond)
