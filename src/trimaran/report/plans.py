@@ -130,7 +130,7 @@ def _timed(document: Mapping[str, Any]) -> Iterator[str]:
         f"{format_seconds(chosen['step_time_s'])}; {_cost(document)}."
     )
     yield f"Curve {curve['name']}: {curve['task']}, {chosen['convergence_source']}."
-    yield f"Hybrid or not: {document['rivals']['reason']}."
+    yield f"Hybrid or not: {document['hybrid_comparison']['reason']}."
     if document["stop"] is not None:
         yield _stop(document["stop"])
 
@@ -172,8 +172,8 @@ def _target_interval(ends: Sequence[float | None]) -> str:
     return " to ".join(map(_end, ends))
 
 
-def _end(seconds: float | None, *, beside: float | None = None) -> str:
-    return "?" if seconds is None else format_duration(seconds, unit_of=beside)
+def _end(seconds: float | None, *, unit_of: float | None = None) -> str:
+    return "?" if seconds is None else format_duration(seconds, unit_of=unit_of)
 
 
 STRATEGY_ROWS = 12

@@ -63,7 +63,7 @@ def outlook() -> dict[str, Any]:
         "cost_interval": [rows[0]["cost"], None],
         "cost_unit": "device-hours",
         "curve": {"name": "resnet50", "task": "ImageNet to 75.9 %"},
-        "rivals": {
+        "hybrid_comparison": {
             "reason": "the best hybrid is that of batch 2048, and nothing else comes near to it on this machine"
         },
         "stop": None,

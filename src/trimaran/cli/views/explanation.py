@@ -14,7 +14,7 @@ from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
 from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Rival, rival
+from trimaran.planner.explain import Alternative, alternative
 from trimaran.planner.remedies import Outcome
 from trimaran.planning.documents import degrees, goal_of_plan, search_document
 from trimaran.planning.explanation import Explained
@@ -24,8 +24,8 @@ from trimaran.report.plans import training_line
 from trimaran.report.remedies import remedies_document, remedies_view, share_saved
 from trimaran.report.tables import add_figures, add_words, frame_table
 
-# Rivals that a table shows; the JSON document has them all.
-MOST_RIVALS = 8
+# Alternatives that a table shows; the JSON document has them all.
+MOST_ALTERNATIVES = 8
 
 # Gains below this are not shown in a separate line.
 NO_DIFFERENCE = 0.001
@@ -41,12 +41,12 @@ def print_explanation(out: Console, explained: Explained) -> None:
     peak = format_bytes(explanation.chosen.peak_bytes)
     out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.memory_bytes))}.\n")
     if outlook is not None:
-        out.print(escape(f"Over all batches: {outlook.rivals.reason}."), soft_wrap=True)
+        out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."), soft_wrap=True)
     if explained.training is not None:
         out.print(escape(f"{training_line(to_plain(explained.training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
     print_prices(out, explanation.prices)
-    _print_rivals(out, explained)
+    _print_alternatives(out, explained)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
         if answer.other is not None and answer.other.candidate.name != explanation.chosen.candidate.name:
@@ -141,30 +141,30 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     return table
 
 
-def rival_table(
-    rivals: Sequence[Rival],
+def alternative_table(
+    alternatives: Sequence[Alternative],
     chosen: Option,
     *,
-    references: Sequence[tuple[str, Rival]] = (),
+    references: Sequence[tuple[str, Alternative]] = (),
     is_fresh: bool = False,
 ) -> Table:
     """The other candidates, fastest first, and what others would run.
 
     Args:
-        rivals: of the plan
+        alternatives: of the plan
         chosen: the plan
         references: what others would run, by its role
-        is_fresh: the search that found the rivals chose it, by a rule that is said below
+        is_fresh: the search that found the alternatives chose it, by a rule that is said below
     """
     caption = "slower: than the plan\ninterval: over low, median and high costs"
-    if any(one.candidate.samples_factor != chosen.samples_factor for one in rivals):
+    if any(one.candidate.samples_factor != chosen.samples_factor for one in alternatives):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
     table = frame_table("Runners-up, and what others would run" if references else "Runners-up", caption)
     add_words(table, "strategy")
-    table.add_column(_measure(one.candidate for one in rivals), justify="right", no_wrap=True)
+    table.add_column(_measure(one.candidate for one in alternatives), justify="right", no_wrap=True)
     add_figures(table, "slower", "interval", "memory")
     add_words(table, "so it is")
-    for role, one in [*(("", one) for one in rivals), *references]:
+    for role, one in [*(("", one) for one in alternatives), *references]:
         low, high = one.interval
         table.add_row(
             f"{role}: {one.candidate.name}" if role else one.candidate.name,
@@ -177,7 +177,7 @@ def rival_table(
     return table
 
 
-def _verdict(one: Rival, *, is_fresh: bool) -> str:
+def _verdict(one: Alternative, *, is_fresh: bool) -> str:
     if not one.is_certain:
         return "within the uncertainty"
     if one.slower > 0.0:
@@ -217,19 +217,19 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def _print_rivals(out: Console, explained: Explained) -> None:
+def _print_alternatives(out: Console, explained: Explained) -> None:
     explanation = explained.explanation
-    chosen, rivals = explanation.chosen.candidate, explanation.rivals[:MOST_RIVALS]
-    shown = {chosen.name, *(one.candidate.name for one in rivals)}
+    chosen, alternatives = explanation.chosen.candidate, explanation.alternatives[:MOST_ALTERNATIVES]
+    shown = {chosen.name, *(one.candidate.name for one in alternatives)}
     others = explained.found.baselines
     known = [(one.role, one.candidate) for one in others if one.candidate is not None]
-    references = [(role, rival(candidate, chosen)) for role, candidate in known if candidate.name not in shown]
-    if rivals or references:
+    references = [(role, alternative(candidate, chosen)) for role, candidate in known if candidate.name not in shown]
+    if alternatives or references:
         out.print()
-        out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
+        out.print(alternative_table(alternatives, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
             out.print(f"[dim]{words}[/]", soft_wrap=True)
-        more = len(explanation.rivals) - MOST_RIVALS
+        more = len(explanation.alternatives) - MOST_ALTERNATIVES
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
     print_rule(out, explanation.rule)
@@ -301,7 +301,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             }
             for leg in explanation.chosen.legs
         ],
-        "rivals": [_rival(one) for one in explanation.rivals],
+        "alternatives": [_alternative(one) for one in explanation.alternatives],
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
@@ -343,7 +343,7 @@ def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     }
 
 
-def _rival(one: Rival) -> dict[str, Any]:
+def _alternative(one: Alternative) -> dict[str, Any]:
     return _option(one.candidate) | {
         "slower": one.slower,
         "slower_interval": list(one.interval),
