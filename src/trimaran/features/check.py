@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.base.job import Job
+from trimaran.base.units import format_some
 from trimaran.graph import Graph
 from trimaran.graph.behaviour import Behaviour
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.json_files import to_plain
-
-_NAMED = 3
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
 
@@ -162,14 +161,16 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     if of.loss_parameters:
         held = set(of.optimizer.extra)
         not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
-        found = f"has parameters that the model has not: {_some(of.loss_parameters)}"
+        found = f"has parameters that the model has not: {format_some(of.loss_parameters)}"
         found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
         rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
                          unusual=True))  # fmt: skip
     if of.changed_inputs:
-        rows.append(Seen(what="inputs", found=f"written to by the forward: {_some(of.changed_inputs)}", unusual=True))
+        rows.append(
+            Seen(what="inputs", found=f"written to by the forward: {format_some(of.changed_inputs)}", unusual=True)
+        )
     if of.hooked:
-        rows.append(Seen(what="hooks", found=f"of yours on {_some(of.hooked)}", unusual=True))
+        rows.append(Seen(what="hooks", found=f"of yours on {format_some(of.hooked)}", unusual=True))
     if of.inner_backward:
         rows.append(
             Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
@@ -189,9 +190,9 @@ def _mode(of: Behaviour) -> Seen:
     if of.returned_in_evaluation:
         found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
     if of.kept_in_evaluation:
-        found.append(f"stays in evaluation mode: {_some(of.kept_in_evaluation)}")
+        found.append(f"stays in evaluation mode: {format_some(of.kept_in_evaluation)}")
     if of.own_train:
-        found.append(f"own train(): {_some(of.own_train)}")
+        found.append(f"own train(): {format_some(of.own_train)}")
     return Seen(what="training mode", found="; ".join(found), unusual=len(found) > 1 or of.returned_in_evaluation)
 
 
@@ -226,9 +227,9 @@ def _batches(of: Behaviour) -> Seen:
     return _row(
         "batches",
         "tensors of one size",
-        (of.sizes, f"sizes differ from batch to batch: {_some(of.sizes)}"),
+        (of.sizes, f"sizes differ from batch to batch: {format_some(of.sizes)}"),
         (not of.sliceable, f"cannot be sliced, {why}"),
-        (of.others, f"hold {_some(of.others)}"),
+        (of.others, f"hold {format_some(of.others)}"),
     )
 
 
@@ -249,8 +250,8 @@ def _gradients(of: Behaviour) -> Seen:
     return _row(
         "gradients",
         "of every parameter",
-        (of.unused, f"never: {_some(of.unused)}"),
-        (of.varying, f"in some batches only: {_some(of.varying)}"),
+        (of.unused, f"never: {format_some(of.unused)}"),
+        (of.varying, f"in some batches only: {format_some(of.varying)}"),
     )
 
 
@@ -277,15 +278,15 @@ def _buffers(of: Behaviour) -> Seen:
     seen = _row(
         "buffers",
         "none that change",
-        (of.batch_norms, f"batch norm: {_some(of.batch_norms)}"),
-        (changed, f"changed by each forward: {_some(changed)}"),
+        (of.batch_norms, f"batch norm: {format_some(of.batch_norms)}"),
+        (changed, f"changed by each forward: {format_some(changed)}"),
     )
     return replace(seen, unusual=bool(changed))
 
 
 def _parameters(of: Behaviour) -> Seen:
     dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in of.dtypes]
-    return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {_some(of.tied)}"), *dtypes)
+    return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {format_some(of.tied)}"), *dtypes)
 
 
 def _optimizer(of: Behaviour) -> Seen:
@@ -294,9 +295,9 @@ def _optimizer(of: Behaviour) -> Seen:
     if traits.needs_closure:
         found.append("its step needs a closure")
     if traits.missing:
-        found.append(f"does not hold {_some(traits.missing)}: not trained")
+        found.append(f"does not hold {format_some(traits.missing)}: not trained")
     if traits.extra or traits.foreign:
-        found.append(f"holds others than it was given: {_some(traits.extra)}")
+        found.append(f"holds others than it was given: {format_some(traits.extra)}")
     if traits.needs_closure or traits.extra:
         pass
     elif not traits.separable:
@@ -315,8 +316,3 @@ def _optimizer(of: Behaviour) -> Seen:
 def _percent(share: float) -> str:
     """A share of a gradient."""
     return "more than all" if not share <= 10.0 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

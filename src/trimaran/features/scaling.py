@@ -19,7 +19,7 @@ from typing import TypedDict
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
-from trimaran.base.units import format_count, format_seconds
+from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
@@ -97,7 +97,7 @@ def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of:
             gradients += [part] * parts
         else:
             gradients.append(gradient)
-    names = _named(large)
+    names = format_some(list(dict.fromkeys(gradient.name for gradient in large)))
     return [
         Remedy(
             id="split-tensor",
@@ -228,11 +228,6 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
         "basis": figures + (f" for {batches} times the samples." if batches > 1 else "."),
         "at": {"devices": row.step.devices, "local_batch_size": row.step.local_batch, "sync": row.step.sync},
     }
-
-
-def _named(gradients: Sequence[WeightGradient]) -> str:
-    names = list(dict.fromkeys(gradient.name for gradient in gradients))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def predict_scaling(

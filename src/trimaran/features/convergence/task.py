@@ -276,6 +276,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     _check_callbacks(job, source.reference)
     from trimaran.graph.capture.capture import capture_and_look
+    from trimaran.graph.optimizers import written_options
     from trimaran.machine.detect import detect_machine
     from trimaran.planning.preparation import epoch_data
 
@@ -311,7 +312,13 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         _file_digests(source.reference, rule),
         microbatch,
     ]
-    facts += [request.evaluations, job.precision, job.clip_norm, job.drop_last, _describe(optimizer)]
+    facts += [
+        request.evaluations,
+        job.precision,
+        job.clip_norm,
+        job.drop_last,
+        f"{type(optimizer).__name__} {written_options(optimizer)}",
+    ]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     return Task(
         source=source,
@@ -361,14 +368,6 @@ def _file_digests(*references: str) -> list[str]:
     """Of the user's files, so that runs of an older version are not taken for runs of this one."""
     paths: Sequence[Path] = [Path(name.rpartition(":")[0]) for name in references if ".py:" in name]
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-
-
-def _describe(optimizer: "Optimizer") -> str:
-    groups = [
-        sorted((name, repr(value)) for name, value in group.items() if name != "params")
-        for group in optimizer.param_groups
-    ]
-    return f"{type(optimizer).__name__} {groups}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
