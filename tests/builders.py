@@ -17,6 +17,7 @@ from typing import Literal
 from tests.graphs import chain
 
 from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import OUTSIDE, Graph, Phase
@@ -625,7 +626,7 @@ def cluster_request(
     devices: int | None = None,
     batch: int | None = None,
     pins: Pins = NO_PINS,
-    precision: str = "fp32",
+    precision: Precision | None = None,
     execution: Executions = "any",
     memory_bytes: int | None = None,
     time_limit_s: float | None = None,
@@ -786,7 +787,7 @@ def workload(
     works: Sequence[Work],
     name: str = "by hand",
     batch: int = 32,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     optimizer: str = "SGD",
     gradients: Sequence[WeightGradient] = (),
     parameter_bytes: int = 0,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trimaran.features.virtual_memory import planned_memory
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.memory_budget import planned_memory
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.launch.world import World

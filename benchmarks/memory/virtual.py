@@ -12,13 +12,13 @@ from benchmarks.memory.foreign import Runner
 from benchmarks.memory.models import Training
 
 import trimaran
-from trimaran.features.virtual_memory import VirtualMemory
-from trimaran.features.virtual_memory.device import Device
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
+from trimaran.memory_budget import VirtualMemory
+from trimaran.memory_budget.device import Device
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.residence import MemoryStatistics
 from trimaran.pricing.offload_costs import MemoryCosts

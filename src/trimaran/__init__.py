@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trimaran.features.scaling import predict_scaling as predict_scaling
     from trimaran.features.training.session import Session as Session
     from trimaran.features.training.session import init as init
-    from trimaran.features.virtual_memory import VirtualMemory as VirtualMemory
-    from trimaran.features.virtual_memory import virtual_memory as virtual_memory
+    from trimaran.memory_budget import VirtualMemory as VirtualMemory
+    from trimaran.memory_budget import virtual_memory as virtual_memory
     from trimaran.memory_hooks.microbatching import Split as Split
     from trimaran.memory_hooks.microbatching import splitting as splitting
     from trimaran.planner.pins import Pins as Pins
@@ -84,7 +84,7 @@ _MODULES = {
     "trimaran.features.memory_fit.estimate": ("MemoryStudy", "estimate_memory"),
     "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": ("Session", "init"),
-    "trimaran.features.virtual_memory": ("VirtualMemory", "virtual_memory"),
+    "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
     "trimaran.memory_hooks.microbatching": ("Split", "splitting"),
     "trimaran.planner.pins": ("Pins",),
     "trimaran.planning.explanation": ("Explained",),

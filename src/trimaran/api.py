@@ -6,10 +6,11 @@ line: devices and batches of several figures are sequences here, sizes may be nu
 
 from collections.abc import Sequence
 
+from trimaran.base.errors import InputError
 from trimaran.features.check import Checked, check_job
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.pins import NO_PINS, Pins, pins_of_strategy
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import (
@@ -52,6 +53,7 @@ def plan(
     oversubscribe: bool = False,
     link: str | None = None,
     execution: Executions = "any",
+    strategy: str | None = None,
     pins: Pins = NO_PINS,
     target: TargetRequest = NO_TARGET,
     time_limit_s: float | None = None,
@@ -73,6 +75,7 @@ def plan(
         oversubscribe: allow more ranks than this machine has devices
         link: rate limit of the links between local ranks of this machine, such as "1Gb/s"
         execution: how segments may be run
+        strategy: the whole strategy, written as plans print it, such as "dp8 zero1 m2"; in place of `pins`
         pins: what is decided already, such as `Pins(tp=4, forbid=("pp",))`
         target: curve, batches and prices of a training to a target
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
@@ -83,6 +86,10 @@ def plan(
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
         InfeasibleError: nothing fits
     """
+    if strategy is not None and pins != NO_PINS:
+        raise InputError(
+            f'strategy="{strategy}" says the whole strategy: leave pins out', code="plan.strategy-and-pins"
+        )
     request = parse_request(
         cluster=cluster,
         devices=devices,
@@ -94,7 +101,7 @@ def plan(
         execution=execution,
         precision=precision,
         software=software,
-        pins=pins,
+        pins=pins if strategy is None else pins_of_strategy(strategy),
         time_limit_s=time_limit_s,
         gap=gap,
         target=target,

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from tests.forks.client import launch
 from tests.reduced import REDUCED
-from tests.unit.features.virtual_loops import larger
+from tests.unit.memory_budget.virtual_loops import larger
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -474,7 +474,7 @@ def _gathered(session: Session) -> Stage:
 def _held(budget: str | None) -> Any:
     if budget is None:
         return nullcontext()
-    from trimaran.features.virtual_memory import virtual_memory
+    from trimaran.memory_budget import virtual_memory
 
     return virtual_memory(budget, smallest=0)
 

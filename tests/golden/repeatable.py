@@ -1,6 +1,6 @@
 """Commands that answer alike wherever and whenever they run: no clock ends a search, and this machine is one on record.
 
-Forked as `be_command_without_clock`, a command's searches take the time that they need. Forked as
+Forked as `be_command_on_a_slow_machine`, a command sees an hour pass whenever it looks at the clock. Forked as
 `be_command_on_record`, it also plans for a recorded machine: a processor, and what jobs cost on it, one file a job in
 `costs/`. It measures nothing, and fails where it would start a rank. Costs belong to a job by its name: digests of its
 graph and of its operations are those of today, found by position, so that the record outlives a change in how digests
@@ -37,10 +37,13 @@ TORCH = "2.13.0"
 PROCESSOR = Processor(name="a recorded processor", cores=4, memory_bytes=16 << 30)
 
 
-def be_command_without_clock(descriptor: int, *arguments: str) -> None:
-    """Be a command whose clock runs backwards, so that time is left whenever it looks."""
-    earlier = itertools.count(0, -1_000_000)
-    _replace(time, SimpleNamespace(**vars(time) | {"monotonic": lambda: float(next(earlier))}))
+def be_command_on_a_slow_machine(descriptor: int, *arguments: str) -> None:
+    """Be a command to which everything seems to take an hour: what a clock would end is ended at once."""
+    later = itertools.count(0, 3600)
+    clocks = dict.fromkeys(("monotonic", "perf_counter"), lambda: float(next(later)))
+    _replace(time, SimpleNamespace(**vars(time) | clocks))
+    for clock in (time.monotonic, time.perf_counter):
+        _replace(clock, clocks["monotonic"])
     be_command(descriptor, *arguments)
 
 
@@ -48,7 +51,7 @@ def be_command_on_record(descriptor: int, *arguments: str) -> None:
     """Be such a command on the recorded machine."""
     _move_there(recorded_costs)
     _replace(launch, no_ranks)
-    be_command_without_clock(descriptor, *arguments)
+    be_command_on_a_slow_machine(descriptor, *arguments)
 
 
 def recorded_costs(

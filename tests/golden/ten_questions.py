@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.commands.running import trimaran
+from tests.commands.running import trimaran as command
 
+import trimaran
 from trimaran.features.crossover.request import machine_for
 from trimaran.features.crossover.steps import Replicas
 from trimaran.machine.find import find_machine
@@ -96,6 +97,36 @@ def scale_s(asked: Question, folder: Path) -> float | None:
     return seconds
 
 
+def api_plan_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran.plan`, held to replicas as the command is."""
+    kinds = ("hierarchical", "memory", "compiled")
+    pins = trimaran.Pins(dp=asked.devices, pp=1, tp=1, zero=0, microbatches=1, allow=("dp",), forbid=kinds)
+    batch = asked.local_batch * asked.devices
+    found = trimaran.plan(
+        asked.network,
+        cluster=asked.cluster,
+        devices=asked.devices,
+        batch=batch,
+        precision=asked.precision,
+        pins=pins,
+    )
+    seconds: float = found.chosen.step_time_s
+    return seconds
+
+
+def api_scale_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran.predict_scaling`."""
+    found = trimaran.predict_scaling(
+        asked.network,
+        cluster=asked.cluster,
+        devices=(asked.devices,),
+        local_batch=asked.local_batch,
+        precision=asked.precision,
+    )
+    (row,) = found.rows
+    return row.step.step.seconds
+
+
 def crossover_s(asked: Question, folder: Path) -> float | None:
     """By the replicas that `trimaran crossover` holds hybrids against."""
     _, machine = machine_for(asked.cluster, asked.devices)
@@ -150,6 +181,8 @@ def time_to_train_s(asked: Question, folder: Path) -> float | None:
 PREDICTORS: Mapping[str, Callable[[Question, Path], float | None]] = {
     "plan": plan_s,
     "scale": scale_s,
+    "api plan": api_plan_s,
+    "api scale": api_scale_s,
     "crossover": crossover_s,
     "validate": validate_s,
     "time_to_train": time_to_train_s,
@@ -168,7 +201,7 @@ def apart(said: Mapping[str, float | None]) -> float:
 
 def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
     where = ("--cluster", asked.cluster, "--devices", str(asked.devices), "--precision", asked.precision)
-    done = trimaran(name, asked.network, *where, *options, "--json", cwd=folder, timeout_s=600)
+    done = command(name, asked.network, *where, *options, "--json", cwd=folder, timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, those that come with the package, and TOML texts."""
+"""Files: read or refused, written whole or not at all, and those that come with the package; TOML texts."""
 
 import contextlib
 import errno
@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 
 
 def put_in_place(path: Path, content: bytes) -> None:
@@ -30,6 +30,38 @@ def put_in_place(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that a person named.
+
+    Args:
+        path: the file
+
+    Raises:
+        InputError: it cannot be read
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"{path} cannot be read: {reason}", code="file.unreadable", source=str(path)) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a person named.
+
+    Args:
+        path: the file
+
+    Raises:
+        InputError: it cannot be read
+        CorruptDataError: it is not text
+    """
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{path} is not UTF-8 text: {error}", code="file.not-utf8", source=str(path)) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:

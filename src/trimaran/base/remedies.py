@@ -12,7 +12,7 @@ from typing import Literal
 from trimaran.base.errors import InputError
 
 Actor = Literal["plan", "script", "network"]
-"""Actors: an option of Trimaran ("plan"), the training script, or whoever designs the network."""
+"""Actors: an option of Trimaran ("plan"), the training script, or the designer of the network."""
 
 Method = Literal["re-simulated", "estimated", "rule"]
 """How a gain was found: the changed step simulated again, arithmetic on measured parts, or a rule without figures."""
@@ -24,7 +24,7 @@ class KnownRemedy:
 
     Attributes:
         text: what it does
-        needs: what it needs, or costs besides time
+        needs: what it needs, or costs in addition to time
         actor: who acts
     """
 
@@ -128,7 +128,7 @@ class Remedy:
         gain_interval: of it, (low, high): 90 %, or the least and the most over low, median and high costs
         method: how the gain was found
         basis: the figures that the gain is made of
-        assumption: what was taken for granted
+        assumption: what was assumed
         setting: the figures in the name, by name, such as {"workers": 2}, for programs
         at: the set-up that it is about, by name, such as {"devices": 8}, where there are several
     """

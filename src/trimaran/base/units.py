@@ -23,7 +23,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _BYTES = {f"{prefix}{unit}": float(size) for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("B", "bytes")}
 _BITS = {f"{prefix}{unit}": size / 8 for prefix, size in (_DECIMAL | _BINARY).items() for unit in ("b", "bit", "bits")}
 _SIZES = _BYTES | {name.lower(): size for name, size in _BYTES.items() if name != "B"} | {"byte": 1.0}
-"""Units of sizes [bytes]; in lower case too, as nobody writes a size in bits."""
+"""Units of sizes [bytes]; in lower case too, as sizes are not written in bits."""
 
 _RATES = {f"{name}{per}": size for name, size in (_BYTES | _BITS).items() for per in ("/s", "/sec", "ps")} | {
     f"{name.lower()}ps": size for name, size in _BITS.items() if name.endswith("b")
@@ -99,11 +99,12 @@ def parse_rate(text: str) -> float:
     return _positive(_quantity(text, _RATES, what="rate", example=example, least=_LEAST_BYTES), text, example)
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(text: str, *, needs_unit: bool = False) -> float:
     """A duration as people write it.
 
     Args:
         text: such as "1.5 us", "100ms", "10min" or, in seconds, "90"
+        needs_unit: a number alone is refused, where most are far below a second
 
     Returns:
         Duration [s].
@@ -115,7 +116,8 @@ def parse_seconds(text: str) -> float:
         >>> parse_seconds("100ms"), parse_seconds("90"), parse_seconds("2h")
         (0.1, 90.0, 7200.0)
     """
-    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=0.0)
+    least = math.inf if needs_unit else 0.0
+    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=least)
 
 
 def parse_flops(text: str) -> float:

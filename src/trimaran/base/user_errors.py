@@ -73,11 +73,12 @@ def raised_by_user(error: BaseException) -> bool:
 
 
 @contextmanager
-def users(what: str) -> Iterator[None]:
+def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
     """Around a call of the user's code that says what is to be trained: what it raises is wrong input, with its lines.
 
     Args:
         what: is called, for the message, as "Job.model"
+        code: of the error
 
     Raises:
         InputError: it raised
@@ -87,7 +88,7 @@ def users(what: str) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        raise InputError(f"{what} failed: {told(error)}", code="user.raised") from error
+        raise InputError(f"{what} failed: {told(error)}", code=code) from error
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -26,12 +26,13 @@ Memory = Annotated[
     typer.Option("--memory", help='Of each device, such as "16GiB".  [default: no limit]', show_default=False),
 ]
 TimeLimit = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--time-limit",
-        help="Time for the whole command; the work is limited in proportion.",
+        help="Time for the whole command; the work is limited in proportion.  [default: no limit, the work of 60 s]",
         parser=seconds_of,
         metavar="TIME",
+        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything random.", min=0)]
@@ -43,7 +44,7 @@ def place(
     bandwidth: Bandwidth = "25GB/s",
     latency: Latency = 0.0,
     memory: Memory = None,
-    time_limit: TimeLimit = 60.0,
+    time_limit: TimeLimit = None,
     seed: Seed = 0,
     gap: Gap = 0.0,
     as_json: Json = False,

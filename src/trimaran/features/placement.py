@@ -45,7 +45,7 @@ def place_profiled(
     bandwidth: str = "25GB/s",
     latency_s: float = 0.0,
     memory: str | None = None,
-    time_limit_s: float = 60.0,
+    time_limit_s: float | None = None,
     seed: int = 0,
     gap: float = 0.0,
     began: float | None = None,
@@ -58,7 +58,7 @@ def place_profiled(
         bandwidth: of each link, such as "25GB/s"
         latency_s: of each transfer [s]
         memory: of each device, such as "16GiB"; None: as much as it takes
-        time_limit_s: that the whole command may take [s]
+        time_limit_s: that the whole command may take [s]; None: as long as its work takes
         seed: of everything random
         gap: stop within this share of the bound
         began: moment at which the command began, by the monotonic clock; None: now [s]
@@ -73,7 +73,7 @@ def place_profiled(
     for name, value in (("--latency", latency_s), ("--gap", gap)):
         if not math.isfinite(value) or value < 0:
             raise InputError(f"{name}: expected a number that is not negative, got {value}", value=value)
-    if not math.isfinite(time_limit_s) or time_limit_s <= 0:
+    if time_limit_s is not None and (not math.isfinite(time_limit_s) or time_limit_s <= 0):
         raise InputError(f"--time-limit: expected seconds, got {time_limit_s}", value=time_limit_s)
     rate = parse_rate(bandwidth)
     if rate <= 0:

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +82,7 @@ def read_profiled(path: Path) -> ProfiledGraph:
         InputError: it cannot be read, is no such graph, says nothing of edges, names a node twice or one that is not
             there, has a time or size that is negative or no number, or a cycle
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"the graph {path} cannot be read: {reason}", file=str(path)) from error
+    text = read_bytes(path)
     try:
         found = msgspec.json.decode(text, type=_File)
     except msgspec.ValidationError as error:

@@ -297,7 +297,7 @@ class FollowedSchedule:
             for group, rate in zip(groups, self._own, strict=True):
                 group["lr"] = rate
             with warnings.catch_warnings():
-                # The first update stands in the middle of several of the job's, before the optimizer has stepped.
+                # The first update corresponds to the middle of several of the job's, before the optimizer has stepped.
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
                 for _ in range(wanted - self._followed):
                     self._inner.step()

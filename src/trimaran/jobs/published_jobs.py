@@ -261,8 +261,8 @@ def auxiliary_loss(scores: Any, target: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _resnet(depth: int, form: BottleneckForm | None = None, batch: int = 64) -> Maker:
-    return _classifier(functools.partial(ResNet, depth, form=form), batch)
+def _resnet(depth: int, form: BottleneckForm | None = None) -> Maker:
+    return _classifier(functools.partial(ResNet, depth, form=form), 64)
 
 
 def _vision_transformer(reference: NetworkReference) -> Job:

@@ -1,4 +1,4 @@
-"""From what a person writes on the command line to a `Job`.
+"""From a reference on the command line to a `Job`.
 
 A reference is the name of a built-in job, or of a published network with its size and options
 (`published_networks.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
@@ -6,7 +6,7 @@ A reference is the name of a built-in job, or of a published network with its si
 
 Functions in files of the user's, as "file.py:function".
 
-Whatever goes wrong in such a file is told as the user's error, with the line, never as a traceback of ours.
+Errors in such a file are reported as the user's, with the line and without a traceback of ours.
 """
 
 import dataclasses
@@ -14,15 +14,15 @@ import difflib
 import functools
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable, Mapping
+from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trimaran.base.errors import InputError, TrimaranError, did_you_mean
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.job import Job
-from trimaran.base.user_errors import summary, user_lines
+from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network
 from trimaran.networks.names import canonical_network
@@ -46,12 +46,6 @@ def load_function(reference: str) -> Callable[..., object]:
     return _function(_load(Path(path)), name, path)
 
 
-def line_of(error: Exception, path: Path) -> str:
-    """Where in a user's file an error came from, as "file.py:12"; the file alone where it came from elsewhere."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    return f"{path}:{frames[-1].lineno}" if frames else str(path)
-
-
 @functools.cache
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
@@ -66,22 +60,21 @@ def _load(path: Path) -> ModuleType:
     # The file may import its neighbours, as it could when run as a script.
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except TrimaranError:
-        raise
+        with users(str(path), code="user-function.file-raises"):
+            _execute(module, spec.loader, path)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _execute(module: ModuleType, loader: Loader, path: Path) -> None:
+    try:
+        loader.exec_module(module)
     except SyntaxError as error:
         text = (error.text or "").rstrip()
         raise InputError(
             f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}", code="user-function.syntax-error"
         ) from None
-    except Exception as error:
-        raise InputError(
-            "\n".join([f"{line_of(error, path)}: the file raised {summary(error)}", *user_lines(error)]),
-            code="user-function.file-raises",
-        ) from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
 
 
 def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]:
@@ -225,16 +218,8 @@ def _unknown(reference: str) -> str:
 
 
 def _call(factory: Callable[..., object], reference: str) -> Job:
-    try:
+    with users(reference, code="job.factory-fails"):
         job = factory()
-    except TrimaranError:
-        raise
-    except Exception as error:
-        path = Path(reference.rpartition(":")[0]).resolve()
-        raise InputError(
-            "\n".join([f"{line_of(error, path)}: {reference} raised {summary(error)}", *user_lines(error)]),
-            code="job.factory-fails",
-        ) from error
     if not isinstance(job, Job):
         raise InputError(
             f"{reference} must return a trimaran.Job, it returned {type(job).__name__}", code="job.not-a-job"

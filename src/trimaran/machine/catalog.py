@@ -1,7 +1,7 @@
-"""Devices that one need not have, found by name.
+"""Devices of the catalog, by name.
 
 Files of `machine/devices` hold one generation each, every figure with its source; a user's own file has the same form.
-Reading all of them takes some 10 ms, turning an entry into a device is put off until somebody asks for it.
+Reading all of them takes some 10 ms, an entry becomes a device when it is asked for.
 
 Left out: links between devices, which are a machine's (`nodes`), and the host's own memory.
 

@@ -1,4 +1,4 @@
-"""A user's own machine: devices, kinds of links, nodes and how many of them, in one TOML file.
+"""A user's machine: devices, kinds of links, nodes and how many of them, in one TOML file.
 
 Tables have the form of the catalog's own files. What the file does not define is looked up in the catalog. The machine
 is `[machine]`, or the only node of the file.
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.files import toml_text
+from trimaran.base.files import read_text, toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
 from trimaran.machine.nccl_topology import node_from_xml
-from trimaran.machine.node_catalog import CATALOG_NAMES, Names, read_node, read_price
+from trimaran.machine.node_catalog import CATALOG_NAMES, Names, named, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Link, Machine, Node
@@ -31,11 +31,7 @@ def read_machine_file(path: Path) -> Machine:
     Raises:
         InputError: it cannot be read, is not TOML, or a place in it is wrong: the message names it
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", code="machine-file.unreadable", file=str(path)) from None
-    return read_machine(text, file=str(path))
+    return read_machine(read_text(path), file=str(path))
 
 
 def read_machine(text: str, *, file: str) -> Machine:
@@ -83,12 +79,7 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
 
 def _fabric(machine: Table, names: Names) -> tuple[int, Link] | None:
     said = machine.counted("fabric")
-    if said is None:
-        return None
-    try:
-        return said[0], names.link(said[1])
-    except InputError as error:
-        raise machine.wrong("fabric", error.message) from None
+    return None if said is None else (said[0], named(machine, "fabric", said[1], names.link))
 
 
 def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: str) -> Callable[[str], Found]:
@@ -107,7 +98,7 @@ def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A node as a table of a user's own file, so that what was imported can be kept, corrected and asked for by name
+# A node as a table of a user's file, so that an imported node can be kept, corrected and asked for by name
 
 
 def node_text(node: Node) -> str:
@@ -171,10 +162,7 @@ def import_node(path: Path, device: str | None = None, network: str | None = Non
     Raises:
         InputError: the file cannot be read, or a place in it is wrong, or the device must be named
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}", file=str(path)) from None
+    text = read_text(path)
     name = path.stem
     known = None if device is None else find_device(device)
     if text.lstrip().startswith("<"):

@@ -131,7 +131,7 @@ class MatchedDevice:
 
     Attributes:
         device: of the catalog
-        assumed: what the label does not say and was taken for granted, in words
+        assumed: what the label does not say and was assumed, in words
         possible: all devices that the label may mean as well, this one among them
     """
 

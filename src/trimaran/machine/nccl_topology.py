@@ -185,8 +185,6 @@ def node_from_xml(
     file: str,
     device: Device | None = None,
     name: str = "imported",
-    cores: int = 1,
-    host_memory_bytes: int = 0,
 ) -> Node:
     """The node whose topology this is.
 
@@ -195,8 +193,6 @@ def node_from_xml(
         file: name of the text, for messages
         device: that the node has; None: found by its PCI number
         name: of the node
-        cores: of the host
-        host_memory_bytes: of the host [bytes]
 
     Raises:
         InputError: it is not such a file, or a place in it is wrong: the message names line and value
@@ -218,8 +214,7 @@ def node_from_xml(
         devices=len(graph.devices),
         edges=edges,
         peer_access=found.peer_access,
-        cpu_cores=cores,
-        host_memory_bytes=host_memory_bytes,
+        cpu_cores=1,
         network_cards=(len(graph.cards), graph.cards[0]) if graph.cards else None,
         caveat=f"assumed: {caveat}" if caveat else "",
         source=f"topology of NCCL: {file}",

@@ -1,6 +1,6 @@
 """Nodes of the catalog by name, and a node for a device whose machine is not named.
 
-A module (SXM, OAM) sits on the board that its maker sells it on; a card sits in a plain box with as many slots as are
+A module (SXM, OAM) is on the board that its maker sells it on; a card is in a plain box with the slots that are
 asked for. Cards of PCIe 3.0 get the boxes of their time, where switches join pairs of them.
 
 Links of a node, a line each: two ends, a kind, how many.
@@ -165,7 +165,7 @@ def read_node(entry: Table, names: Names, *, device: Device | None = None) -> No
     """
     entry = _completed(entry, names)
     if device is None:
-        device = _named(entry, "device", entry.text("device"), names.device)
+        device = named(entry, "device", entry.text("device"), names.device)
     network = entry.counted("network")
     return Node(
         name=entry.text("name"),
@@ -177,7 +177,7 @@ def read_node(entry: Table, names: Names, *, device: Device | None = None) -> No
         peer_access=entry.flag("peer_access", default=device.peer_access),
         cpu_cores=entry.whole("cores", 1),
         host_memory_bytes=entry.size("host_memory", 0),
-        network_cards=network and (network[0], _named(entry, "network", network[1], names.link)),
+        network_cards=network and (network[0], named(entry, "network", network[1], names.link)),
         caveat=entry.text("caveat", " ").strip(),
         source=entry.text("source"),
         price=read_price(entry),
@@ -190,12 +190,7 @@ def read_price(entry: Table) -> Price | None:
     Raises:
         InputError: a text that is no price
     """
-    if "price" not in entry:
-        return None
-    try:
-        return parse_price(entry.text("price"))
-    except InputError as error:
-        raise entry.wrong("price", error.message) from None
+    return named(entry, "price", entry.text("price"), parse_price) if "price" in entry else None
 
 
 def _completed(entry: Table, names: Names) -> Table:
@@ -206,7 +201,7 @@ def _completed(entry: Table, names: Names) -> Table:
     entry.allow(*_KEYS)
     if "like" not in entry:
         return entry
-    base = _completed(_named(entry, "like", entry.text("like"), names.node), names)
+    base = _completed(named(entry, "like", entry.text("like"), names.node), names)
     values = {key: value for key, value in base.values.items() if key not in _OWN} | dict(entry.values)
     if "network" in entry and "links" not in entry:
         values["links"] = [line for line in base.texts("links") if " nic" not in line]
@@ -298,7 +293,18 @@ def _reached(start: str, steps: Iterable[tuple[str, str]]) -> set[str]:
     return reached
 
 
-def _named(entry: Table, key: str, name: str, find: Callable[[str], Found]) -> Found:
+def named(entry: Table, key: str, name: str, find: Callable[[str], Found]) -> Found:
+    """The value that a name in a table stands for.
+
+    Args:
+        entry: the table
+        key: of the name, for the error
+        name: to look up
+        find: looks it up
+
+    Raises:
+        InputError: there is none; the message has the place in the file
+    """
     try:
         return find(name)
     except InputError as error:
@@ -362,7 +368,7 @@ def is_machine(name: str) -> bool:
 
 
 def usual_node(device: Device) -> Node | None:
-    """The machine that a module sits in as its maker sells it; None for a card."""
+    """The usual machine of a module, from its maker; None for a card."""
     name = _usual().get(device.name)
     return find_node(name) if name is not None else None
 

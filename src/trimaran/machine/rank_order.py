@@ -116,7 +116,7 @@ def node_talk(
     replica_bytes: float,
     chained: bool = True,
 ) -> Talk:
-    """Bytes between the ranks of whole replicas that sit on one node, if ranks are dealt out node by node.
+    """Bytes between the ranks of whole replicas on one node, if ranks are assigned node by node.
 
     Args:
         pp: rows of a replica
@@ -147,7 +147,7 @@ def lay_out(node: Node, ranks: int, talk: Talk) -> tuple[int, ...]:
 
     Args:
         node: that has them
-        ranks: how many sit on it
+        ranks: how many are on it
         talk: bytes between them
 
     Returns:
@@ -158,7 +158,7 @@ def lay_out(node: Node, ranks: int, talk: Talk) -> tuple[int, ...]:
     """
     if ranks > node.devices:
         raise InputError(
-            f"{node.name} has {format_count(node.devices, 'device')}, {ranks} ranks cannot sit on it", ranks=ranks
+            f"{node.name} has {format_count(node.devices, 'device')}, {ranks} ranks cannot run on it", ranks=ranks
         )
     if not talk or _all_alike(_slowness_of(_Key(node))):
         return tuple(range(ranks))

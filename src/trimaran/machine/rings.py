@@ -3,7 +3,7 @@
 A ring visits every device once and comes back. On links of the devices' own each direction of a link carries one
 ring, so the problem is: as many closed tours through the chosen devices as the links allow, each direction of each
 link used once. `tours` solves it: exactly for up to eight devices, and with a search that is cut off for more. Up to
-four devices, two rings may also share a link half and half: four that are all joined have three rings' worth, though
+four devices, two rings may also share a link: four that are all joined have the rate of three rings, though
 no three whole ones.
 
 On a DGX-1 with P100, devices 0 to 3 are all joined and device 4 has a link to 0 alone. No tour through 4 exists, so a
@@ -16,7 +16,7 @@ As many closed tours through some devices as the links between them allow.
 
 The problem: a directed graph with a number of links on each arc; as many closed tours through all vertices as can be
 taken at once, each link in each direction by one of them. Tours are taken in an order that never goes back, so that no
-set is looked at twice, and a set is given up once what is left could not make it the best. It ends when a bound is
+set is looked at twice, and a set is dropped once the rest cannot make it the best. It ends when a bound is
 reached: no more tours than links leave any set of devices.
 """
 

@@ -6,6 +6,7 @@ Values are checked as they are asked for. `allow` says first which keys there ma
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from trimaran.base import units as figures
@@ -106,7 +107,9 @@ class Table:
 
     def seconds(self, key: str, default: float | None = None) -> float:
         """A duration such as "1.5 us" [s]."""
-        return self._figure(key, figures.parse_seconds, default, expected='a duration such as "1.5 us"')
+        return self._figure(
+            key, partial(figures.parse_seconds, needs_unit=True), default, expected='a duration such as "1.5 us"'
+        )
 
     def counted(self, key: str) -> tuple[int, str] | None:
         """A count with a name, such as "4 ib-edr"; None where the key is missing."""

@@ -160,7 +160,7 @@ class Pair:
     Attributes:
         a: one of them
         b: the other
-        kind: what lies between them
+        kind: of their connection
         links: between them, or to their common switches
         peer: a copy goes straight from one to the other; else it is staged in memory of the host
         route: that a copy takes

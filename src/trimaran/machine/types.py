@@ -103,6 +103,9 @@ class Launch:
     source: str
 
 
+_EIGHT_BITS = frozenset({"hopper", "blackwell", "ada"})
+"""Architectures whose tensor cores multiply in 8 bits."""
+
 _UNKNOWN = "not measured"
 
 
@@ -113,7 +116,7 @@ class Device:
     Of a device of this host only the name and the memory are known without a run.
 
     Attributes:
-        name: as one asks for it, such as "titan-x"; on this host, as the system calls it
+        name: by which users ask for it, such as "titan-x"; on this host, that of the system
         title: as its vendor calls it
         aliases: other names
         caveat: a warning for users
@@ -213,15 +216,24 @@ class Device:
         Raises:
             InputError: the device does not compute in it
         """
-        if precision not in self.compute:
+        self.check_computes(precision)
+        peak = self.compute[precision]
+        return peak.flops_per_s * peak.fraction
+
+    def check_computes(self, precision: str) -> None:
+        """Refuse a precision in which the device does not compute; of fp8 the architecture says it.
+
+        Raises:
+            InputError: the device does not compute in it
+        """
+        eight_bits = precision == "fp8" and self.architecture in _EIGHT_BITS
+        if precision not in self.compute and not eight_bits:
             raise InputError(
                 f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
                 precision=precision,
             )
-        peak = self.compute[precision]
-        return peak.flops_per_s * peak.fraction
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -296,7 +308,7 @@ class Price:
 
 
 def parse_price(text: str) -> Price:
-    """A price as one writes it.
+    """A price as people write it.
 
     Args:
         text: an amount, a currency, and "device-hour" or "node-hour"
@@ -363,10 +375,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine as it stands in a rack.
+    """One host with its devices.
 
     Attributes:
-        name: as one asks for it, such as "dgx1-v100"
+        name: by which users ask for it, such as "dgx1-v100"
         title: as its maker calls it
         aliases: other names
         device: of which it has several
@@ -412,7 +424,7 @@ class Machine:
         node: each of them
         nodes: how many
         fabric: links of the cards that join them, and how many of them a node uses; None with one node
-        pairs: links that two devices have for themselves, whatever else joins them, by their numbers `(a, b)` with
+        pairs: links that only two devices use, by their numbers `(a, b)` with
             a < b
     """
 
@@ -431,7 +443,7 @@ class Machine:
         return self.node.unlike.get(number % self.node.devices, self.node.device)
 
     def host(self, number: int) -> int:
-        """The number of the node that a device sits on."""
+        """The number of the node of a device."""
         return number // self.node.devices
 
     def rate_limited(self, link: Link | None) -> "Machine":

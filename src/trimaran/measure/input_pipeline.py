@@ -261,7 +261,7 @@ def _look(dataset: Any, found: Sampled) -> Layout | None:
         layout = look_at(dataset, found.samples)
         found.repeats = True
     except Uncachable:
-        # Alike, but not the same twice; or not alike; or one cannot be read, which is told here.
+        # Alike, but not the same twice; or not alike; or one cannot be read, which raises here.
         try:
             layout, *others = [_layout_of(dataset, number) for number in range(min(LOOKED_AT, found.samples))]
         except Uncachable:

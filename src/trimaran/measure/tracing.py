@@ -1,7 +1,7 @@
 """Steps of a job, traced as the runtime runs them: what memory plans are made from.
 
 One process trains the whole network with a microbatch of each size in turn; the third step of each is recorded. By then
-the optimizer has its state, and caches are warm. Operations are timed one by one; what lies between them is left out,
+the optimizer has its state, and caches are warm. Operations are timed one by one; the time between them is left out,
 so that the time that a plan adds is known better than the time of the step. On a CPU, the steps after it show what
 hooks take.
 """

@@ -178,7 +178,7 @@ def wanted_curves(
 
     Args:
         ranks: on this machine
-        on_cpu: a rank's own thread computes, so that what it does for transfers counts
+        on_cpu: a rank's thread computes, so that its time for transfers counts
         reduces: gradients may be reduced to their owners
         gathers: parameters may be sharded: gathered, their gradients scattered
 

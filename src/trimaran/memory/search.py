@@ -13,7 +13,8 @@ T is the time that the simulator gives for the plan. The search:
      repeated blocks, and of moved units while others make room. A flip stays if the step gets shorter.
   4. The best is changed in a few units at random and improved again, until it is near the bound or the work is done.
 
-How long it searches is a number of evaluations, not a time: the same inputs give the same plan byte for byte.
+How long it searches is a number of evaluations, not a time: the same inputs give the same plan byte for byte. Only a
+time limit that is asked for ends it sooner.
 
 Units that are alike: at the same place of repeated blocks.
 
@@ -250,12 +251,10 @@ class Improvement:
                 self.choice, self.score = best
         return self.choice
 
-    def _try(self, changed: Choice) -> bool:
+    def _try(self, changed: Choice) -> None:
         found = self.scores.score(changed)
         if found < self.score:
             self.choice, self.score = changed, found
-            return True
-        return False
 
     def _options(self, unit: int, *, near: bool = False) -> list[int]:
         """Other choices for a unit; where asked, and in large problems, without recipes far from the present one."""
@@ -326,6 +325,7 @@ class MemoryOutcome:
         bound: lower bound on the time of any plan
         minimum_memory: least memory in which the step can run
         evaluations: choices that were scored
+        is_complete: no time limit ended the search
     """
 
     plan: MemoryPlan
@@ -334,6 +334,7 @@ class MemoryOutcome:
     bound: Bound
     minimum_memory: MinimumMemory
     evaluations: int
+    is_complete: bool = True
 
     @property
     def ratio_to_limit(self) -> float:
@@ -349,7 +350,7 @@ def plan_memory(
     budget_bytes: int,
     host_bytes: int | None = None,
     smallest_bytes: int = DEFAULT_SMALLEST_BYTES,
-    limit_s: float = 30.0,
+    limit_s: float | None = None,
     effort: float = 1.0,
     banned: Collection[int] = frozenset(),
 ) -> MemoryOutcome:
@@ -361,7 +362,7 @@ def plan_memory(
         budget_bytes: peak to keep at every moment [bytes]
         host_bytes: most that may be offloaded at once [bytes]; None: as much as there is
         smallest_bytes: smaller storages are kept, unless it does not fit otherwise
-        limit_s: time after which it takes the best so far [s]
+        limit_s: time after which it takes the best so far [s]; None: none
         effort: share of the usual number of choices that it scores (0..1]
         banned: storages that are not to be recomputed
 
@@ -371,7 +372,7 @@ def plan_memory(
     least = minimum_memory(trace)
     if budget_bytes < least.nbytes:
         raise below_minimum(budget_bytes, least)
-    deadline_s = time.monotonic() + limit_s
+    deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     for smallest in dict.fromkeys((smallest_bytes, 0)):
         problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
         scores = Scores(problem, budget_bytes, host_bytes, deadline_s)
@@ -386,6 +387,7 @@ def plan_memory(
             bound=bound_of(problem, budget_bytes),
             minimum_memory=least,
             evaluations=scores.evaluations,
+            is_complete=not scores.late(),
         )
     raise none_found(budget_bytes, host_bytes, least)
 

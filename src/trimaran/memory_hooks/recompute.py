@@ -9,7 +9,7 @@ what the recipe itself has made. Autograd, autocast and hooks of saved tensors a
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -26,23 +26,12 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.storages import has_storage, look
+from trimaran.program.memory import Recipe
 
 Storages = Mapping[int, torch.UntypedStorage]
 
 
-class RecipeLike(Protocol):
-    """The part of a recipe that `repeat` needs."""
-
-    @property
-    def storage(self) -> int:
-        """The storage that is recomputed."""
-
-    @property
-    def ops(self) -> tuple[int, ...]:
-        """Moments of the operations to run again, in order."""
-
-
-def repeat(recording: Recording, recipe: RecipeLike, sources: Storages) -> Storages:
+def repeat(recording: Recording, recipe: Recipe, sources: Storages) -> Storages:
     """Recompute the storage of a recipe.
 
     Args:

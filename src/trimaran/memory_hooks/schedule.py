@@ -100,10 +100,8 @@ class Versions:
     @property
     def changed(self) -> bool:
         """Whether one of them was changed in place since."""
-        return any(leaf is not None and leaf._version != version for leaf, version in self._now())
-
-    def _now(self) -> Iterable[tuple[torch.Tensor | None, int]]:
-        return ((reference(), version) for reference, version in self._known)
+        known = ((reference(), version) for reference, version in self._known)
+        return any(leaf is not None and leaf._version != version for leaf, version in known)
 
 
 NO_VERSIONS = Versions([])

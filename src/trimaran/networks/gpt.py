@@ -9,7 +9,7 @@ Source:
     Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; Brown et al., arXiv:2005.14165, 2020;
     Shoeybi et al., arXiv:1909.08053, 2019; Zhang et al., arXiv:2205.01068, 2022.
 
-MPT: a GPT without biases, whose attention is told distances by a slope for each head (ALiBi).
+MPT: a GPT without biases, whose attention knows distances by a slope for each head (ALiBi).
 
 Source:
     mosaicml/llm-foundry, llmfoundry/models/mpt; Press, Smith, Lewis, "Train Short, Test Long", ICLR 2022 (the slopes,

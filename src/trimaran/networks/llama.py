@@ -14,7 +14,7 @@ from torch.nn import functional
 from trimaran.networks.sizes import TransformerSize
 
 _EPSILON = 1e-5
-_BASE = 10_000.0  # of the wave lengths of the rotations; Llama 3 has a longer one, of no account for what a step costs
+_BASE = 10_000.0  # of the wave lengths of the rotations; Llama 3 has a longer one, at the same cost of a step
 _DEVIATION = 0.02
 
 

@@ -14,8 +14,8 @@ Source:
 A network of heavy parallel branches, for images of a few pixels.
 
 Blocks in the manner of Inception: several chains of convolutions look at the same maps, and what they find is joined.
-The chains of a block wait for nothing of each other, so that two devices can each run half of them; between blocks lies
-one cheap convolution that brings the joined maps back to few.
+The chains of a block do not depend on each other, so that two devices can each run half of them; between blocks is
+one cheap convolution that reduces the joined maps.
 
 Source:
     Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016: branches in which two

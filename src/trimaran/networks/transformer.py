@@ -28,23 +28,20 @@ class MultiHeadAttention(nn.Module):
         heads: number of heads, a divisor of the width
         dropout: probability that a weight of the attention is left out while it trains
         causal: whether a token sees only itself and those before it
-        bias: whether the matrices have biases
 
     Source:
         Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.2.
     """
 
-    def __init__(
-        self, width: int, heads: int, dropout: float = 0.0, *, causal: bool = False, bias: bool = True
-    ) -> None:
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, *, causal: bool = False) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
         self.causal = causal
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key = nn.Linear(width, width, bias=bias)
-        self.value = nn.Linear(width, width, bias=bias)
-        self.outer = nn.Linear(width, width, bias=bias)
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.outer = nn.Linear(width, width)
 
     def forward(self, asking: torch.Tensor, memory: torch.Tensor | None = None) -> torch.Tensor:
         """States [batch, queries, width] and, unless they ask each other, [batch, keys, width] to the first's shape."""

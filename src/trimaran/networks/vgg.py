@@ -78,7 +78,7 @@ class Vgg(ConvolutionalClassifier):
         self.features.append(nn.ReLU(inplace=True))
 
     def _draw_weights(self) -> None:
-        # With torch's own draw, and without batch norm, what tells two images apart is lost within a hundred layers.
+        # With torch's own draw, and without batch norm, the differences between images vanish within a hundred layers.
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

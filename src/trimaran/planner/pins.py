@@ -516,20 +516,23 @@ def pins_of_strategy(name: str) -> Pins:
     said = read_strategy(name)
     kinds = kinds_of(said)
     staged = said.pp > 1 and not said.parts
+    # What only the analytical model chooses.
+    spread = tuple(name for name in ("cp", "ep") if getattr(said, name) > 1)
+    held = kinds | {"memory"} if said.recomputed else kinds
     return Pins(
         strategy=said.name,
-        allow=tuple(sorted(kinds & frozenset((*SPREADING, *ORDERS)))),
-        forbid=tuple(kind for kind in ("compiled", "memory", "cache") if kind not in kinds),
+        allow=tuple(sorted(kinds & frozenset((*SPREADING, *ORDERS)))) + spread,
+        forbid=tuple(kind for kind in ("compiled", "memory", "cache") if kind not in held),
         dp=said.dp,
         pp=said.pp,
         tp=said.tp,
         zero=said.zero,
-        cp=said.cp if said.cp > 1 else None,
-        ep=said.ep if said.ep > 1 else None,
-        recompute=True if said.recomputed else None,
         microbatches=said.microbatches,
         schedule=said.schedule if staged else None,
         chunks=said.chunks,
+        cp=said.cp,
+        ep=said.ep,
+        recompute="layers" in said.recomputed,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,

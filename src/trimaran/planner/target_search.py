@@ -37,6 +37,7 @@ class Grid:
         weights: by batch, what a step is multiplied by to compare batches: updates to the target, or 1 over the batch
         most_local_batch: samples of a replica in one update; None: any number
         time_limit_s: for what spreads a network [s]; None: none
+        most_tried: of what spreads a network, so many strategies are bounded by their own programs and simulated
         by_cost: the choice is by the time of all devices together, not by time
     """
 
@@ -45,6 +46,7 @@ class Grid:
     weights: Mapping[int, float]
     most_local_batch: int | None = None
     time_limit_s: float | None = None
+    most_tried: int = 400
     by_cost: bool = False
 
 
@@ -55,7 +57,7 @@ class GridSearch:
     Attributes:
         candidates: simulated and fit, by batch
         rejected: what was not simulated or does not fit, by batch
-        is_complete: nothing that may be chosen was left out when the time ran out, if it did
+        is_complete: nothing that may be chosen was left out when time or number ended the search, if they did
         seconds: that it took [s]
     """
 
@@ -214,6 +216,7 @@ class _Cells:
             self._trials[batch] = Trials(problem, alike=first)
         self._too_large = float("inf")
         self._cut_short = False
+        self._tried = 0
 
     def try_replicas(self, batch: int, count: int) -> None:
         """Simulate data parallelism on a number of devices, with the fewest microbatches that fit."""
@@ -242,7 +245,7 @@ class _Cells:
             self.rejected[batch].append(rejection)
 
     def try_others(self, *, until_s: float) -> bool:
-        """Simulate what may beat the replicas; False where the time ran out."""
+        """Simulate what may beat the replicas; False where the search ended before all that may was."""
         waiting = sorted(
             (
                 (weight * prospect.bound.step_time_s, number, batch, prospect)
@@ -253,13 +256,17 @@ class _Cells:
         for bound, _, batch, prospect in waiting:
             if bound * (1.0 + MODEL_ERROR) >= self._best(prospect.strategy.devices):
                 continue
-            if time.monotonic() > until_s and any(self.found.values()):
+            if self._is_over(until_s) and any(self.found.values()):
                 return not self._cut_short and not any(
                     self._may_be_chosen(bound, prospect.strategy.devices) for bound, _, _, prospect in waiting
                 )
             self._try(batch, prospect)
         self._show_hybrid(until_s)
         return not self._cut_short
+
+    def _is_over(self, until_s: float) -> bool:
+        """Whether so many strategies as may be were tried, or the time that the user gave is over."""
+        return self._tried >= self.grid.most_tried or time.monotonic() > until_s
 
     def _may_be_chosen(self, bound: float, devices: int) -> bool:
         """Whether what takes at least this long, weighted, on some devices may be better than all that is known."""
@@ -277,7 +284,7 @@ class _Cells:
             return
         weights = self.grid.weights
         known = [(weights[batch] * one.worth_s, batch, one) for batch, found in self.found.items() for one in found]
-        if not known or time.monotonic() > until_s:
+        if not known or self._is_over(until_s):
             return
         _, batch, best = min(known, key=lambda entry: entry[:2])
         prospects = [
@@ -288,12 +295,13 @@ class _Cells:
         for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
             before = len(self.found[batch])
             self._try(batch, prospect, whatever=True)
-            if len(self.found[batch]) > before or time.monotonic() > until_s:
+            if len(self.found[batch]) > before or self._is_over(until_s):
                 return
 
     def _try(self, batch: int, outline: Prospect, *, whatever: bool = False) -> None:
         problem, trials = self.grid.problems[batch], self._trials[batch]
         weight = self.grid.weights[batch]
+        self._tried += 1
         seen = trials.refine(outline, problem)
         if isinstance(seen, Prospect):
             bound = weight * seen.bound.step_time_s
@@ -311,7 +319,7 @@ class _Cells:
         """Strategies of the cells in which something may beat the replicas, with their bounds."""
         for batch in self.grid.problems:
             counts = [count for count in self.grid.counts if self._may_win(batch, count)]
-            if counts and time.monotonic() > until_s and any(self.found.values()):
+            if counts and self._is_over(until_s) and any(self.found.values()):
                 self._cut_short = True
             elif counts:
                 for seen in self._outlines(batch, counts):

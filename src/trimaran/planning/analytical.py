@@ -8,6 +8,7 @@ would have more ranks than are simulated one by one, or more weights than a trac
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterator, Sequence
 
 from trimaran.base.errors import InputError
@@ -28,8 +29,7 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.planning.transformer_shapes import named_shape
-from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
+from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -37,8 +37,6 @@ MOST_RANKS = 64
 MOST_PARAMETERS = 5_000_000_000
 """Up to this number of parameters a network is traced."""
 
-CELL_S = 2.0
-"""A search for one batch on one count of devices [s]."""
 
 COUNTS = 4
 """Counts of devices that are compared: all, half, a quarter, an eighth."""
@@ -68,7 +66,7 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
     network = parse_network(reference)
     if network is None or network.name not in DECODERS:
         return None
-    return named_shape(f"{network.name}:{network.size}", sequence=_sequence(network, request))
+    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
 
 
 class Analytical(CatalogBackend):
@@ -126,9 +124,6 @@ class Analytical(CatalogBackend):
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
 
-        Each search is stopped early: what is compared here are batches and counts, and the best degrees of each are
-        found among the first. The chosen one is searched again for as long as any plan.
-
         Args:
             batches: sequences of one update
             known: the curve, which a search at one batch does not need
@@ -136,34 +131,33 @@ class Analytical(CatalogBackend):
         """
         del known, goal
         asked_s = self.request.time_limit_s
-        limit_s = CELL_S if asked_s is None else min(CELL_S, asked_s)
+        until_s = None if asked_s is None else time.monotonic() + asked_s
+        searches: dict[Cell, tuple[AnalyticalProblem, Search[AnalyticalCandidate]]] = {}
         counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
-            problem = self.problem(cell, limit_s)
-            for one in of_interest(problem, search_degrees(problem)):
+            problem = self.problem(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))
+            searches[cell] = problem, search_degrees(problem)
+            for one in of_interest(*searches[cell]):
                 yield contender_of_degrees(one, cell.batch)
 
         def settle(contender: Contender) -> tuple[Planned, Contender]:
-            cell = Cell(batch=contender.global_batch, devices=contender.devices)
-            problem = self.problem(cell, asked_s)
-            found = search_degrees(problem)
-            if found.chosen.step_time_s < contender.origin.step_time_s:
-                contender = contender_of_degrees(found.chosen, cell.batch)
+            problem, found = searches[Cell(batch=contender.global_batch, devices=contender.devices)]
             chosen: AnalyticalCandidate = contender.origin
             others = tuple(one for one in found.candidates if one.strategy != chosen.strategy)
             found = dataclasses.replace(found, chosen=chosen, candidates=(chosen, *others))
             return self._planned(problem, found), contender
 
         cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
-        return compare_each(cells, plan_cell, settle)
+        found = compare_each(cells, plan_cell, settle)
+        return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
     def problem(self, cell: Cell, time_limit_s: float | None) -> AnalyticalProblem:
         """What is searched at a batch on some devices.
 
         Args:
             cell: the batch, the devices
-            time_limit_s: of the search [s]; None: the usual one
+            time_limit_s: of the search [s]; None: none
         """
         request = self.request
         return transformer_problem(
@@ -174,7 +168,7 @@ class Analytical(CatalogBackend):
             software=request.software,
             devices=cell.devices,
             memory_bytes=request.memory_bytes,
-            pins=request.pins,
+            pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
         )
 
@@ -231,6 +225,33 @@ def check_pins(pins: Pins) -> None:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
 
 
+def with_microbatch(pins: Pins, batch: int) -> Pins:
+    """Pins with the sequences of a microbatch that follow from replicas and microbatches.
+
+    Args:
+        pins: of the request
+        batch: sequences of one update
+
+    Raises:
+        InputError: the batch has no equal shares for them
+
+    Example:
+        >>> with_microbatch(Pins(dp=8, microbatches=4), 64).microbatch
+        2
+    """
+    if pins.microbatches is None or pins.dp is None:
+        return pins
+    shares = pins.dp * pins.microbatches
+    if batch % shares:
+        raise InputError(
+            f"a batch of {batch} has no equal shares for {pins.dp} replicas of {pins.microbatches} microbatches: take "
+            f"a multiple of {shares}, or other pins",
+            code="analytical.microbatches-do-not-divide",
+            batch=batch,
+        )
+    return dataclasses.replace(pins, microbatch=batch // shares)
+
+
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
     model = "a transformer on many devices is planned by the analytical model"
@@ -238,8 +259,8 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
     if pins.schedule in ("gpipe", "zero-bubble"):
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
-    if pins.microbatches is not None:
-        yield f"--microbatches {pins.microbatches}", f"{model}, which chooses the sequences of a microbatch"
+    if pins.microbatches is not None and pins.dp is None:
+        yield f"--microbatches {pins.microbatches}", f"{model}, to which it says something only with --dp"
     if pins.nodes is not None and pins.nodes > 1:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
     if pins.method is not None:

@@ -192,10 +192,6 @@ def one_device(problem: Problem) -> Candidate:
     return assess(Strategy(execution=problem.executions[0]), dataclasses.replace(problem, devices=1, pins=NO_PINS))
 
 
-SEARCH_S = 15.0
-"""What spreads a network over devices is looked at no longer than this, where the user says nothing [s]."""
-
-
 class Estimated(CatalogBackend):
     """Plans a job for a machine of the catalog, operation by operation.
 
@@ -255,7 +251,7 @@ class Estimated(CatalogBackend):
             counts=device_counts(self.devices),
             weights=_weights(known, batches, goal),
             most_local_batch=self.request.target.most_local_batch,
-            time_limit_s=SEARCH_S if self.request.time_limit_s is None else self.request.time_limit_s,
+            time_limit_s=self.request.time_limit_s,
             by_cost=goal == "cost" and known.curve is not None,
         )
         found = search_grid(grid)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.job import Job
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.jobs.published_networks import parse_network
@@ -29,8 +30,6 @@ ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
 """Those that the analytical model of transformers has constants for."""
 
 _CHANGE = "--precision changes it"
-_EIGHT_BITS = frozenset({"hopper", "blackwell", "ada"})
-"""Architectures whose tensor cores multiply in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,12 @@ class ChosenPrecision:
 
 
 def choose_precision(
-    reference: str, asked: str | None, device: Device, known: Sequence[Precision] = KERNEL_PRECISIONS
+    reference: str,
+    asked: str | None,
+    device: Device,
+    known: Sequence[Precision] = KERNEL_PRECISIONS,
+    *,
+    job: Job | None = None,
 ) -> ChosenPrecision:
     """The precision in which a job is priced on a device.
 
@@ -56,6 +60,7 @@ def choose_precision(
         asked: as it was typed; None: nothing was
         device: on which it computes
         known: those that the model prices: `KERNEL_PRECISIONS` or `ANALYTICAL_PRECISIONS`
+        job: of the reference; None: it is made where it decides
 
     Raises:
         InputError: no such precision, or one that the device or the model does not have
@@ -67,11 +72,10 @@ def choose_precision(
         >>> choose_precision("vgg16", "bfloat16", find_device("h100"))
         ChosenPrecision(name='bf16', source='as asked for')
     """
-    chosen = _of_job(reference, device) if asked is None else ChosenPrecision(name=parse_precision(asked))
+    chosen = _of_job(reference, device, job) if asked is None else ChosenPrecision(name=parse_precision(asked))
     if chosen.name not in known:
         raise InputError(_unpriced(reference, chosen, known), code="precision.not-priced", precision=chosen.name)
-    if chosen.name != "fp8" or device.architecture not in _EIGHT_BITS:
-        device.sustained_flops_per_s(chosen.name)  # refuses what the device does not compute in
+    device.check_computes(chosen.name)
     return chosen
 
 
@@ -87,10 +91,10 @@ def settle_precision(request: PlanRequest, chosen: ChosenPrecision) -> PlanReque
     return replace(request, precision=chosen.name, precision_source=chosen.source)
 
 
-def _of_job(reference: str, device: Device) -> ChosenPrecision:
+def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
     network = parse_network(reference)
     if network is None:
-        return ChosenPrecision(name=resolve(reference).precision, source=f"as the job says; {_CHANGE}")
+        return ChosenPrecision(name=(job or resolve(reference)).precision, source=f"as the job says; {_CHANGE}")
     if network.name not in DECODERS:
         return ChosenPrecision(name="fp32", source=f"assumed: PyTorch's default; {_CHANGE}")
     usual: tuple[Precision, ...] = ("bf16", "fp16")

@@ -89,9 +89,8 @@ def parse_scaled_batches(
             code="scaling.not-one-batch",
         )
     if global_batch is not None or strong:
-        note = (
-            f'"{"--global-batch" if global_batch is not None else "--strong"}" is not needed: --batch is of all devices'
-        )
+        old = "--strong" if global_batch is None else "--global-batch"
+        note = f"{old} is an old spelling: --batch is of all devices together"
     else:
         note = (
             f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
@@ -335,9 +334,9 @@ class PlanRequest:
         objective: what is made best; None: throughput, or what a given plan was made for
         execution: how segments may be run
         calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
-        precision: of compute on a machine of the catalog; None: nobody says, and `planning.precision` chooses
+        precision: of compute on a machine of the catalog; None: not said, and `planning.precision` chooses
         precision_source: who chose it
-        software: framework and year, on a machine of the catalog; None: nobody says
+        software: framework and year, on a machine of the catalog; None: not said
         options: of the job, on a machine of the catalog
         pins: what is decided already
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
@@ -500,74 +499,3 @@ def _one_of(text: str, choices: object, what: str):  # type: ignore[no-untyped-d
     if text not in get_args(choices):
         raise InputError(f'{what} must be one of {", ".join(get_args(choices))}, got "{text}"', value=text)
     return text
-
-
-_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """A size or a share; one of them is None.
-
-    Attributes:
-        nbytes: size [bytes]
-        share: part of the peak without offload or recompute, from 0 to 1
-    """
-
-    nbytes: int | None = None
-    share: float | None = None
-
-    def resolve(self, keep_peak_bytes: int) -> int:
-        """The budget in bytes.
-
-        Args:
-            keep_peak_bytes: peak of the step without offload or recompute [bytes]
-
-        Example:
-            >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
-            (500, 300)
-        """
-        if self.nbytes is not None:
-            return self.nbytes
-        return int(keep_peak_bytes * (1.0 if self.share is None else self.share))
-
-
-def parse_budget(budget: str | int) -> Budget:
-    """A budget as a person gives it.
-
-    Args:
-        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without
-            offload or recompute
-
-    Raises:
-        InputError: none of these, not positive, or more than 100 %
-
-    Example:
-        >>> parse_budget("1GiB").nbytes, parse_budget("70%").share
-        (1073741824, 0.7)
-    """
-    if isinstance(budget, bool) or not isinstance(budget, str | int):
-        raise InputError(
-            f'budget: expected a size such as "12GiB", a number of bytes or a share such as "50%", got {budget!r}',
-            code="budget.malformed",
-            budget=budget,
-        )
-    if isinstance(budget, int):
-        return _positive(Budget(nbytes=budget), budget)
-    share = _SHARE.fullmatch(budget)
-    if share is None:
-        return _positive(Budget(nbytes=parse_bytes(budget)), budget)
-    value = float(share[1]) / 100
-    if not 0 < value <= 1:
-        raise InputError(
-            f'budget: a share is more than 0 % and at most 100 %, got "{budget}"',
-            code="budget.bad-share",
-            budget=budget,
-        )
-    return Budget(share=value)
-
-
-def _positive(budget: Budget, given: str | int) -> Budget:
-    if budget.nbytes is not None and budget.nbytes <= 0:
-        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', code="budget.too-small", budget=given)
-    return budget

@@ -346,7 +346,7 @@ def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
 
 
 def _cut_short(is_complete: bool) -> tuple[str, ...]:
-    return () if is_complete else ("the time of the search ran out: not all that spreads a network was simulated",)
+    return () if is_complete else ("the search was stopped before all that spreads a network was simulated",)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ Left out: shuffling, and disks that share a network.
 
 from dataclasses import dataclass
 
-from trimaran.machine.types import Node
-from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.tables import SampleCosts
 from trimaran.pricing.types import Cost, add
 from trimaran.program.strategy import Feeding
@@ -211,69 +209,3 @@ class Feed:
         """
         needed_s = max(batch * devices / self.samples_per_s, batch / self.device_samples_per_s)
         return max(0.0, needed_s - step_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
-    """A library that decodes and augments photographs of ImageNet's size (about 110 kB, 500 x 375) to 224 x 224.
-
-    Attributes:
-        images_per_core_s: of one core [images/s]
-        workers: processes or threads of a device's loader; 0: one for each core
-        source: where the figures come from
-    """
-
-    images_per_core_s: float
-    workers: int = 0
-    source: str
-
-
-LOADERS = {
-    "torchvision": Loader(
-        images_per_core_s=110.0, source="Pillow 7 to 9 resized crop of ImageNet: about 100 to 130 images/s a core"
-    ),
-    "tensorflow": Loader(
-        images_per_core_s=180.0, source="tf.image decode_and_crop_jpeg, distortions: 150 to 200 images/s a core"
-    ),
-    "mxnet": Loader(
-        images_per_core_s=250.0, source="MXNet RecordIO with OpenCV, images resized beforehand to 480 pixels"
-    ),
-    "dali-cpu": Loader(
-        images_per_core_s=205.0,
-        source="NVIDIA DALI: 7,800 to 8,300 images/s on the 40 cores of a DGX-1, NVIDIA/DeepLearningExamples "
-        "PyTorch/Classification/ConvNets (EfficientNet-B0 and ResNet-50 in half precision on 8 GPUs)",
-    ),
-    "dali": Loader(images_per_core_s=500.0, source="NVIDIA DALI, entropy decoding on cores, the rest on the device"),
-}
-
-
-def photograph_feed(node: Node, *, loader: str, cores: int | None = None, devices: int | None = None) -> Feed:
-    """Photographs decoded by a node's cores.
-
-    Args:
-        node: whose cores
-        loader: one of `LOADERS`
-        cores: that work on it; None: all of the node
-        devices: that share them, where each loader has its workers; None: all of the node
-    """
-    found = LOADERS[loader]
-    total = node.cpu_cores if cores is None else cores
-    per_device = found.workers or total
-    return Feed(
-        samples_per_s=min(total, per_device * (devices or node.devices)) * found.images_per_core_s,
-        device_samples_per_s=per_device * found.images_per_core_s,
-        source=f"{loader} on {total} cores: {found.source}",
-    )
-
-
-def loader_of(software: Software) -> str:
-    """The loader that a framework's own examples use for photographs.
-
-    Example:
-        >>> loader_of(Software(framework="mxnet", year=2017.0))
-        'mxnet'
-    """
-    for name in ("dali-cpu", "dali"):
-        if name in software.libraries:
-            return name
-    return software.framework if software.framework in LOADERS else "torchvision"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import read_bytes
 from trimaran.pricing.tables import (
     CostTable,
     CurveKey,
@@ -141,13 +142,7 @@ def read_table(path: Path) -> CostTable:
         InputError: no such file, or written by another version of Trimaran
         CorruptDataError: damaged or edited
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot read the cost table {path}: {error.strerror}", code="cost-table.unreadable", path=str(path)
-        ) from error
-    return decode_table(data, origin=str(path))
+    return decode_table(read_bytes(path), origin=str(path))
 
 
 def _digest(body: bytes) -> str:

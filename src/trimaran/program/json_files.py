@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -175,26 +174,6 @@ def digest(plain: object) -> str:
     """Digest of JSON data, whatever the order of its keys and its white space."""
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def read_text(path: Path) -> str:
-    """The text of a file that a person named.
-
-    Args:
-        path: the file
-
-    Raises:
-        InputError: it cannot be read
-        CorruptDataError: it is not text
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{path} is not UTF-8 text: {error}", code="file.not-utf8", source=str(path)) from error
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}", code="file.unreadable", source=str(path)
-        ) from error
 
 
 def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.files import write_whole
+from trimaran.base.files import read_text, write_whole
 from trimaran.pricing.noise import Noise
-from trimaran.program.json_files import check_version, decode_object, read_text, to_plain
+from trimaran.program.json_files import check_version, decode_object, to_plain
 from trimaran.program.plan import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.report.breakdown import PARTS

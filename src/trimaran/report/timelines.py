@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import write_whole
+from trimaran.base.files import read_bytes, write_whole
 from trimaran.base.timeline import Columns, Timeline
 
 TIMELINE_VERSION = 1
@@ -144,13 +144,7 @@ def read_timeline(path: Path) -> Timeline:
         CorruptDataError: truncated, damaged or edited
         InputError: no such file, or a schema version that we do not know
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}", code="timeline.unreadable", source=str(path)
-        ) from error
-    return decode_timeline(content, source=str(path))
+    return decode_timeline(read_bytes(path), source=str(path))
 
 
 def _timeline(body: _Body) -> Timeline:

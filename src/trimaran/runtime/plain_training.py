@@ -198,7 +198,7 @@ class PlainTraining:
             self.schedule.step()
 
     def close(self) -> None:
-        """Let go of the data."""
+        """End the loading of data."""
         for feed in (*self._feeds, self._whole):
             feed.close()
 

@@ -181,7 +181,7 @@ class Verifier:
         return loss
 
     def close(self) -> None:
-        """Let go of the plain loop."""
+        """Close the plain loop."""
         if self._plain is not None:
             self._plain.close()
             self._plain = None

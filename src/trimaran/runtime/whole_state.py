@@ -57,8 +57,8 @@ class WholeState:
         groups: of the optimizer
         aliases: every name that a parameter or buffer has in the model, and its first one
         ranks: that have a parameter or a buffer, or a share of it, by name
-        differing: tensors of which ranks that should have the same copy do not, and these ranks; empty where nobody
-            asked
+        differing: tensors of which ranks that should have the same copy do not, and these ranks; empty where copies
+            are not compared
     """
 
     parameters: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class _Piece(NamedTuple):
         ranks: that share it, ascending; a copy has this rank alone
         value: what is sent with this, in place of a tensor
         spare: a tensor of the user's model that this rank does not train; for where no other rank does
-        prints: fingerprint of what is here; None: nobody asked
+        prints: fingerprint of this rank's tensor; None: copies are not compared
     """
 
     kind: Kind
@@ -145,7 +145,7 @@ class StateGatherer:
         }
 
     def forget_gradients(self) -> None:
-        """Let go of the gradients that were kept."""
+        """Drop the gradients that were kept."""
         self._gradients = {}
 
     def gather(
@@ -162,7 +162,7 @@ class StateGatherer:
 
         Args:
             part: of this rank
-            updater: of this rank; None: nobody asks for the optimizer's state
+            updater: of this rank; None: the optimizer's state is not wanted
             world: this process's
             agreement: between all ranks
             kinds: what is wanted

@@ -65,7 +65,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
     faulthandler.enable()
     connection = Connection(descriptor)
     try:
-        # Written by our own parent, into a pipe that nobody else can open.
+        # Written by the parent of this process, into a pipe that no other process can open.
         request: Request = pickle.loads(connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
         shutil.rmtree(folder, ignore_errors=True)

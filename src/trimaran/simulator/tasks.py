@@ -111,7 +111,7 @@ def line_up(tasks: Tasks, line: Sequence[int], workers: int) -> None:
     """Let transfers wait in one line for several workers.
 
     The first of them have a worker from the beginning on. Whenever one ends, its worker takes the next in the line: it
-    may start when all that it waits for has happened besides.
+    may start when all else that it waits for has happened.
 
     Args:
         tasks: the tasks; those of the line wait for one thing more, until they are taken
@@ -294,7 +294,7 @@ def _decode(
     decoded: dict[str, int],
     position_of: Mapping[str, int],
 ) -> None:
-    """Add the work on results that an instruction is the first to name; whoever names them waits for it.
+    """Add the work on results that an instruction is the first to name; all instructions that name them wait for it.
 
     Args:
         tasks: get a task for each result
@@ -332,7 +332,7 @@ def _go_on(
     Args:
         tasks: have the second sum
         unfinished: the collective
-        costs: of what lies between its sums
+        costs: of the work between its sums
         lanes: the last task of each lane of the rank
         position_of: position of each instruction by its id
     """

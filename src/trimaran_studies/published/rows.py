@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran_studies.validation.measurement import Row
 
 FAMILIES = (
@@ -62,9 +63,7 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
             family=family,
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}", code="rows.unreadable", path=str(path)) from error
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
     reader = csv.DictReader(text.splitlines(keepends=True))

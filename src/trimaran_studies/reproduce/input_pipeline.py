@@ -27,11 +27,11 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.replica_memory import RankMemory
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
-from trimaran.pricing.input_pipeline import loader_of, photograph_feed
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.simulator.data_parallel import data_parallel_step
+from trimaran_studies.facts.loaders import loader_of, photograph_feed
 from trimaran_studies.reproduce.input_pipeline_report import FeedingRow, ReproducedFeeding
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimaran.machine.matching import match_device
-from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.analytical.activations import layer_activations
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.strategy import Degrees, Recomputed
+from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 from trimaran_studies.validation.megatron import megatron_case, megatron_rank
 

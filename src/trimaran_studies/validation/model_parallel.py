@@ -36,13 +36,13 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Machine
-from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.stage_work import step_constants
 from trimaran.pricing.analytical.step_time import Program, TransformerStep, machine_exchange, transformer_step
 from trimaran.program.strategy import Degrees, Recomputed, ZeroStage
 from trimaran_studies.facts.machine_labels import match_machine
+from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.published.rows import figure
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
 

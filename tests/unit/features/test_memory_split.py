@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.split import FoundSplit, search_split
-from trimaran.features.virtual_memory import VirtualMemory, virtual_memory
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
@@ -19,6 +18,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory_budget import VirtualMemory, virtual_memory
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.planning.meta_trace import JobTracer, parse_split, split_maker, written
@@ -63,7 +63,7 @@ def _find(budget_bytes: int, model: nn.Module | None = None) -> FoundSplit | Non
             maker = split_maker(lambda: made, splits, stack)
             return trace_on_meta(maker, batch, loss, make_optimizer=_SGD)
 
-    return search_split(made, traced(), traced, budget_bytes=budget_bytes, limit_s=60.0)
+    return search_split(made, traced(), traced, budget_bytes=budget_bytes)
 
 
 def _same(model: nn.Module) -> nn.Module:
@@ -86,9 +86,7 @@ def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts(
     budget = int(0.43 * live_kept(trace).max())
     assert minimum_memory(trace).nbytes > budget
 
-    found = search_split(
-        tracer.model, trace, lambda split: tracer.split(split).trace(256), budget_bytes=budget, limit_s=60.0
-    )
+    found = search_split(tracer.model, trace, lambda split: tracer.split(split).trace(256), budget_bytes=budget)
 
     assert found is not None
     assert found.split == Split(parent="features", first=0, last=4, parts=2)

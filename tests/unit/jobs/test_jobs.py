@@ -68,7 +68,7 @@ def test_an_unknown_factory_is_met_with_the_nearest_one(job_file: Path) -> None:
 
 def test_a_factory_that_raises_is_told_with_its_line(job_file: Path) -> None:
     line = GOOD.splitlines().index('    raise RuntimeError("no such table")') + 1
-    with raises("job.factory-fails", match=rf"my_job\.py:{line}: .*:broken.*RuntimeError"):
+    with raises("job.factory-fails", match=rf"(?s):broken .*RuntimeError.*my_job\.py:{line}"):
         resolve(f"{job_file}:broken")
 
 
@@ -87,5 +87,5 @@ def test_a_syntax_error_is_told_with_its_line(tmp_path: Path) -> None:
 def test_a_file_that_raises_when_read_is_told_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "raises.py"
     path.write_text("x = 1\n1 / 0\n")
-    with raises("user-function.file-raises", match=r"raises\.py:2.*ZeroDivisionError"):
+    with raises("user-function.file-raises", match=r"(?s)ZeroDivisionError.*raises\.py:2"):
         resolve(f"{path}:make")

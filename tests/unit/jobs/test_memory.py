@@ -160,7 +160,7 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
         ({"budget": "12"}, "quantity.malformed", {"match": '"16 GiB"', "text": "12"}),
         ({"budget": "150%"}, "budget.bad-share", {"match": r"\b100\b"}),
         ({"budget": "24GiB"}, "device.budget-exceeds-memory", {"match": r"12\.0 GiB.*24\.0 GiB"}),
-        ({"precision": "tf32"}, "device.precision-unsupported", {"dtype": "tf32"}),
+        ({"precision": "tf32"}, "device.precision-unsupported", {"precision": "tf32"}),
         ({"precision": "fp8"}, "precision.not-priced", {"precision": "fp8"}),
     ],
 )

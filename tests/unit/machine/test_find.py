@@ -41,7 +41,7 @@ def test_forms_of_names(text: str, node: str, devices: int, nodes: int, fabric: 
         ("dgx1-v100:2@ib-edrr", "link.unknown", {"match": '"ib-edr"', "link": "ib-edrr"}),
         ("12x v100", "machine.too-many-devices-on-node", {"match": r"\b8\b NVIDIA.*V100 SXM2 \b16\b", "devices": 12}),
         ("3x voodoo", "device.unknown", {"device": "voodoo"}),
-        ("missing.toml", "machine-file.unreadable", {"match": r"missing\.toml"}),
+        ("missing.toml", "file.unreadable", {"match": r"missing\.toml"}),
     ],
 )
 def test_what_is_no_machine_is_told(text: str, code: str, figures: dict[str, Any]) -> None:

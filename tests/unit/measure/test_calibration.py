@@ -85,7 +85,7 @@ def test_a_file_of_version_1_is_read() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises("calibration.unreadable", match=r"nothing\.json"):
+    with raises("file.unreadable", match=r"nothing\.json"):
         read_calibration(tmp_path / "nothing.json")
 
 

@@ -61,8 +61,8 @@ def test_of_equal_stages_the_fewest_bytes_cross() -> None:
     assert partition(graph, {"op0": 2.0, "op1": 0.0, "op2": 2.0}, stages=2) == ("op1",)
 
 
-def test_too_few_legal_cuts_are_said() -> None:
-    with raises("plan.too-few-splits", InfeasibleError, match=r"\b2\b", cuts=1, stages=3):
+def test_too_few_split_points_are_said() -> None:
+    with raises("plan.too-few-splits", InfeasibleError, match=r"\b2\b", splits=1, stages=3):
         partition(chain(4, cuts=(1,)), {f"op{index}": 1.0 for index in range(4)}, stages=3)
 
 

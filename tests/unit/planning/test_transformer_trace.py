@@ -7,8 +7,8 @@ from tests import builders
 
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.meta_trace import JobTracer
-from trimaran.planning.transformer_shapes import named_shape
 from trimaran.pricing.analytical.memory import Bookkeeping, rank_memory
+from trimaran.pricing.analytical.shapes import decoder_of
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.storage_lifetimes import live_bytes
 
@@ -33,7 +33,7 @@ AUTOGRAD = Bookkeeping(
 )
 def test_closed_form_stands_near_the_trace(name: str, batch: int, sequence: int, tolerance: float) -> None:
     traced = live_bytes(JobTracer(resolve(f"{name},sequence={sequence}")).trace(batch), KEEP_ALL).peak
-    shape = named_shape(name.replace(":", " "), sequence=sequence)
+    shape = decoder_of(name, sequence)
     assert shape is not None
     plain = replace(shape, hidden_dropout=False, attention_dropout=False)
     closed = rank_memory(plain, builders.degrees(microbatch=batch), bookkeeping=AUTOGRAD).peak

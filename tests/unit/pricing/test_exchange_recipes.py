@@ -6,8 +6,9 @@ from tests.raising import raises
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.costs import call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import DDP, HOROVOD, KVSTORE_NCCL, RECIPES, recipe_of
-from trimaran.pricing.input_pipeline import LOADERS, Feed, loader_of, photograph_feed
+from trimaran.pricing.input_pipeline import Feed
 from trimaran.pricing.kernels.software import Software
+from trimaran_studies.facts.loaders import LOADERS, loader_of, photograph_feed
 
 
 @pytest.mark.parametrize(

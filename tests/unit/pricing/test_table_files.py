@@ -61,7 +61,7 @@ def test_a_file_of_another_version_is_refused_with_both_versions() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises("cost-table.unreadable", match=r"nothing\.json"):
+    with raises("file.unreadable", match=r"nothing\.json"):
         read_table(tmp_path / "nothing.json")
 
 

@@ -59,7 +59,7 @@ def test_another_schema_version_is_refused() -> None:
 
 
 def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
-    with raises("timeline.unreadable"):
+    with raises("file.unreadable"):
         read_timeline(tmp_path / "nothing.json")
 
 

@@ -128,7 +128,8 @@ def test_the_length_of_a_stream_is_for_predictions_alone() -> None:
     assert (own.batches, epoch_data(stream(Sized())).samples) == (3, 12)
     assert len(targets(own)) == 3
     assert own.notes == (
-        "the stream says that it has 12 samples, and gave 10 in epoch 0: steps were foretold by what it says",
+        "the stream says that it has 12 samples, and gave 10 in epoch 0: the number of steps was predicted from the "
+        "former",
     )
 
 

@@ -128,7 +128,7 @@ def _print_missing_baselines(out: Console, found: Search[Candidate]) -> None:
 
 
 def _search_line(found: Search[Candidate]) -> str:
-    end = "" if found.is_complete else ", its time ran out"
+    end = "" if found.is_complete else ", stopped by its time limit"
     return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {100 * found.gap:.1f} %"
 
 

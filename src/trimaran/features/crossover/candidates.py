@@ -150,6 +150,7 @@ class Option:
         worker: of several devices; None: of one
         exchanges: what the exchange adds, by the factor on the rate of links
         small: how often the local batch of paper mode is halved in it
+        simulated_s: the step of all workers, simulated; None: its parts are the step [s]
     """
 
     devices: int
@@ -159,6 +160,7 @@ class Option:
     worker: Worker | None
     exchanges: Mapping[float, Exchanged]
     small: float
+    simulated_s: float | None = None
 
     @property
     def global_batch(self) -> int:
@@ -176,8 +178,16 @@ class Option:
             return self.speedup
         return self.worker.fast_links if links > 1 else self.worker.slow_links
 
+    @property
+    def whole(self) -> float:
+        """The simulated step by the sum of its parts; 1 where it is not simulated."""
+        return 1.0 if self.simulated_s is None else self.simulated_s / self._parts_s(1.0)
+
     def step_s(self, links: float = 1.0) -> float:
         """Time of a step [s]."""
+        return self.whole * self._parts_s(links)
+
+    def _parts_s(self, links: float) -> float:
         speedup = self.speedup_on(links)
         return self.alone_s / speedup + self.exchanges[links].added_s(speedup)
 
@@ -262,6 +272,7 @@ def free_options(
                     for each in links
                 },
                 small=_halvings(batch, base),
+                simulated_s=None if width == 1 else workers.step_s(width, batch, devices),
             )
             for devices in tried_counts(asked, width)
             if devices in asked or replicas.is_even(devices)
@@ -439,7 +450,7 @@ def _drawn(option: Option, needs: Mapping[int, Draws], normals: Mapping[str, Dra
     small = np.exp(option.small * spread(1.0, 1 / SMALL_UNSURE, SMALL_UNSURE, normals["small"]))
     step_s = option.alone_s * small / (option.speedup * factor)
     step_s = step_s + option.exchanges[1.0].added_s(option.speedup) * exchange
-    return step_s * needs[option.global_batch] / option.global_batch
+    return option.whole * step_s * needs[option.global_batch] / option.global_batch
 
 
 def _least(drawn: Mapping[int, Draws], options: Iterable[Option]) -> Draws:

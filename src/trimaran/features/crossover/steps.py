@@ -1,7 +1,8 @@
 """A worker of several devices: the best model parallelism for it, and how much faster than one device it is.
 
 The planner searches stages, placements and sharded operations once for each width, at one batch. Its candidates are
-simulated again at other batches and on other links, so a search is not repeated for each of them.
+simulated again at other batches and on other links, so a search is not repeated for each of them. Several such workers
+are one strategy with one replica a worker: their step is simulated as that of any plan.
 
 The speedup's interval: compute and links err apart, so the lower end is that on links `_LINKS_UNSURE` times as slow
 against compute, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no estimate.
@@ -9,6 +10,8 @@ against compute, the upper end on links as much faster, and both are widened by 
 Steps of data-parallel replicas, of one device each or of several, at any local batch.
 
     step = what a worker takes alone + what the exchange adds: exposed communication, calls, waits for the slowest
+
+From these parts follows what a step would take with other links or faster workers; what it takes is simulated.
 
 The exchange of workers of M devices: each device sums its part of the gradients with its peers, and the M groups share
 the links of a node, so it takes as long as that of all gradients over all M·N devices. Their backward is shorter by
@@ -23,7 +26,7 @@ from dataclasses import dataclass, field
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
-from trimaran.planner.problem import Problem, assess_split, lack_of_memory, reassess
+from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
 from trimaran.planner.what_if import Change, changed
 from trimaran.planning.analytical import shape_of
 from trimaran.planning.data_parallel_job import DataParallelJob
@@ -70,6 +73,8 @@ class Workers:
     notes: dict[int, str] = field(default_factory=dict)
     _plans: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
     _found: dict[tuple[int, int], Worker] = field(default_factory=dict)
+    _best: dict[tuple[int, int], Candidate] = field(default_factory=dict)
+    _steps: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     def at(self, width: int, batch: int) -> Worker:
         """The best worker of a width for a batch.
@@ -82,6 +87,24 @@ class Workers:
         if key not in self._found:
             self._found[key] = self._worker(width, batch)
         return self._found[key]
+
+    def step_s(self, width: int, batch: int, devices: int) -> float | None:
+        """The step of as many of the best workers as there are, simulated; None where one device works alone [s].
+
+        Args:
+            width: devices of a worker
+            batch: samples of a worker
+            devices: of all workers
+        """
+        if self.at(width, batch).strategy == ALONE:
+            return None
+        key = width, batch, devices
+        if key not in self._steps:
+            workers = devices // width
+            problem = machine_problem(self.reference, self._asked(devices, workers * batch, _STAGES))
+            strategy = dataclasses.replace(self._best[width, batch].strategy, dp=workers)
+            self._steps[key] = assess(strategy, problem).step_time_s
+        return self._steps[key]
 
     def speedups(self, width: int) -> Mapping[str, float]:
         """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""
@@ -101,6 +124,7 @@ class Workers:
         best = min(tried, key=lambda found: found.step_time_s, default=None)
         if best is None or best.step_time_s >= alone_s:
             return _idle(width, batch)
+        self._best[width, batch] = best
         speedup = alone_s / best.step_time_s
         base = None if batch == self.base_batch else self.at(width, self.base_batch)
         if base is not None and base.strategy != ALONE:
@@ -214,7 +238,7 @@ def _again(candidate: Candidate, problem: Problem) -> Candidate | None:
     if problem.batch % candidate.strategy.microbatches:
         return None
     try:
-        found = assess_split(candidate.strategy, problem)
+        found = assess(candidate.strategy, problem)
     except (InfeasibleError, InputError):
         return None
     return None if lack_of_memory(found.peak_bytes, problem) else found

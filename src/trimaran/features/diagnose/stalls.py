@@ -20,7 +20,6 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
-from trimaran.features.virtual_memory import planned_memory
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import spare_host_bytes
@@ -29,6 +28,7 @@ from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way
+from trimaran.memory_budget import planned_memory
 from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.plan_files import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare

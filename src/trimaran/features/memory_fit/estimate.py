@@ -41,10 +41,10 @@ from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory_budget.options import parse_budget
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
-from trimaran.planning.requests import parse_budget
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.report.memory import LargestBatch, MemoryEstimate, SplitFigures, storage_lines
 from trimaran.report.trace import PlannedStep
@@ -253,7 +253,7 @@ def estimate_memory(
     catalog_device = sharing_device(find_device(device), HostPath(sharing=sharing))
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
-    chosen = choose_precision(source.reference, precision or source.precision, catalog_device)
+    chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)
     samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()

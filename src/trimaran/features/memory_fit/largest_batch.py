@@ -235,10 +235,6 @@ def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> Tr
     )
 
 
-# Planning of one of the batches that are tried stops here [s].
-_TRIAL_S = 2.0
-
-
 def find_largest_batch(
     whole: PricedSteps,
     in_parts: PricedSteps | None,
@@ -265,7 +261,7 @@ def find_largest_batch(
         if parts_of is not None and minimum_memory(trace).nbytes > budget_bytes:
             planned = parts_of(samples)
         try:
-            outcome = plan_memory(planned, whole.costs(planned), budget_bytes=budget_bytes, limit_s=_TRIAL_S)
+            outcome = plan_memory(planned, whole.costs(planned), budget_bytes=budget_bytes)
         except InfeasibleError:
             return None
         return outcome.run.step_time_s / whole.costs(trace).compute_s - 1.0

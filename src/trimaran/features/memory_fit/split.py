@@ -14,11 +14,10 @@ Ranges that begin with a module that works in place come last: their input has t
 
 A candidate's memory is not estimated. Its step is traced on meta tensors, with the modules in parts, and the minimum
 memory of that trace counts. Of a range, the fewest parts that fit are a candidate, and the next number: with more room
-a plan may be cheaper. The fastest candidate is taken. The search ends after a number of traces, or after a time limit.
+a plan may be cheaper. The fastest candidate is taken. The search ends after a number of traces.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -36,11 +35,8 @@ from trimaran.planning.meta_trace import PricedSteps, parse_split
 PARTS = (2, 4, 8, 16)
 """Numbers of parts that are tried, fewest first."""
 
-LIMIT_S = 8.0
-"""How long one looks [s]."""
-
-# Traces after which one takes what was found; before anything was found, one goes on.
-_TRACES = 8
+# Traces after which the best so far is taken; before anything was found, the search goes on up to the second number.
+_TRACES, _MOST_TRACES = 8, 64
 # Where more parts lower the minimum memory by less than this, still more are not tried.
 _LEAST_GAIN = 0.01
 
@@ -92,7 +88,6 @@ def search_split(
     *,
     budget_bytes: int,
     prices: Prices = IN_FLOPS,
-    limit_s: float = LIMIT_S,
 ) -> FoundSplit | None:
     """Find a split for who has the model and its trace already.
 
@@ -102,14 +97,13 @@ def search_split(
         trace_split: traces it with one
         budget_bytes: that the minimum memory must not exceed [bytes]
         prices: of steps that fit; the cheapest is taken
-        limit_s: no other candidate is tried after this time [s]
 
     Returns:
         The split; None where the budget is not below the minimum memory, or nothing was found.
     """
     if minimum_memory(trace).nbytes <= budget_bytes:
         return None
-    return _cheapest(_candidates(model, trace, trace_split, budget_bytes, time.monotonic() + limit_s), prices)
+    return _cheapest(_candidates(model, trace, trace_split, budget_bytes), prices)
 
 
 def _cheapest(candidates: list[FoundSplit], prices: Prices) -> FoundSplit | None:
@@ -125,16 +119,14 @@ def _cheapest(candidates: list[FoundSplit], prices: Prices) -> FoundSplit | None
     return None if math.isinf(best[0]) else candidates[best[1]]
 
 
-def _candidates(
-    model: nn.Module, trace: StepTrace, trace_split: TraceSplit, budget_bytes: int, deadline_s: float
-) -> list[FoundSplit]:
+def _candidates(model: nn.Module, trace: StepTrace, trace_split: TraceSplit, budget_bytes: int) -> list[FoundSplit]:
     """Splits that fit; the traces that were made decide how many."""
     found: list[FoundSplit] = []
     traces = 0
     for parent, first, last in _ranges(model, trace, budget_bytes):
         least_bytes, fitting = None, 0
         for parts in PARTS:
-            if time.monotonic() > deadline_s or (found and traces >= _TRACES):
+            if traces >= (_TRACES if found else _MOST_TRACES):
                 return found
             split = Split(parent=parent, first=first, last=last, parts=parts)
             try:
@@ -193,8 +185,8 @@ AUTO, NONE = "auto", "none"
 OURS = "ours"
 """The policy that may have a split."""
 
-# Candidates are planned with so much of the usual effort; most take a tenth of this time [s].
-_EFFORT, _TRIAL_S = 0.25, 5.0
+# Candidates are planned with so much of the usual effort.
+_EFFORT = 0.25
 
 
 def choose_split(steps: PricedSteps, asked: str, *, policy: str, budget_bytes: int, samples: int) -> Split | None:
@@ -245,7 +237,7 @@ def find_job_split(steps: PricedSteps, *, budget_bytes: int, samples: int) -> Fo
     def planned_s(trace: StepTrace) -> float:
         try:
             costs = steps.costs(trace)
-            found = plan_memory(trace, costs, budget_bytes=budget_bytes, effort=_EFFORT, limit_s=_TRIAL_S)
+            found = plan_memory(trace, costs, budget_bytes=budget_bytes, effort=_EFFORT)
         except InfeasibleError:
             return math.inf
         return found.run.step_time_s

@@ -27,11 +27,11 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.callbacks import Callbacks
-from trimaran.features.virtual_memory import planned_memory
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
+from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
 from trimaran.pricing.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.program import (

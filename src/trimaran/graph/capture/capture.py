@@ -173,11 +173,12 @@ def _lost_hooks(model: nn.Module, flow: fx.GraphModule) -> list[str]:
 def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
     flow = make_flow(job, model, batch)
     graph = describe_flow(job, model, flow, batch, name_tensors(batch))
-    if sum(op.flops.at(8) for op in graph.ops) > LARGEST_FLOPS:
+    flops = sum(op.flops.at(8) for op in graph.ops)
+    if flops > LARGEST_FLOPS:
         note = "the exported model was not compared with the model, which is too large to run here"
         graph = dataclasses.replace(graph, notes=(*graph.notes, note))
     else:
-        difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes)
+        difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes, flops=flops)
         if difference is not None:
             raise NotExportableError(f"the exported model is not the model: {difference}")
     lost = _lost_hooks(model, flow.module)

@@ -1,7 +1,6 @@
 """Whether a flow computes what the user's model computes, by running both on data."""
 
 import random
-import time
 from typing import Any
 
 import numpy
@@ -28,13 +27,15 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, to
 SEEDS = 8
 """Under which a model that is quickly run is compared with its graph; under two of them any."""
 
-SECONDS = 0.3
-"""After this no further seed is tried [s]."""
+LIGHT_FLOPS = 1e10
+"""Forwards of the model and of its flow take at most so much together, beyond the first two seeds [FLOP]."""
 
 LARGEST_FLOPS = 2e11  # a few seconds on one core [FLOP]
 
 
-def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any, *, evaluation: bool) -> str | None:
+def find_difference(
+    job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any, *, evaluation: bool, flops: float
+) -> str | None:
     """How a flow differs from the model, in words; None where it does not.
 
     Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
@@ -47,12 +48,12 @@ def find_difference(job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any
         flow: its flow
         batch: a few samples
         evaluation: compare in eval mode too
+        flops: of a forward of the batch [FLOP]
     """
     fewer = slice_batch(batch, 0, count_samples(batch) - 1)
     modes = [(True, seed) for seed in range(SEEDS)] + ([(False, 0)] if evaluation else [])
-    started_s = time.perf_counter()
     for training, seed in modes:
-        if training and seed > 1 and time.perf_counter() - started_s > SECONDS:
+        if training and seed > 1 and 2 * (seed + 1) * flops > LIGHT_FLOPS:
             continue
         expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
         if drew:

@@ -1,4 +1,4 @@
-"""Measuring a machine, whatever jobs it will train: its devices, its links, how far identical runs are apart.
+"""Measurement of a machine for all jobs: its devices, its links, the noise of identical runs.
 
     links as they are  one launch       devices, then curves of transfers, then interference
     limited to 1 Gb/s  one launch each  curves, interference

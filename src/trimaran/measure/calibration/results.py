@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import put_in_place
+from trimaran.base.files import put_in_place, read_bytes
 from trimaran.measure.cache import cache_directory
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.table_files import decode_table, encode_table
@@ -294,17 +294,11 @@ def read_calibration(path: Path) -> Calibration:
         InputError: no such file, no calibration, or written by another version of Trimaran
         CorruptDataError: truncated or edited
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}", code="calibration.unreadable", source=str(path)
-        ) from error
-    return decode_calibration(data, source=str(path))
+    return decode_calibration(read_bytes(path), source=str(path))
 
 
 def kept_path(fingerprint: Fingerprint) -> Path:
-    """Where the calibration of a machine is kept, whatever the number of ranks and their links."""
+    """Where the calibration of a machine is kept, for any number of ranks and any links."""
     machine = replace(fingerprint, ranks=0, link="")
     values = [getattr(machine, item.name) for item in fields(Fingerprint)]
     digest = hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:16]

@@ -65,14 +65,17 @@ def best_metric(evaluations: Sequence[Evaluation]) -> float | None:
     return max((metric for _, metric in evaluations), default=None)
 
 
-def is_due(epochs: float, last: float, *, per_epoch: int, growth: float = 0.05) -> bool:
+_GROWTH = 0.05
+"""Share of the training so far that may pass without an evaluation."""
+
+
+def is_due(epochs: float, last: float, *, per_epoch: int) -> bool:
     """Whether it is time to evaluate.
 
     Args:
         epochs: of training so far
         last: at the last evaluation
         per_epoch: most evaluations of an epoch
-        growth: share of the training so far that may pass without one
 
     Returns:
         True as soon as both the share and that part of an epoch have passed; half an update early does not matter.
@@ -82,7 +85,7 @@ def is_due(epochs: float, last: float, *, per_epoch: int, growth: float = 0.05) 
         (True, False, True)
     """
     # Sums of fractions of an epoch are a little less than what they stand for.
-    return epochs - last >= max(1.0 / per_epoch, growth * last) - 1e-9
+    return epochs - last >= max(1.0 / per_epoch, _GROWTH * last) - 1e-9
 
 
 End = Literal["reached", "epochs", "diverged", "time"]

@@ -34,7 +34,7 @@ class WayFindings:
         ranks: the mean step of each rank, over the same blocks as `mean`
         rank_blocks: the mean step of each rank, for each block
         steps: that count
-        read_s: reading for a step, of the mean rank that reads, by whoever did it [s]
+        read_s: reading for a step, of the mean rank that reads, in its thread or its workers [s]
         prepared_s: preparing, likewise [s]
         taken_s: taking batches over from workers, likewise [s]
         busy_s: processor time of a step, of all ranks together, workers not counted [s]

@@ -288,7 +288,7 @@ def _time_exchange(world: World, nbytes: int, dtype: torch.dtype) -> float:
         if world.device != "cpu":
             torch.cuda.synchronize()
         durations.append(time.perf_counter() - started)
-    # The first one waits for whoever comes last; what other programs do only lengthens the others.
+    # The first one waits for the last rank; other programs can only lengthen the others.
     return min(durations[1:])
 
 

@@ -3,7 +3,7 @@
 A step of a rank lasts from when it asks for its share of a batch until its loss is known. Of this time the record has
 the spans of loads, of waits for exchanges, and of compute: forwards, backwards, clipping, the update with its zeroing.
 A wait may lie in the middle of a backward, and is then no compute. Time in no span belongs to no class: the
-interpreter between two instructions, and whatever else is not measured.
+interpreter between two instructions, and all else that is not measured.
 
     ask │ IN ▓▓▓▓▓▓▓ │ F ████ │ B ███ ▒▒ ███ │ wait ▒▒▒▒ │ U ██ │ loss
         fetch, prepare, copy    compute        communication, synchronization
@@ -15,7 +15,7 @@ out to reading and preparing in the proportion of the workers' times.
 
 Why a rank blocks in an exchange: because of the exchange itself, or because another rank came late.
 
-For what several ranks do together (all-reduces and their kin) the two are told apart as `observe` does: the shortest
+For collectives the two are separated as `observe` does: the shortest
 wait over the ranks is the exchange, because the last one to come does not wait; a longer wait of another one is
 for slower ranks. Waits between which a rank computes nothing are one wait, as there only their sum says when
 the rank could go on:

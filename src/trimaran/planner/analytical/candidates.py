@@ -55,7 +55,8 @@ class AnalyticalProblem:
         bookkeeping: what it keeps
         pins: decided by the user
         memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
-        time_limit_s: after which a search ends with what it has [s]
+        time_limit_s: after which a search ends with what it has [s]; None: none
+        most_priced: after this number of strategies it does so too
         reserve: share of memory that is kept free for fragments of an allocator [0..1]
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
@@ -73,7 +74,8 @@ class AnalyticalProblem:
     bookkeeping: Bookkeeping
     pins: Pins = NO_PINS
     memory_bytes: int | None = None
-    time_limit_s: float = 20.0
+    time_limit_s: float | None = None
+    most_priced: int = 40_000
     reserve: float = 0.05
     across_nodes: bool = False
     most_microbatch: int = 16

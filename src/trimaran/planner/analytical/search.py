@@ -7,8 +7,9 @@
 Bounds come first: strategies with the same degrees, microbatch and recomputation do the same work, which takes at least
 the time of evenly loaded stages without bubble and without exchanges between replicas. Groups are priced in the order
 of that bound (`best_first.py`), until it is some times the best step found; what is left out can be neither chosen nor
-a runner-up. The bound of the whole is the least of the groups in which something fits, or that were not looked at. With
-a time limit the search ends early and says so. Left out: devices that differ, expert placement, offloading.
+a runner-up. The bound of the whole is the least of the groups in which something fits, or that were not looked at.
+After a number of strategies, or with a time limit of the user's, the search ends early and says so. Left out: devices
+that differ, expert placement, offloading.
 
 Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the field's rule of thumb.
 
@@ -72,10 +73,10 @@ def transformer_problem(
         devices: in use; None: all of the machine
         memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
         pins: what the user has decided
-        time_limit_s: after which a search ends with what it has [s]; None: the usual one
+        time_limit_s: after which a search ends with what it has [s]; None: none
 
     Raises:
-        InputError: a count that is not positive, or software of another framework
+        InputError: a count that is not positive, a precision that the device has not, or software of another framework
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
@@ -87,8 +88,9 @@ def transformer_problem(
             batch=batch,
             devices=count,
         )
+    device.check_computes(precision)
     program = program_of(device, precision, software)
-    problem = AnalyticalProblem(
+    return AnalyticalProblem(
         shape=shape,
         machine=machine,
         devices=count,
@@ -97,8 +99,8 @@ def transformer_problem(
         bookkeeping=Bookkeeping(attention=program.attention),
         pins=pins,
         memory_bytes=memory_bytes,
+        time_limit_s=time_limit_s,
     )
-    return problem if time_limit_s is None else replace(problem, time_limit_s=time_limit_s)
 
 
 def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
@@ -136,7 +138,7 @@ class _Hunt:
         fitting: what fits
         lowest_s: the least bound of a group in which something fits, or that was not looked at [s]
         least_bytes: the smallest peak of all that were priced [bytes]
-        is_complete: the time did not run out
+        is_complete: neither time nor number ended it
     """
 
     model: AnalyticalModel
@@ -147,6 +149,7 @@ class _Hunt:
     least_bytes: float = float("inf")
     is_complete: bool = True
     _best_s: float = float("inf")
+    _priced: int = 0
 
     def order(self, node: tuple[float, Strategy]) -> tuple[float]:
         """By bounds."""
@@ -158,6 +161,7 @@ class _Hunt:
         problem = self.model.problem
         for strategy in members(problem, group):
             found = self.model.price(strategy)
+            self._priced += 1
             self.least_bytes = min(self.least_bytes, found.memory.peak)
             if found.memory.peak > problem.memory_limit:
                 self.rejected["does not fit the memory of a device"] += 1
@@ -167,10 +171,10 @@ class _Hunt:
         return ()
 
     def is_done(self, bound_s: float) -> bool:
-        """Whether a bound is some times the best step, or the time is over."""
+        """Whether a bound is some times the best step, or time or number end the search."""
         if bound_s > self.model.problem.ratio * self._best_s:
             return True
-        if self.fitting and time.monotonic() > self.until_s:
+        if self.fitting and (self._priced >= self.model.problem.most_priced or time.monotonic() > self.until_s):
             self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
         return not self.is_complete
 
@@ -193,7 +197,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
     """
     start_s = time.monotonic()
-    until_s = start_s + problem.time_limit_s
+    until_s = float("inf") if problem.time_limit_s is None else start_s + problem.time_limit_s
     hunt = _hunt(problem, until_s)
     if not hunt.fitting:
         raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
@@ -222,7 +226,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
 def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
     """What stands against strategies that are faster than the chosen one; empty where nothing does."""
     if not hunt.is_complete:
-        return "the time limit of the search (--time-limit)"
+        return "the end of the search before all was looked at (--time-limit)"
     return "" if replace(problem.pins, compress=False) == NO_PINS else "what you decided"
 
 

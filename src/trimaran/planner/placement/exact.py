@@ -325,7 +325,7 @@ def solve(
     Args:
         flat: the problem
         start: a schedule, which may use more memory than there is: no longer one is looked for unless memory counts
-        wall_s: wall time that may be spent [s]
+        wall_s: wall time that may be spent; infinite: any [s]
         work: deterministic time that may be spent, by the solver's own count
         deadline: moment at which all ends, by the monotonic clock [s]
         seed: of the solver

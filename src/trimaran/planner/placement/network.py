@@ -260,7 +260,7 @@ def _run(
 
 
 SOLVER_S = 20.0
-"""Time that the solver may have for one placement, where a search has no limit [s]."""
+"""Work of the solver for one placement, in seconds of a usual core [s]."""
 
 _SHARE_OF_LIMIT = 0.5
 
@@ -323,8 +323,8 @@ def place_for(
         state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0,
         pinned=kept or {},
     )
-    limit_s = SOLVER_S if time_limit_s is None else min(SOLVER_S, _SHARE_OF_LIMIT * time_limit_s)
-    answer = place(question, time_limit_s=limit_s, gap=gap)
+    limit_s = None if time_limit_s is None else _SHARE_OF_LIMIT * time_limit_s
+    answer = place(question, work_s=SOLVER_S, time_limit_s=limit_s, gap=gap)
     if len(set(answer.device_of.values())) < strategy.pp:
         raise InfeasibleError(
             f"the best placement of {graph.name} leaves one of {strategy.pp} rows without work: messages would cost "

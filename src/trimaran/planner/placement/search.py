@@ -1,7 +1,7 @@
 """Good schedules of one problem in a given amount of work: annealing on coarse and fine nodes.
 
 Work is counted in tasks that the decoder goes through, so that the answer does not depend on how fast the machine is;
-a deadline ends it all the same.
+a deadline that the user gives ends it all the same.
 
 Fewer nodes: runs of a chain become one, branches stay.
 
@@ -11,9 +11,10 @@ schedule of the coarse problem is one of the fine problem: members run one after
 of the last.
 """
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.planner.placement.annealing import anneal
 from trimaran.planner.placement.list_scheduling import list_schedule
@@ -111,7 +112,7 @@ class Limits:
     """How much may be spent.
 
     Attributes:
-        deadline: moment at which all ends, by the monotonic clock [s]
+        deadline: moment at which all ends, by the monotonic clock; infinite: none is given [s]
         steps: tasks that decoders may go through
         work: deterministic time that constraint programs may take together
         seed: of everything random
@@ -126,6 +127,17 @@ class Limits:
     def left_s(self) -> float:
         """Wall time that is left [s]."""
         return self.deadline - time.monotonic()
+
+    def part_s(self, share: float) -> float:
+        """Wall time for a part of the problem with such a share of the work [s]."""
+        left_s = self.left_s
+        return left_s if math.isinf(left_s) else max(0.1, min(left_s, 4.0 * share * left_s))
+
+    def halved(self) -> "Limits":
+        """Half of the steps, and of the time that is left."""
+        left_s = self.left_s
+        deadline = self.deadline if math.isinf(left_s) else self.deadline - 0.5 * max(left_s, 0.0)
+        return replace(self, steps=0.5 * self.steps, deadline=deadline)
 
     def over(self) -> bool:
         """Whether the wall time is over."""

@@ -3,7 +3,6 @@
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
 from trimaran.base.units import format_bytes, format_count
@@ -159,11 +158,17 @@ def written(
 _EXACT = 64
 """Nodes times pairs of devices up to which a problem is solved as a whole, to the end."""
 
+WORK_S = 60.0
+"""Seconds of a usual core whose work goes into an answer, where no time limit allows less [s]."""
+
 _STEPS_PER_S = 250_000
-"""Tasks that decoders go through for each second of the time limit."""
+"""Tasks that decoders go through for each second of work."""
 
 _WORK_PER_S = 0.2
-"""Deterministic time that constraint programs get for each second of the time limit."""
+"""Deterministic time that constraint programs get for each second of work."""
+
+_EXACT_PER_S = 1.0
+"""The same of a problem that is solved as a whole."""
 
 _MODEL = 640
 """Nodes times pairs of devices up to which a constraint program of the whole problem with its memory is tried."""
@@ -172,7 +177,8 @@ _MODEL = 640
 def place(
     problem: PlacementProblem,
     *,
-    time_limit_s: float = 60.0,
+    work_s: float = WORK_S,
+    time_limit_s: float | None = None,
     seed: int = 0,
     gap: float = 0.0,
     began: float | None = None,
@@ -181,8 +187,10 @@ def place(
 
     Args:
         problem: operations, devices, wires
-        time_limit_s: wall time that may be spent; the work to be done is limited in proportion, so that the answer is
-            the same whenever the time suffices for it [s]
+        work_s: seconds of a usual core that may be spent, counted as work, so that the answer does not depend on how
+            fast the machine is [s]
+        time_limit_s: wall time that may be spent; no more work is done than fits, and the answer says where the time
+            ended it [s]; None: none
         seed: of everything random
         gap: stop once the answer is within this share of the bound
         began: moment from which the time counts, by the monotonic clock; None: now [s]
@@ -191,13 +199,12 @@ def place(
         InfeasibleError: the network does not fit the devices
         InputError: the problem is not one
     """
-    limits = Limits(
+    deadline = math.inf
+    if time_limit_s is not None:
+        work_s = min(work_s, time_limit_s)
         # The rest of the time is for what cannot be interrupted.
-        deadline=(time.monotonic() if began is None else began) + 0.85 * time_limit_s - 0.2,
-        steps=_STEPS_PER_S * time_limit_s,
-        work=_WORK_PER_S * time_limit_s,
-        seed=seed,
-    )
+        deadline = (time.monotonic() if began is None else began) + 0.85 * time_limit_s - 0.2
+    limits = Limits(deadline=deadline, steps=_STEPS_PER_S * work_s, work=_WORK_PER_S * work_s, seed=seed)
     check_problem(problem)
     flat = flatten(problem)
     listed = lists(flat, limits)
@@ -205,6 +212,7 @@ def place(
     best, bound_s, method = _solved(flat, first, limits, gap)
     if not fits(flat, best):
         best, bound_s, method = _within_memory(flat, listed, bound_s, limits, gap)
+    stopped = (f"the time limit of {time_limit_s:g} s ended the search",) if limits.over() else ()
     return written(
         problem,
         flat,
@@ -212,7 +220,7 @@ def place(
         bound_s=bound_s,
         heft_s=heft.makespan_s if fits(flat, heft) else None,
         method=method,
-        notes=reasons(flat, best),
+        notes=(*stopped, *reasons(flat, best)),
     )
 
 
@@ -222,7 +230,9 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
     if flat.devices == 1 or first.makespan_s <= bound_s * (1 + 1e-12):
         return first, bound_s, "list"
     if flat.n * flat.devices**2 <= _EXACT:
-        proof = exact.solve(flat, first, wall_s=limits.left_s, work=1e6, seed=limits.seed, gap=gap)
+        proof = exact.solve(
+            flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
+        )
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
     with ThreadPoolExecutor(max_workers=2) as pool:
         found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
@@ -240,8 +250,7 @@ def _within_memory(
     fitting = [one for one in candidates if fits(flat, one)]
     start = min(fitting or candidates, key=lambda one: one.makespan_s)
     if flat.n * flat.devices**2 > _EXACT:
-        half = replace(limits, steps=0.5 * limits.steps, deadline=limits.deadline - 0.5 * max(limits.left_s, 0.0))
-        fitting += [one for one in squeezed(flat, candidates, half) if fits(flat, one)]
+        fitting += [one for one in squeezed(flat, candidates, limits.halved()) if fits(flat, one)]
         start = min(fitting or [start], key=lambda one: one.makespan_s)
     method = "annealing within memory"
     if flat.n * flat.devices**2 <= _MODEL:

@@ -465,12 +465,11 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     work.layout = annealed(part, work.layout, own, cold=core is not None)
     if part.n * part.devices**2 > _LARGE:
         return
-    wall_s = max(0.1, min(limits.left_s, 4.0 * share * limits.left_s))
     work.proof = pool.submit(
         exact.solve,
         part,
         work.layout,
-        wall_s=wall_s,
+        wall_s=limits.part_s(share),
         work=own.work,
         seed=limits.seed,
         gap=gap,
@@ -529,12 +528,11 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
         work.layout = annealed(work.part, work.layout, own, cold=work.part.n > SMALL)
         if work.part.n * work.part.devices**2 > _LARGE:
             continue
-        wall_s = max(0.1, min(limits.left_s, 4.0 * share * limits.left_s))
         work.proof = pool.submit(
             exact.solve,
             work.part,
             work.layout,
-            wall_s=wall_s,
+            wall_s=limits.part_s(share),
             work=0.4 * limits.work * share,
             seed=limits.seed + 1,
             gap=gap,

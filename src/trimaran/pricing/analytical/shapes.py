@@ -7,6 +7,9 @@ networks of two stacks, state-space layers, vision towers.
 from dataclasses import dataclass
 from typing import Literal
 
+from trimaran.networks.names import canonical_network
+from trimaran.networks.sizes import FAMILIES, find_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
@@ -222,3 +225,47 @@ def parameter_count(shape: TransformerShape) -> int:
     stack = sum(layer_elements(shape, layer) + expert_elements(shape, layer) for layer in range(shape.layers))
     tables = embedding_elements(shape) * (1 if shape.tied else 2) + shape.positions * shape.hidden
     return stack + tables + head_elements(shape)
+
+
+_LLAMA_LIKE = frozenset({"llama", "llama1", "llama2", "llama3"})
+
+
+def decoder_of(text: str, sequence: int) -> TransformerShape | None:
+    """The shape of a published decoder of `networks/sizes.py`.
+
+    Args:
+        text: its name, such as "gpt3:175b" or "LLAMA3_70B"
+        sequence: tokens of a sequence
+
+    Returns:
+        The shape; None where the name means none of them.
+
+    Example:
+        >>> shape = decoder_of("llama3:70b", 8192)
+        >>> shape.layers, shape.kv_heads, shape.ffn
+        (80, 8, 28672)
+    """
+    reference = canonical_network(text)
+    family, _, size = (reference or "").partition(":")
+    if family not in FAMILIES or family in ("transformer", "bert"):
+        return None
+    figures = find_size(family, size.split(",")[0].split(":")[0])
+    llama, mosaic = family in _LLAMA_LIKE, family == "mpt"
+    return TransformerShape(
+        layers=figures.layers,
+        hidden=figures.width,
+        heads=figures.heads,
+        kv_heads=figures.groups,
+        head_size=figures.head_size,
+        ffn=figures.dense,
+        vocabulary=-(-figures.vocabulary // 128) * 128,
+        sequence=sequence,
+        gated=llama,
+        biases=not (llama or mosaic),
+        tied=figures.tied,
+        positions=0 if llama or mosaic else sequence,
+        rotary=llama,
+        centred_norm=not llama,
+        hidden_dropout=family in ("gpt", "gpt2"),
+        attention_dropout=family in ("gpt", "gpt2"),
+    )

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.groups import Timing, group_of
 from trimaran.pricing.collectives.measured_curves import GRID, as_measured, at_sizes
@@ -84,12 +85,7 @@ def read_logs(path: Path, *, op: str = "") -> tuple[NcclLog, ...]:
     Raises:
         InputError: no file, no table, a figure that is none, or an unknown operation
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror}", code="nccl-log.unreadable", path=str(path)
-        ) from error
+    text = read_bytes(path).decode(errors="replace")
     reader = _Reader(path, op)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read(number, line)

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
-from trimaran.base.files import packaged_toml, put_in_place, toml_text
+from trimaran.base.files import packaged_toml, put_in_place, read_text, toml_text
 from trimaran.jobs.learning_rate import rule_seen_from
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.run_tables import read_table
 from trimaran.pricing.convergence.types import CurveTable, check_table
-from trimaran.program.json_files import check_version, decode_object, from_plain, read_text, to_plain
+from trimaran.program.json_files import check_version, decode_object, from_plain, to_plain
 
 CURVE_VERSION = 1
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran.pricing.convergence.types import LARGEST_BATCH, CurveTable, Point, Unit
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -336,14 +337,10 @@ def read_table(path: Path) -> CurveTable:
         InputError: it cannot be read, or a place in it is wrong: the message names it
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(
             f"{path}: not UTF-8 text: save it as CSV in UTF-8", code="curve-table.not-utf8", file=str(path)
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror}", code="curve-table.unreadable", file=str(path)
         ) from None
     return parse_table(text, file=str(path))
 

@@ -23,6 +23,7 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.pricing.kernels.columns import Column
 
@@ -119,13 +120,11 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
 
 
 def _events(path: Path) -> Sequence[Mapping[str, Any]]:
+    raw = read_bytes(path)
     try:
-        raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         document = json.loads(text)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}", code="profile.unreadable") from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"{path}: not JSON ({error}): expected what torch.profiler exports as a Chrome trace",
             code="profile.not-json",

@@ -486,7 +486,7 @@ class Pending:
         buffers: kept alive until they have been sent or filled
         start: when it was posted
         finish: to do when it has ended: unpack, store; it may start more of the same instruction
-        end: when it ended, where somebody can tell
+        end: when it ended, where that is known
     """
 
     token: str

@@ -475,7 +475,7 @@ class CompressedBuckets:
 
         Args:
             instruction: of the bucket
-            flat: its gradients; the sum replaces them when somebody has waited for the instruction
+            flat: its gradients; the sum replaces them in the wait for the instruction
             parameters: whose gradients they are, in order
         """
         self.go_on()

@@ -116,7 +116,7 @@ class _End:
         self._arrived, self._freed = _Pipe(arrived, timeout_s), _Pipe(freed, timeout_s)
 
     def close(self) -> None:
-        """Let go of the ring and the pipes."""
+        """Close the pipes."""
         self._arrived.close()
         self._freed.close()
 

@@ -381,7 +381,7 @@ def share_cache(dataset: Any, samples: int, *, rank: int, exchange: Exchange) ->
         offer: Offer = exchange(mine)[first]
         if host:
             shared.cache, shared.note = _open(offer, samples)
-        # Whoever made it may close it only after everybody has opened it.
+        # The rank that made it may close it only after all ranks have opened it.
         exchange(None)
     except BaseException:
         shared.close()
@@ -468,7 +468,7 @@ def _open(offer: Offer, samples: int) -> tuple[SampleCache | None, str]:
     if not offer.path:
         return None, offer.note
     try:
-        # Written by a rank of this program, through a group that nobody else is in.
+        # Written by a rank of this program, through a group of these ranks only.
         layout = pickle.loads(offer.layout)  # noqa: S301
         return SampleCache(layout, samples, offer.path), ""
     except (OSError, RuntimeError, pickle.UnpicklingError, AttributeError, ImportError) as error:

@@ -99,7 +99,7 @@ class Loader:
         self._closing = True
 
     def close(self) -> None:
-        """End the workers; nobody waits in `next` any more."""
+        """End the workers; no thread may be waiting in `next`."""
         self._closing = self._closed = True
         workers, self._workers = self._workers, []
         self._asked.clear()

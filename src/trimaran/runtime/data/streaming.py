@@ -162,7 +162,7 @@ class StreamReader:
         return self._agree() - before
 
     def keep(self, positions: range) -> None:
-        """Let go of the samples of the last global batch that are for others.
+        """Drop the samples of the last global batch that are for other ranks.
 
         Args:
             positions: of those that stay, in the epoch

@@ -122,7 +122,7 @@ def _as_tensor(array: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: t
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is nothing but its bytes on the host, without attributes that somebody has given it."""
+    """Whether it is nothing but its bytes on the host, without further attributes."""
     return (
         tensor.layout == torch.strided
         and tensor.device.type == "cpu"
@@ -228,7 +228,7 @@ def map_file(descriptor: int, nbytes: int) -> memoryview:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
-    # At the end of the process the system does it, when nobody can be using it any more.
+    # At the end of the process the system unmaps it, when no thread can use it any more.
     weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
     return memoryview(memory).cast("B")
 
@@ -294,7 +294,7 @@ class Sender:
 
         Args:
             packed: the answer
-            block: that the rank has let go of
+            block: that the rank does not use any more
         """
         known = self._blocks.get(block)
         if known is not None and len(known) >= packed.nbytes:
@@ -333,7 +333,7 @@ class Receiver:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._blocks: dict[int, memoryview] = {}
-        # Whoever drops the last reference to a batch may be any thread: appending and popping are whole.
+        # Any thread may drop the last reference to a batch: appending and popping are atomic.
         self._free: deque[int] = deque()
         self._made = 0
 
@@ -346,11 +346,11 @@ class Receiver:
             return self._made - 1
 
     def receive(self) -> Arrived:
-        """The next answer, as it lies in its block, which is not used again before nothing refers to it.
+        """The next answer, in its block, which is not used again while something refers to it.
 
         Raises:
             EOFError, OSError: the worker has ended
-            NoBlock: there is no memory for it; nobody asks this worker again
+            NoBlock: there is no memory for it; this worker is not asked again
         """
         message = Message(*pickle.loads(self._connection.recv_bytes()))  # noqa: S301 from a worker of this process
         if message.problem:

@@ -427,7 +427,7 @@ def end_workers(workers: list[Worker]) -> None:
     """End them, all at the same time.
 
     Args:
-        workers: that nobody waits for any more
+        workers: that no thread waits for
     """
     deadline_s = time.monotonic() + _ENDING_S
     for worker in workers:

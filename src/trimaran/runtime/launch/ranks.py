@@ -243,7 +243,7 @@ def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | Non
 
 def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None:
     try:
-        # Written by our own child, into a pipe that nobody else can open.
+        # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))

@@ -74,7 +74,7 @@ class Stage(Protocol):
         """Forward of one microbatch for evaluation; arguments and result as of `forward`."""
 
     def close(self) -> None:
-        """Take off what was put on the user's model, and let go of process groups."""
+        """Remove hooks from the user's model, and drop references to process groups."""
 
 
 @runtime_checkable

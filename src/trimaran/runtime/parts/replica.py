@@ -363,7 +363,7 @@ class Replica(WholeModel):
         return replicated
 
     def close(self) -> None:
-        """Let go of DDP, which takes its hooks off; see `Stage`."""
+        """Drop DDP, which removes its hooks; see `Stage`."""
         self._replicated = self._group = None
 
     def _check_all_reduced(self) -> None:

@@ -197,7 +197,7 @@ class State:
         return total
 
     def add_gradient(self, microbatch: int, name: str, gradient: torch.Tensor) -> None:
-        """Keep a gradient of a tensor that crossed, for whoever needs it.
+        """Keep a gradient of a tensor that crossed, until a segment or message takes it.
 
         Args:
             microbatch: number of the microbatch

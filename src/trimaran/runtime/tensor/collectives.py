@@ -78,14 +78,14 @@ class _SumGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        # The gradient may still be somebody else's: sum a copy.
+        # Autograd may still use the gradient: sum a copy.
         return ctx.group.sum(gradients[0].clone(memory_format=torch.contiguous_format)), None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: Group) -> torch.Tensor:
-        # A product belongs to nobody else, so the sum may take its place.
+        # Nothing else uses a product, so the sum may take its place.
         whole = group.sum(tensor)
         if whole is tensor:
             ctx.mark_dirty(tensor)

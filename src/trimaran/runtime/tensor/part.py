@@ -66,7 +66,7 @@ class SharedWeights:
         return {alias: whole.shape for name, whole in self._own.items() for alias in self._names[name]}
 
     def restore(self) -> None:
-        """Give the model its own parameters back: whole, with zeros for what other ranks have. Nobody communicates."""
+        """Restore the model's whole parameters, with zeros for the shares of other ranks; nothing is communicated."""
         for name, whole in self._own.items():
             whole.data = torch.zeros(whole.shape, dtype=whole.dtype, device=whole.device)
             whole.grad = None

@@ -64,7 +64,7 @@ class Wrapping:
             vars(module).clear()
             vars(module).update(attributes)
         for parameter, shape in self._parameters:
-            # The host commits no memory for zeros that nobody touches.
+            # The host commits no memory for zeros that are not touched.
             parameter.data = torch.zeros(shape, dtype=parameter.dtype)
             parameter.grad = None
 

@@ -56,7 +56,9 @@ def everything(problem: AnalyticalProblem) -> list[AnalyticalCandidate]:
 def test_the_search_finds_what_pricing_everything_finds(
     shape: TransformerShape, machine: str, batch: int, memory_gb: int
 ) -> None:
-    problem = transformer_problem(shape, find_machine(machine), batch=batch, memory_bytes=memory_gb * 10**9)
+    precision = "fp16" if "v100" in machine else "bf16"
+    asked = {"batch": batch, "precision": precision, "memory_bytes": memory_gb * 10**9}
+    problem = transformer_problem(shape, find_machine(machine), **asked)
     found, every = search_degrees(problem), everything(problem)
     best = min(every, key=lambda priced: priced.rank)
     assert found.is_complete
@@ -87,7 +89,9 @@ def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
         find(SMALL, "dgx-a100", batch=16, pins=builders.pins_of_degrees(tensor=3))
 
 
-@pytest.mark.parametrize(("batch", "devices", "precision"), [(0, 8, ""), (8, 9, ""), (8, 0, ""), (8, 8, "int4")])
+@pytest.mark.parametrize(
+    ("batch", "devices", "precision"), [(0, 8, "bf16"), (8, 9, "bf16"), (8, 0, "bf16"), (8, 8, "fp6")]
+)
 def test_counts_and_precisions_that_make_no_sense_are_refused(batch: int, devices: int, precision: str) -> None:
     with pytest.raises(InputError):
         find(SMALL, "dgx-a100", batch=batch, devices=devices, precision=precision)

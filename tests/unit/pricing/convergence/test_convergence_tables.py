@@ -194,7 +194,7 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_bytes(b"global_batch,epochs\n\xff\xfe64,4\n")
     with raises("curve-table.not-utf8"):
         read_table(tmp_path / "runs.csv")
-    with raises("curve-table.unreadable"):
+    with raises("file.unreadable"):
         read_table(tmp_path / "missing.csv")
-    with raises("curve-table.unreadable"):
+    with raises("file.unreadable"):
         read_table(tmp_path)

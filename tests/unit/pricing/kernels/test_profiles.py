@@ -69,7 +69,7 @@ def test_what_is_no_profile_of_a_gpu_is_refused(
 
 
 def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
-    with raises("profile.unreadable", match=r"none\.json"):
+    with raises("file.unreadable", match=r"none\.json"):
         read_kineto(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")

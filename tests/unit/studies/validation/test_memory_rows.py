@@ -2,7 +2,7 @@
 
 from tests.unit.studies.validation.rows import published
 
-from trimaran.planning.transformer_shapes import named_shape
+from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel, transformer_run
 

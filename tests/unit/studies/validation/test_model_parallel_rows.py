@@ -7,7 +7,7 @@ from tests.raising import raises
 from tests.unit.studies.validation.rows import published
 
 from trimaran.base.errors import InputError
-from trimaran.planning.transformer_shapes import named_shape
+from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import (
     TableWork,

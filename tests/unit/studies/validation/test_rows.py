@@ -79,7 +79,7 @@ def test_a_family_that_is_not_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with raises("rows.unreadable"):
+    with raises("file.unreadable"):
         read_rows(tmp_path / "none.csv")
 
 

@@ -1,7 +1,7 @@
-"""Started by Python in every process of an observed command; waits for torch, and runs what it stands in front of.
+"""Started by Python in every process of an observed command; waits for torch, and runs the next `sitecustomize`.
 
 Python imports one `sitecustomize` at its start, the first on its path. This one is put first by `trimaran observe`. It
-must never disturb: whatever goes wrong in it is kept for the report, and the command runs unobserved.
+must never disturb: its errors are kept for the report, and the command runs unobserved.
 """
 
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""The record of the process: written as it goes, so that whatever ends it leaves one, and at its end.
+"""The record of the process: written during the run, so that it exists however the process ends, and at its end.
 
 No signal is caught: a process that is told to end must end as it would have. Writing is spaced so that it takes less
 than half a percent of the time, and what it takes is counted as the watch's own.
@@ -138,7 +138,7 @@ def record() -> dict[str, Any]:
 
 
 def measure_again() -> dict[str, Any]:
-    """Time a copy of the model again, if nothing speaks against it."""
+    """Time a copy of the model again, where that is possible."""
     first = len(COLUMNS) - len(COUNTS)
     if any(row[first + IN_FORWARD] for row in LEDGER.rows):
         return {"why_not": "its forward talks to other ranks"}

@@ -236,7 +236,7 @@ def count_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Samples of a batch: the first dimension of the first tensor in it; 0: there is none.
 
     Also inside of mappings, and of sequences of unlike tensors with one first dimension, as inputs with their targets
-    are. Like tensors in a sequence may be samples each, as images for a detector are, and tell nothing.
+    are. Like tensors in a sequence may be samples each, as images for a detector are, and do not count.
     """
     return next((samples for value in (*args, *kwargs.values()) if (samples := _samples(value))), 0)
 

@@ -17,7 +17,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trimaran.features.virtual_memory.recording import (
+from trimaran.graph.trace.live_bytes import WEIGHTS
+from trimaran.graph.trace.types import StepTrace, Tick
+from trimaran.memory.search import MemoryOutcome
+from trimaran.memory_budget.recording import (
     WITHOUT_MODULE,
     Pack,
     Recorded,
@@ -26,9 +29,6 @@ from trimaran.features.virtual_memory.recording import (
     keep_pack,
     keep_unpack,
 )
-from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.types import StepTrace, Tick
-from trimaran.memory.search import MemoryOutcome
 
 
 class Key(NamedTuple):

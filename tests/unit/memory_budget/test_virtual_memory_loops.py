@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.raising import raises
 from tests.reduced import Reduced
-from tests.unit.features.virtual_loops import Loop, Trained, accumulating, assert_equal, autocast, plain, train
+from tests.unit.memory_budget.virtual_loops import Loop, Trained, accumulating, assert_equal, autocast, plain, train
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

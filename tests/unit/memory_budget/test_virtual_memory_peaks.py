@@ -2,7 +2,7 @@
 
 import pytest
 from tests.reduced import REDUCED
-from tests.unit.features.virtual_loops import accumulating, train
+from tests.unit.memory_budget.virtual_loops import accumulating, train
 
 TOLERANCE = 0.01
 SHARES = {"resnet50": (0.5, 0.0), "gpt2": (0.5, 0.0), "lstm": (0.9, 0.0)}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 import trimaran
-from trimaran.features.virtual_memory.passes import following
 from trimaran.graph.trace.record import Recorder
+from trimaran.memory_budget.passes import following
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.report.virtual_memory import MemoryReport
 

@@ -47,10 +47,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trimaran.base.units import format_bytes
-from trimaran.features.virtual_memory.options import SETTLING_STEPS, VERIFY_EVERY, Options
-from trimaran.features.virtual_memory.passes import UNSEEN, Key, OpenStep, Pass, PassStats, is_steady
-from trimaran.features.virtual_memory.plans import Planned, Plans
-from trimaran.features.virtual_memory.recording import (
+from trimaran.graph.trace.operations import Operations
+from trimaran.graph.trace.tape import Watch
+from trimaran.graph.trace.types import StepTrace
+from trimaran.memory_budget.options import SETTLING_STEPS, VERIFY_EVERY, Options
+from trimaran.memory_budget.passes import UNSEEN, Key, OpenStep, Pass, PassStats, is_steady
+from trimaran.memory_budget.plans import Planned, Plans
+from trimaran.memory_budget.recording import (
     Gauge,
     HookPair,
     ModePlace,
@@ -63,10 +66,7 @@ from trimaran.features.virtual_memory.recording import (
     look_at,
     look_at_tensor,
 )
-from trimaran.features.virtual_memory.settling import Settling
-from trimaran.graph.trace.operations import Operations
-from trimaran.graph.trace.tape import Watch
-from trimaran.graph.trace.types import StepTrace
+from trimaran.memory_budget.settling import Settling
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.program.memory import Decision
 from trimaran.report.memory import StorageLine, storage_lines
@@ -348,6 +348,8 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
     stalls_s = [pass_.stall_s for pass_ in passes if pass_.stall_s is not None]
     largest = plans.largest
     outcome = None if largest is None else largest.runner.outcome
+    is_stopped = outcome is not None and not outcome.is_complete
+    stopped = ["planning was stopped by its time limit, limit_s"] if is_stopped else []
     return MemoryReport(
         phase=phase,
         device=plans.device,
@@ -370,7 +372,7 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
         to_device_bytes=sum(pass_.to_device_bytes for pass_ in passes),
         decisions=_decisions(largest),
-        notes=tuple(tally.notes),
+        notes=(*tally.notes, *stopped),
     )
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import trimaran
 from trimaran.base.errors import ExecutionError
-from trimaran.features.virtual_memory import device
-from trimaran.features.virtual_memory.recording import look_at
 from trimaran.measure.offload import CopyRates
+from trimaran.memory_budget import device
+from trimaran.memory_budget.recording import look_at
 
 STEPS, CHANGED = 7, 4
 

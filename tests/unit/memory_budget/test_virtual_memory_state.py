@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from tests.raising import raises
-from tests.unit.features.virtual_loops import Trained, accumulating, assert_equal, plain, train
+from tests.unit.memory_budget.virtual_loops import Trained, accumulating, assert_equal, plain, train
 from torch import nn
 
 import trimaran
 from trimaran.base.errors import InfeasibleError
-from trimaran.features.virtual_memory.loop import Updates
+from trimaran.memory_budget.loop import Updates
 
 Make = Callable[..., torch.optim.Optimizer]
 

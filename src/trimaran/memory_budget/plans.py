@@ -17,20 +17,20 @@ import torch
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
-from trimaran.features.virtual_memory.device import Device
-from trimaran.features.virtual_memory.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
-from trimaran.features.virtual_memory.passes import Key, PassStats, Runner
-from trimaran.features.virtual_memory.recording import (
+from trimaran.graph.trace.calls import Recording
+from trimaran.graph.trace.types import StepTrace, TraceOp
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
+from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
+from trimaran.memory_budget.passes import Key, PassStats, Runner
+from trimaran.memory_budget.recording import (
     Pack,
     Recorded,
     Signature,
     Unpack,
     is_within,
 )
-from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.minimum import minimum_memory
-from trimaran.memory.search import plan_memory
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
 from trimaran.program.memory import KEEP_ALL

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import trimaran
 from trimaran.base.errors import ExecutionError
-from trimaran.features.virtual_memory import device
-from trimaran.features.virtual_memory.loop import Tally
-from trimaran.features.virtual_memory.options import VERIFY_EVERY
-from trimaran.features.virtual_memory.passes import PassStats
-from trimaran.features.virtual_memory.settling import Taken, changed
 from trimaran.measure.offload import CopyRates
+from trimaran.memory_budget import device
+from trimaran.memory_budget.loop import Tally
+from trimaran.memory_budget.options import VERIFY_EVERY
+from trimaran.memory_budget.passes import PassStats
+from trimaran.memory_budget.settling import Taken, changed
 from trimaran.report.virtual_memory import MemoryReport
 
 Use = Callable[[Tensor, float], Tensor]

@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.features.virtual_memory.loop import Virtualizer
-from trimaran.features.virtual_memory.options import OnViolation, OptimizerState, Options, parse_size
-from trimaran.planning.requests import parse_budget
+from trimaran.memory_budget.loop import Virtualizer
+from trimaran.memory_budget.options import OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -34,7 +33,7 @@ def virtual_memory(
     *,
     host: str | int | None = None,
     smallest: str | int = "256KiB",
-    limit_s: float = 30.0,
+    limit_s: float | None = None,
     on_violation: OnViolation = "replan",
     enforce: bool = False,
     account: bool = False,
@@ -55,7 +54,7 @@ def virtual_memory(
             such as "12GiB", a number of bytes, or a share such as "50%" of the peak without a plan
         host: most that may lie on the host at once; None: what it has to spare
         smallest: smaller storages are kept
-        limit_s: most time for planning [s]
+        limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine
         on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
             report
         enforce: limit the allocator of a GPU to the budget, so that more is an out-of-memory error
@@ -92,7 +91,7 @@ def virtual_memory(
             code="virtual-memory.bad-optimizer-state",
             optimizer_state=optimizer_state,
         )
-    if not limit_s > 0:
+    if limit_s is not None and not limit_s > 0:
         raise InputError(
             f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
             code="virtual-memory.bad-limit",

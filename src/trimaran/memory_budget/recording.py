@@ -40,11 +40,11 @@ from torch._C import _autograd
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
-from trimaran.features.virtual_memory.device import Device
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.saved_tensors import Store
+from trimaran.memory_budget.device import Device
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import PAGE_BYTES
 from trimaran.memory_hooks.copies import ArenaStore

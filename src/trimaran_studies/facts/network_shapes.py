@@ -7,11 +7,8 @@ are besides networks that are in published tables and no jobs of ours.
 import re
 from collections.abc import Mapping
 
-from trimaran.networks.names import canonical_network
-from trimaran.networks.sizes import FAMILIES, find_size
-from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, gpt_shape
-
-_LLAMA_LIKE = {"llama", "llama1", "llama2", "llama3"}
+from trimaran.networks.sizes import FAMILIES
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, decoder_of, gpt_shape
 
 
 def _decoder(
@@ -142,7 +139,7 @@ def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerSha
     for name, shape in _OTHERS.items():
         if re.sub(r"(?<=[a-z])(?=\d)", " ", plain).replace(" ", "").startswith(name.replace(" ", "")):
             return _with(shape, sequence=sequence)
-    return _of_family(text, sequence) or _as_wide_as_gpt(plain, sequence)
+    return decoder_of(text, sequence) or _as_wide_as_gpt(plain, sequence)
 
 
 _SAID = re.compile(
@@ -185,30 +182,3 @@ def _of_script(text: str, sequence: int) -> TransformerShape | None:
     layers, hidden = known
     heads = hidden // 256 if hidden > 8192 else 32
     return gpt_shape(layers=layers, hidden=hidden, heads=heads, vocabulary=50688, sequence=sequence)
-
-
-def _of_family(text: str, sequence: int) -> TransformerShape | None:
-    reference = canonical_network(text)
-    family, _, size = (reference or "").partition(":")
-    if family not in FAMILIES or family in ("transformer", "bert"):
-        return None
-    figures = find_size(family, size.split(",")[0].split(":")[0])
-    llama, mosaic = family in _LLAMA_LIKE, family == "mpt"
-    return TransformerShape(
-        layers=figures.layers,
-        hidden=figures.width,
-        heads=figures.heads,
-        kv_heads=figures.groups,
-        head_size=figures.head_size,
-        ffn=figures.dense,
-        vocabulary=-(-figures.vocabulary // 128) * 128,
-        sequence=sequence,
-        gated=llama,
-        biases=not (llama or mosaic),
-        tied=figures.tied,
-        positions=0 if llama or mosaic else sequence,
-        rotary=llama,
-        centred_norm=not llama,
-        hidden_dropout=family in ("gpt", "gpt2"),
-        attention_dropout=family in ("gpt", "gpt2"),
-    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.raising import raises
-from tests.unit.features.virtual_loops import plain, train
+from tests.unit.memory_budget.virtual_loops import plain, train
 from torch import Tensor, nn
 from torch._C import _autograd
 from torch.optim import optimizer as optimizers
@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import trimaran
 from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
+from trimaran.memory_budget.options import parse_budget
 from trimaran.memory_hooks.arena import HostArena
-from trimaran.planning.requests import parse_budget
 
 
 def traces() -> tuple[Any, ...]:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.features.virtual_memory.loop import Tally
-from trimaran.features.virtual_memory.passes import PassStats
-from trimaran.features.virtual_memory.recording import HookPair
+from trimaran.memory_budget.loop import Tally
+from trimaran.memory_budget.passes import PassStats
+from trimaran.memory_budget.recording import HookPair
 from trimaran.report.virtual_memory import MemoryReport
 
 

@@ -28,14 +28,14 @@ from torch.optim import Optimizer
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
-from trimaran.features.virtual_memory.device import Device
-from trimaran.features.virtual_memory.options import Options
-from trimaran.features.virtual_memory.passes import Key
-from trimaran.features.virtual_memory.plans import Plans
-from trimaran.features.virtual_memory.recording import AllocatorLimit, Recorded
 from trimaran.graph.trace.calls import Call, Recording
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Phase
+from trimaran.memory_budget.device import Device
+from trimaran.memory_budget.options import Options
+from trimaran.memory_budget.passes import Key
+from trimaran.memory_budget.plans import Plans
+from trimaran.memory_budget.recording import AllocatorLimit, Recorded
 from trimaran.memory_hooks.optimizer_state import HostState, stream_optimizer_state
 
 _MOST_KEYS = 64

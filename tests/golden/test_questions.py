@@ -1,0 +1,42 @@
+"""Ten questions about data parallelism, three about pipelines and two about transformers on many devices: predictors of
+equal terms give one answer, the one on record.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.golden import five_questions, ten_questions
+from tests.golden.comparison import check, kept
+from tests.golden.ten_questions import AGREEMENT, PREDICTORS, apart
+
+FOLDER = Path(__file__).parent / "answers"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all commands run, so that a network is traced once."""
+    return tmp_path_factory.mktemp("questions")
+
+
+@pytest.mark.parametrize("name", ten_questions.QUESTIONS)
+def test_predictors_of_a_data_parallel_step_agree(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_CACHE", f"{folder}-cache")  # that of the commands
+    said = {who: predict(ten_questions.QUESTIONS[name], folder) for who, predict in PREDICTORS.items()}
+    assert apart(said) <= AGREEMENT, said
+    check(FOLDER / "ten_questions.json", kept({"step_s": said, "apart": round(apart(said), 9)}), part=name)
+
+
+@pytest.mark.parametrize("name", five_questions.QUESTIONS)
+def test_answers_about_a_strategy_agree(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_CACHE", f"{folder}-cache")
+    said = {who: ask(five_questions.QUESTIONS[name], folder) for who, ask in five_questions.ASKERS.items()}
+    assert sum(seconds is not None for seconds in said.values()) >= 2, said
+    assert apart(said) <= AGREEMENT, said
+    check(FOLDER / "five_questions.json", kept({"step_s": said, "apart": round(apart(said), 9)}), part=name)
+
+
+@pytest.mark.parametrize("asked", [ten_questions, five_questions])
+def test_no_question_is_left_over(asked: object) -> None:
+    name = f"{getattr(asked, '__name__', '').rpartition('.')[2]}.json"
+    assert set(json.loads((FOLDER / name).read_text(encoding="utf-8"))) == set(asked.QUESTIONS)  # type: ignore[attr-defined]
