@@ -16,7 +16,7 @@ class Budget:
 
     Attributes:
         nbytes: size [bytes]
-        share: part of the peak without help, from 0 to 1
+        share: part of the peak without a plan, from 0 to 1
     """
 
     nbytes: int | None = None
@@ -26,7 +26,7 @@ class Budget:
         """The budget in bytes.
 
         Args:
-            keep_peak_bytes: peak of the step without help [bytes]
+            keep_peak_bytes: peak of the step without a plan [bytes]
 
         Example:
             >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
@@ -41,7 +41,7 @@ def parse_budget(budget: str | int) -> Budget:
     """A budget as a person gives it.
 
     Args:
-        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without help
+        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without a plan
 
     Raises:
         InputError: none of these, not positive, or more than 100 %
