@@ -314,6 +314,19 @@ def write_plan(path: Path, plan: Plan) -> None:
         ) from error
 
 
+def plan_path(subject: str) -> Path | None:
+    """The plan file that a command is about; None: the subject is a job.
+
+    Args:
+        subject: a plan file, or the reference of a job
+
+    Example:
+        >>> plan_path("digits") is None, plan_path("plan.json")
+        (True, PosixPath('plan.json'))
+    """
+    return Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
+
+
 def read_plan(path: Path) -> Plan:
     """Read a plan and check all that can be checked without its job.
 
