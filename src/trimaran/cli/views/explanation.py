@@ -228,13 +228,8 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
         out.print()
         out.print(alternative_table(alternatives, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
-<<<<<<< HEAD
-            out.print(f"[dim]{words}[/]")
-        more = len(explanation.rivals) - MOST_RIVALS
-=======
             out.print(f"[dim]{words}[/]", soft_wrap=True)
         more = len(explanation.alternatives) - MOST_ALTERNATIVES
->>>>>>> room-features
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
     print_rule(out, explanation.rule)

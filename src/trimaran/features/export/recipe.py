@@ -9,11 +9,7 @@ Runtimes split between modules, a plan between operations. A *unit* is what they
 a number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that is split counts to the
 segment that has most of its work.
 
-<<<<<<< HEAD
 From parallel degrees, which the analytical model chose, to a recipe.
-=======
-From the parallel degrees of a transformer on a machine to a recipe.
->>>>>>> room-features
 
 Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
 the loss with the last.
