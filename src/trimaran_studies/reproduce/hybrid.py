@@ -1,8 +1,8 @@
 """Reproduces the study of hybrid parallelism: its projections from its figures, next to ours.
 
-Paper mode is the paper's arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours uses only
-its epochs: our planner finds the workers, steps and exchanges are predicted, and each side has the local batch that
-reaches the target soonest, among the global batches with known epochs.
+Paper mode is the paper's arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours uses
+only its epochs: our planner finds the workers, steps and exchanges are predicted, and each side has the local batch
+that reaches the target soonest, among the global batches with known epochs.
 
 The public figures of the study, and their grades.
 

@@ -1,5 +1,4 @@
-"""Reproduces the study of input pipelines of several GPUs: three remedies, one at a time, against two baselines on two
-machines.
+"""Reproduces the study of input pipelines: three remedies, one at a time, on two machines with two baselines each.
 
     network × machine × batch ─▶ step of each baseline ─▶ with each remedy ─▶ saving, next to the study's
 
@@ -7,12 +6,12 @@ The study's networks and batches are not public; ours are common ones. `FedSteps
 one machine under both baselines with each remedy, and their intervals.
 
 Samples are ready in the host's memory: loaders keep up. With replicate-and-scatter, remedies change terms of
-`torch_data_parallel`. With a process for each device the batch is split already. Its copy is pageable and the step waits
-for it, unless it is made ahead. Compression halves the bytes of the all-reduces.
+`torch_data_parallel`. With a process for each device the batch is split already. Its copy is pageable and the step
+waits for it, unless it is made ahead. Compression halves the bytes of the all-reduces.
 
 Three sources of uncertainty are independent: the speed of devices, the speed of links and the time of the host's
-interpreter. A saving compares two steps with the same devices, links and host. Its interval follows from both steps with
-one source at a time longer and shorter; the three are added in quadrature.
+interpreter. A saving compares two steps with the same devices, links and host. Its interval follows from both steps
+with one source at a time longer and shorter; the three are added in quadrature.
 """
 
 import math

@@ -3,9 +3,9 @@
 Cases of "replicate-and-scatter" run `Star`; cases of "ddp" are ordinary plans, which the runtime runs with their input
 pipeline and compression. Imports torch.
 
-`Star` is replicate-and-scatter with processes: rank 0 stands for the host and the first GPU, the links between ranks for
-the links between GPUs. `torch.nn.DataParallel` needs GPUs; its transfers between devices are transfers between ranks
-here:
+`Star` is replicate-and-scatter with processes: rank 0 stands for the host and the first GPU, the links between ranks
+for the links between GPUs. `torch.nn.DataParallel` needs GPUs; its transfers between devices are transfers between
+ranks here:
 
     rank 0   load                    forward           loss             backward             update
                   └ shares ┐ weights ┐        ┌ outputs ┘ └ gradients ┐          ┌ gradients ┘

@@ -5,8 +5,8 @@ job × links ─▶ costs of operations, samples, messages ─▶ predicted
 
 The prediction uses costs that are measured before. Plans are simulated. The star is priced by the formulas of
 `torch_data_parallel`, whose links are the links between the ranks. Its transfers are collectives through sockets, also
-where messages of plans go through memory: with n = 2 each takes the time of a broadcast. In addition there are copies in
-the host's memory, each of which takes the time of packing a message:
+where messages of plans go through memory: with n = 2 each takes the time of a broadcast. In addition there are copies
+in the host's memory, each of which takes the time of packing a message:
 
     weights     packed on rank 0, broadcast, unpacked on the others
     gradients   packed, gathered, added, unpacked on rank 0

@@ -1,4 +1,4 @@
-"""Tables, JSON and a drawing of the ablation of three remedies for slow input pipelines: ours and the published figures.
+"""Tables, JSON and a drawing of the ablation of three remedies for slow input pipelines, with published figures.
 
 Only the abstract of the study is public. It gives the time saved over a baseline that it calls "modern data
 parallelism". Networks, batches, cards and software are not in the abstract.
@@ -308,7 +308,7 @@ def _what_pays(rows: Sequence[FeedingRow]) -> str:
         return "Compressing pays in every case."
     best = fmean(max(row.saved for row in of.values()) for of in steps.values())
     return (
-        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than the transfer saves. "
+        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than it saves. "
         f"With only the remedies that pay in each case, {_share(best)} are saved."
     )
 

@@ -21,13 +21,14 @@ n - 1. Each of three remedies reduces some terms:
                max(0, max(load / workers, copy) - all the rest)
     compress   R and S with half as many bytes, plus the time of coding
 
+`passages_on` prices the transfers on a machine of the catalog. Copies are priced by the links of the node, weights and
+gradients by its collectives: `DataParallel` passes them to NCCL in chunks of 10 MiB where it can. Left out: copies of
+the next batch that share a link with an exchange.
+
 Source:
     torch/nn/parallel/data_parallel.py, replicate.py, _functions.py (Broadcast, whose backward is one
     ReduceAddCoalesced), parallel_apply.py of PyTorch 2.13. The remedies: Xu et al., "ScaleDNN: Data Movement Aware DNN
     Training on Multi-GPU", ICCAD 2021.
-
-`passages_on` prices the transfers on a machine of the catalog. Copies are priced by the links of the node, weights and
-gradients by its collectives: `DataParallel` passes them to NCCL in chunks of 10 MiB where it can. Left out: copies of the next batch that share a link with an exchange.
 """
 
 from collections.abc import Iterable, Sequence
