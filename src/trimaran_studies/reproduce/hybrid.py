@@ -146,7 +146,7 @@ class HybridRow:
         published: gain in the paper, as a share; None: it gives none
         worker: ours; None in paper mode
         ways: ours: best data parallelism and best hybrid
-        held: ours: time of the hybrid with the paper's local batch by time of the best data parallelism
+        at_paper_batch: ours: time of the hybrid with the paper's local batch by time of the best data parallelism
         reason: of the result, in words
     """
 
@@ -159,7 +159,7 @@ class HybridRow:
     worker: Worker | None
     ways: tuple[Way, Way] | None
     reason: str
-    held: float | None = None
+    at_paper_batch: float | None = None
 
     @property
     def pays(self) -> bool:
@@ -229,7 +229,7 @@ def _row(row: HybridRow) -> dict[str, Any]:
         "worker": None if row.worker is None else worker_document(row.worker),
         "data_parallel": None if ways is None else ways[0],
         "hybrid": None if ways is None else ways[1],
-        "paper_hybrid_over_dp_time": row.held,
+        "paper_hybrid_over_dp_time": row.at_paper_batch,
         "reason": row.reason,
     }
 
@@ -415,7 +415,13 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     found = {row.devices: row for row in compare(studied.devices, data, hybrid, demand, idle=True).rows}
     return _Ours(
         rows=tuple(
-            _our_row(studied, found[devices], replicas, workers, held=_held(found[devices], hybrid, studied, demand))
+            _our_row(
+                studied,
+                found[devices],
+                replicas,
+                workers,
+                at_paper_batch=_at_paper_batch(found[devices], hybrid, studied, demand),
+            )
             if devices in found
             else _missing(studied, devices)
             for devices in studied.devices
@@ -438,17 +444,17 @@ def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -
     return max(plan.simulated.speedup for plan in plans)
 
 
-def _held(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:
+def _at_paper_batch(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:
     """Time of the hybrid with the paper's local batch on all devices, by time of the best data parallelism."""
     own = [one for one in hybrid if one.devices == row.devices and one.local_batch == studied.local_batch]
     if not own:
         return None
-    held, data = own[0].way(demand), row.data
-    return (held.step_s * held.need / held.global_batch) / (data.step_s * data.need / data.global_batch)
+    way, data = own[0].way(demand), row.data
+    return (way.step_s * way.need / way.global_batch) / (data.step_s * data.need / data.global_batch)
 
 
 def _our_row(
-    studied: StudiedHybrid, row: Row, replicas: Replicas, workers: Workers, *, held: float | None
+    studied: StudiedHybrid, row: Row, replicas: Replicas, workers: Workers, *, at_paper_batch: float | None
 ) -> HybridRow:
     worker = workers.at(WIDTH, row.hybrid.local_batch)
     return HybridRow(
@@ -460,8 +466,8 @@ def _our_row(
         published=None,
         worker=worker,
         ways=(row.data, row.hybrid),
-        reason=_reason(studied, row, worker, replicas, held),
-        held=held,
+        reason=_reason(studied, row, worker, replicas, at_paper_batch),
+        at_paper_batch=at_paper_batch,
     )
 
 
@@ -479,7 +485,7 @@ def _missing(studied: StudiedHybrid, devices: int) -> HybridRow:
     )
 
 
-def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, held: float | None) -> str:
+def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, at_paper_batch: float | None) -> str:
     """The best strategy of each side, and the worker speedup needed at the same global batch."""
     data, hybrid = row.data, row.hybrid
     told = (
@@ -495,10 +501,8 @@ def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas
         )
     if data.local_batch != studied.local_batch:
         told += f". The paper gives both a local batch of {studied.local_batch}"
-        if held is not None and held > 1.0:
-            told += (
-                f"; with it, the hybrid takes {held:.2f} times as long as data parallelism with its best local batch"
-            )
+        if at_paper_batch is not None and at_paper_batch > 1.0:
+            told += f"; with it, the hybrid takes {at_paper_batch:.2f} times as long as the best data parallelism"
     return told + "."
 
 

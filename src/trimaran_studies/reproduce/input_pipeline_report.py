@@ -93,7 +93,7 @@ class Saving:
     Attributes:
         machine: its name
         links: between its devices
-        baseline: what it is held against
+        baseline: that it is compared with
         remedy: which
         mean: of the saved shares
         interval: 90 % of it, with the same error in all rows

@@ -150,7 +150,7 @@ WAITS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfed:
+class ReadyDataStep:
     """A row's step with data always ready.
 
     Attributes:
@@ -178,12 +178,12 @@ class Unfed:
         return step_s > self.step_s * (1 + max(WAITS, unsure))
 
 
-def unfed_step(
+def ready_data_step(
     place: int,
     rows: Mapping[int, LoaderRow],
     setups: Mapping[int, Setup],
     anchor: Anchor,
-) -> Unfed:
+) -> ReadyDataStep:
     """The step of a row with data always ready.
 
     Args:
@@ -199,16 +199,16 @@ def unfed_step(
     if anchor == "none":
         return _modelled(one.row, setup)
     if one.setting.kind == "synthetic":
-        return Unfed(
+        return ReadyDataStep(
             step_s=measured_s(one, setup),
             added=0.0,
             given="its data are always ready: other rows are predicted from it",
         )
     twin = next((other for other in rows.values() if other.setting.kind == "synthetic" and other.like(one)), None)
     if twin is not None:
-        return Unfed(step_s=measured_s(twin, setup), added=0.0, anchors=(twin.row.row_id,))
+        return ReadyDataStep(step_s=measured_s(twin, setup), added=0.0, anchors=(twin.row.row_id,))
     if setup.devices == 1:
-        return Unfed(
+        return ReadyDataStep(
             step_s=measured_s(one, setup), added=0.0, given="one device's figure: other rows are predicted from it"
         )
     if one.row.anchor is None:
@@ -217,12 +217,12 @@ def unfed_step(
     return replace(_modelled(one.row, setup, anchor_s=anchor_s), anchors=_one_device(one, rows, setups))
 
 
-def _modelled(row: Row, setup: Setup, *, anchor_s: float | None = None) -> Unfed:
+def _modelled(row: Row, setup: Setup, *, anchor_s: float | None = None) -> ReadyDataStep:
     """The step of a row's network on its devices, from one device's step where it was measured [s]."""
     recipe = replace(recipe_of(row), feed_samples_per_s=0.0)
     step = row_step(row, replace(setup, real_data=False), recipe, anchor_s=anchor_s)
     own = step.deviation if anchor_s is None else None
-    return Unfed(step_s=step.seconds, added=step.added_share or 0.0, own=own)
+    return ReadyDataStep(step_s=step.seconds, added=step.added_share or 0.0, own=own)
 
 
 def _one_device(one: LoaderRow, rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup]) -> tuple[str, ...]:
@@ -281,20 +281,20 @@ def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]
         else:
             setups[place] = setup
     known = {place: found[place] for place in setups}
-    unfed: dict[int, Unfed] = {}
+    ready: dict[int, ReadyDataStep] = {}
     for place in known:
-        step = attempt(known[place].row, functools.partial(unfed_step, place, known, setups, anchor))
+        step = attempt(known[place].row, functools.partial(ready_data_step, place, known, setups, anchor))
         if isinstance(step, str):
             reasons[place] = step
         else:
-            unfed[place] = step
-    limiting = _limiting_rates(known, setups, unfed)
+            ready[place] = step
+    limiting = _limiting_rates(known, setups, ready)
     # Rows are identified by their places: several files may use the same numbers.
     shown = {place for place, _ in limiting.values()}
     return tuple(
         _skipped(one, reasons[place], setups.get(place))
         if place in reasons
-        else _answer(one, setups[place], unfed[place], limiting.get(one.loader, (0, None))[1], shows=place in shown)
+        else _answer(one, setups[place], ready[place], limiting.get(one.loader, (0, None))[1], shows=place in shown)
         for place, one in enumerate(found)
     )
 
@@ -307,7 +307,7 @@ def _understood(row: Row) -> Setup:
 
 
 def _limiting_rates(
-    rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup], unfed: Mapping[int, Unfed]
+    rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup], ready: Mapping[int, ReadyDataStep]
 ) -> dict[tuple[str, ...], tuple[int, LoaderRate]]:
     """For each loader that limits steps: the place of the row with its highest rate among them, and that rate.
 
@@ -321,21 +321,21 @@ def _limiting_rates(
     found: dict[tuple[str, ...], tuple[int, LoaderRate]] = {}
     most: dict[tuple[str, ...], float] = {}
     for place, one in with_workers.items():
-        if place not in unfed or unfed[place].given or one.setting.kind == "synthetic":
+        if place not in ready or ready[place].given or one.setting.kind == "synthetic":
             continue
         setup, loader = setups[place], one.loader
         step_s = measured_s(one, setup)
         rate = _samples(setup) / setup.nodes / step_s / (_working(one, setup) if said[loader] else 1)
         most[loader] = max(rate, most.get(loader, 0.0))
         before = found[loader][1].samples_per_s if loader in found else 0.0
-        if rate > before and unfed[place].is_exceeded_by(step_s, one.row.family):
+        if rate > before and ready[place].is_exceeded_by(step_s, one.row.family):
             found[loader] = place, LoaderRate(samples_per_s=rate, of_worker=said[loader], row_id=one.row.row_id)
     return {loader: one for loader, one in found.items() if most[loader] <= (1 + WAITS) * one[1].samples_per_s}
 
 
-def _answer(one: LoaderRow, setup: Setup, unfed: Unfed, rate: LoaderRate | None, *, shows: bool) -> Answer:
-    if unfed.given:
-        return _skipped(one, unfed.given, setup)
+def _answer(one: LoaderRow, setup: Setup, ready: ReadyDataStep, rate: LoaderRate | None, *, shows: bool) -> Answer:
+    if ready.given:
+        return _skipped(one, ready.given, setup)
     if rate is not None and shows:
         what = "a worker" if rate.of_worker else "the host"
         return _skipped(
@@ -350,20 +350,20 @@ def _answer(one: LoaderRow, setup: Setup, unfed: Unfed, rate: LoaderRate | None,
         per_s = rate.samples_per_s * (_working(one, setup) if rate.of_worker else 1)
         feed = Feed(samples_per_s=per_s, source=f"row {rate.row_id}")
         batch = setup.local_batch * setup.accumulation
-        waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=unfed.step_s)
-    step_s = unfed.step_s + waits
+        waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=ready.step_s)
+    step_s = ready.step_s + waits
     row = replace(one.row, family=FEEDING)
     predicted = figure_of(row, setup, step_s)
-    low, high = interval(predicted, unfed.deviation(one.row.family, waits_s=waits), time=is_time(row))
+    low, high = interval(predicted, ready.deviation(one.row.family, waits_s=waits), time=is_time(row))
     return Answer(
         row=row,
         predicted=predicted,
         low=low,
         high=high,
-        baselines={"data always there": figure_of(row, setup, unfed.step_s)},
+        baselines={"data always there": figure_of(row, setup, ready.step_s)},
         setup=setup,
         basis=one.setting.name,
-        anchors=(*unfed.anchors, *((rate.row_id,) if waits and rate else ())),
+        anchors=(*ready.anchors, *((rate.row_id,) if waits and rate else ())),
     )
 
 

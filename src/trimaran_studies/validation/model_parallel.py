@@ -113,11 +113,11 @@ class TableWork:
 
     Attributes:
         batch: sequences
-        again: whether the backward recomputes layers
+        recomputes: whether the backward recomputes layers
     """
 
     batch: int
-    again: bool
+    recomputes: bool
 
 
 def table_network(path: str) -> str:
@@ -159,9 +159,9 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
     batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
     seconds, teraflops = (figure(cells[_SECONDS_COLUMN]), figure(cells[_SECONDS_COLUMN + 1])) if told else (None, None)
     if "tr3m" not in path or not seconds or not teraflops:
-        return TableWork(batch=batch, again=True)
+        return TableWork(batch=batch, recomputes=True)
     one_pass = 2.0 * parameter_count(shape) * shape.sequence * batch
-    return TableWork(batch=batch, again=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
+    return TableWork(batch=batch, recomputes=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
 
 
 def replicas_alone(row: Row, devices: int) -> bool:
@@ -286,7 +286,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degr
         )
     told = recomputed(row)
     if told is None:
-        told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
+        told = frozenset({"layers"}) if "bigscience" in source and work.recomputes else frozenset()
     return Degrees(
         tp=tensor,
         pp=pipeline,

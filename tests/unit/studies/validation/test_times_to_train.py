@@ -210,12 +210,12 @@ def test_a_training_without_length_or_anchor_is_skipped() -> None:
     assert "no smaller set-up" in found.skipped
 
 
-def test_a_cut_figure_is_no_anchor() -> None:
+def test_a_truncated_figure_is_no_anchor() -> None:
     """ "1" of "1:50": whole numbers so small say nothing."""
     rows = [of_table(1, 1.0, model="Detection/SSD"), of_table(8, 19.0, model="Detection/SSD")]
     found = answer_times(rows)[1]
     assert found.predicted is None
-    assert "cut or rounded" in found.skipped
+    assert "truncated or rounded" in found.skipped
 
 
 def test_a_batch_that_was_cut_at_its_comma() -> None:
