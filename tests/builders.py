@@ -12,13 +12,12 @@ have together 96 bytes.
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tests.graphs import chain
 
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
-from trimaran.features.crossover.request import CrossoverRequest
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import OUTSIDE, Graph, Phase
@@ -60,9 +59,6 @@ from trimaran.program.strategy import (
     Strategy,
     Sync,
 )
-
-if TYPE_CHECKING:
-    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
 
 HAND = "measured: by hand"
 GRADIENT_BYTES = 96
@@ -648,42 +644,6 @@ def cluster_request(
         time_limit_s=time_limit_s,
         objective=objective,
         target=target,
-    )
-
-
-def crossover_request(
-    *,
-    cluster: str,
-    devices: tuple[int, ...],
-    widths: tuple[int, ...] = (2, 4, 8),
-    local_batch: int | None = None,
-) -> CrossoverRequest:
-    return CrossoverRequest(cluster=cluster, devices=devices, widths=widths, local_batch=local_batch)
-
-
-def memory_request(
-    *,
-    device: str = "titan-x",
-    budget: str | None = None,
-    precision: str | None = None,
-    policy: str = "ours",
-    slowdown_limit: float = 0.1,
-    largest_batch: bool = False,
-    split: str = "auto",
-    sharing: int = 1,
-) -> "MemoryRequest":
-    """What is asked of a job's memory; the largest batch, which takes long to find, only where it is asked for."""
-    from trimaran.features.memory_fit.estimate import MemoryRequest  # it imports torch
-
-    return MemoryRequest(
-        device=device,
-        budget=budget,
-        precision=precision,
-        policy=policy,
-        slowdown_limit=slowdown_limit,
-        largest_batch=largest_batch,
-        split=split,
-        sharing=sharing,
     )
 
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.atlas.page import write_page  # noqa: E402
 from benchmarks.environment import describe_environment, write_document  # noqa: E402
 
-from trimaran.features.crossover import CrossoverRequest, find_crossover  # noqa: E402
+from trimaran.features.crossover.find import find_crossover  # noqa: E402
 from trimaran.report.crossover import crossover_document  # noqa: E402
 
 MACHINES = {
@@ -82,13 +82,11 @@ def cell(network: str, machine: str) -> dict[str, Any]:
     found = crossover_document(
         find_crossover(
             network,
-            CrossoverRequest(
-                cluster=machine,
-                devices=DEVICES,
-                widths=WIDTHS,
-                curve=NETWORKS[network],
-                precision=MACHINES[machine],
-            ),
+            cluster=machine,
+            devices=DEVICES,
+            widths=WIDTHS,
+            curve=NETWORKS[network],
+            precision=MACHINES[machine],
         )
     )
     curve = None if found["curve"] is None else {"name": found["curve"]["name"]}

@@ -117,7 +117,7 @@ def _compare(executor: Executor, candidate: Candidate, shares: Iterator[Share], 
 def _parts(comparison: Comparison) -> dict[str, dict[str, float | None]]:
     rank = comparison.ranks[0]
     names = ("step", "forward", "backward", "update", "load", "unattributed")
-    return {name: _figure(getattr(rank, name)) for name in names}
+    return {name: _figure(rank.figure(name)) for name in names}
 
 
 def _figure(figure: Figure) -> dict[str, float | None]:

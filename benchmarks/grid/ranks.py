@@ -7,9 +7,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trimaran.features.training.rank import held_to
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.memory_budget import planned_memory
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.launch.world import World
@@ -73,7 +73,7 @@ def time_apart(world: World, source: JobSource, entry: Entry, blocks: int) -> li
     Returns:
         The mean step time of each block, as rank 0 saw it [s].
     """
-    with held_to(entry[0]):
+    with planned_memory(entry[0]):
         run = make_runner(world, source, entry)
         # The first steps are those in which a memory plan is made.
         run(PLANNING_STEPS if entry[0].memory_bytes is not None else 1)

@@ -50,7 +50,7 @@ class Case:
     @property
     def unattributed(self) -> float:
         """Share of the measured step that no instruction explains, mean over the ranks [1]."""
-        shares = [rank.unattributed.measured_s / rank.step.measured_s for rank in self.comparison.ranks]
+        shares = [rank.measured.unattributed_s / rank.measured.step_s for rank in self.comparison.ranks]
         return statistics.mean(shares)
 
     def overhead(self, clock: str) -> tuple[float, float, float]:

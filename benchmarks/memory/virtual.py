@@ -45,7 +45,7 @@ def product(training: Training, limit: Limit) -> Runner:
         report = memory.report()
         # The context sets the allocator's peak back at each step, and keeps the largest itself.
         measured = {} if report.measured_peak_bytes is None else {"peak_bytes": report.measured_peak_bytes}
-        keep_s, limit_s, planned_s = report.keep_time_s, report.limit_time_s, report.planned_time_s
+        keep_s, limit_s, planned_s = report.keep_time_s, report.lower_bound_s, report.planned_time_s
         bytes_of = {what: sum(one.nbytes for one in report.decisions if one.decision == what) for what in Decision}
         return measured | {
             "to_host_bytes": report.to_host_bytes,
@@ -55,7 +55,7 @@ def product(training: Training, limit: Limit) -> Runner:
             "steps_on_demand": report.fallback_steps,
             "asked_bytes": limit.asked_bytes,
             "predicted_peak_bytes": report.predicted_peak_bytes,
-            "floor_bytes": report.floor_bytes,
+            "floor_bytes": report.minimum_memory_bytes,
             "offloaded_bytes": bytes_of[Decision.OFFLOAD],
             "recomputed_bytes": bytes_of[Decision.RECOMPUTE],
             "limit_slowdown": limit_s / keep_s - 1 if limit_s and keep_s else None,

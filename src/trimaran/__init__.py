@@ -10,176 +10,103 @@ Nothing of this imports torch before it is used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import (
-    CorruptDataError,
-    EnvironmentProblem,
-    ExecutionError,
-    InfeasibleError,
-    InputError,
-    SolverError,
-    TrimaranError,
-)
-from trimaran.base.job import Job
-
 if TYPE_CHECKING:
-    from trimaran.api import (
-        check,
-        collective_algorithms,
-        collective_cost,
-        estimate_memory,
-        explain,
-        find_crossover,
-        plan,
-        predict_scaling,
-    )
-    from trimaran.base.timeline import Timeline
-    from trimaran.features.check import Checked
-    from trimaran.features.diagnose.observe import Watch, observe
-    from trimaran.features.memory_fit.estimate import MemoryStudy
-    from trimaran.features.training.session import Session, init
-    from trimaran.memory_budget import VirtualMemory, virtual_memory
-    from trimaran.memory_hooks.microbatching import Split, splitting
-    from trimaran.planner.pins import Pins
-    from trimaran.planning.explanation import Explained
-    from trimaran.planning.meta_trace import parse_split
-    from trimaran.planning.requests import TargetRequest
-    from trimaran.planning.results import Planned
-    from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm
-    from trimaran.pricing.types import Cost, ProgramCosts
-    from trimaran.program.gradients import Compression
-    from trimaran.program.plan import Plan, read_plan, write_plan
-    from trimaran.program.strategy import Feeding, Strategy
-    from trimaran.program.text import format_order, parse_order
-    from trimaran.program.types import Instruction, Kind, Program
-    from trimaran.report.crossover import Crossover
-    from trimaran.report.observation import Observation
-    from trimaran.report.scaling import ScalingStudy
-    from trimaran.runtime.data.orders import sample_order
-    from trimaran.simulator.engine import simulate
+    from trimaran.api import check as check
+    from trimaran.api import collective_algorithms as collective_algorithms
+    from trimaran.api import collective_cost as collective_cost
+    from trimaran.api import explain as explain
+    from trimaran.api import plan as plan
+    from trimaran.base.errors import CorruptDataError as CorruptDataError
+    from trimaran.base.errors import EnvironmentProblem as EnvironmentProblem
+    from trimaran.base.errors import ExecutionError as ExecutionError
+    from trimaran.base.errors import InfeasibleError as InfeasibleError
+    from trimaran.base.errors import InputError as InputError
+    from trimaran.base.errors import SolverError as SolverError
+    from trimaran.base.errors import TrimaranError as TrimaranError
+    from trimaran.base.job import Job as Job
+    from trimaran.base.timeline import Timeline as Timeline
+    from trimaran.features.check import Checked as Checked
+    from trimaran.features.crossover.find import find_crossover as find_crossover
+    from trimaran.features.diagnose.observe import Watch as Watch
+    from trimaran.features.diagnose.observe import observe as observe
+    from trimaran.features.memory_fit.estimate import MemoryStudy as MemoryStudy
+    from trimaran.features.memory_fit.estimate import estimate_memory as estimate_memory
+    from trimaran.features.scaling import predict_scaling as predict_scaling
+    from trimaran.features.training.session import Session as Session
+    from trimaran.features.training.session import init as init
+    from trimaran.memory_budget import VirtualMemory as VirtualMemory
+    from trimaran.memory_budget import virtual_memory as virtual_memory
+    from trimaran.memory_hooks.microbatching import Split as Split
+    from trimaran.memory_hooks.microbatching import splitting as splitting
+    from trimaran.planner.pins import Pins as Pins
+    from trimaran.planning.explanation import Explained as Explained
+    from trimaran.planning.meta_trace import parse_split as parse_split
+    from trimaran.planning.requests import TargetRequest as TargetRequest
+    from trimaran.planning.results import Planned as Planned
+    from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm as CollectiveAlgorithm
+    from trimaran.pricing.types import Cost as Cost
+    from trimaran.pricing.types import ProgramCosts as ProgramCosts
+    from trimaran.program.gradients import Compression as Compression
+    from trimaran.program.plan import Plan as Plan
+    from trimaran.program.plan import read_plan as read_plan
+    from trimaran.program.plan import write_plan as write_plan
+    from trimaran.program.strategy import Feeding as Feeding
+    from trimaran.program.strategy import Strategy as Strategy
+    from trimaran.program.text import format_order as format_order
+    from trimaran.program.text import parse_order as parse_order
+    from trimaran.program.types import Instruction as Instruction
+    from trimaran.program.types import Kind as Kind
+    from trimaran.program.types import Program as Program
+    from trimaran.report.crossover import Crossover as Crossover
+    from trimaran.report.observation import Observation as Observation
+    from trimaran.report.scaling import ScalingStudy as ScalingStudy
+    from trimaran.runtime.data.orders import sample_order as sample_order
+    from trimaran.simulator.engine import simulate as simulate
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Checked",
-    "CollectiveAlgorithm",
-    "Compression",
-    "CorruptDataError",
-    "Cost",
-    "Crossover",
-    "EnvironmentProblem",
-    "ExecutionError",
-    "Explained",
-    "Feeding",
-    "InfeasibleError",
-    "InputError",
-    "Instruction",
-    "Job",
-    "Kind",
-    "MemoryStudy",
-    "Observation",
-    "Pins",
-    "Plan",
-    "Planned",
-    "Program",
-    "ProgramCosts",
-    "ScalingStudy",
-    "Session",
-    "SolverError",
-    "Split",
-    "Strategy",
-    "TargetRequest",
-    "Timeline",
-    "TrimaranError",
-    "VirtualMemory",
-    "Watch",
-    "__version__",
-    "check",
-    "collective_algorithms",
-    "collective_cost",
-    "estimate_memory",
-    "explain",
-    "find_crossover",
-    "format_order",
-    "init",
-    "observe",
-    "parse_order",
-    "parse_split",
-    "plan",
-    "predict_scaling",
-    "read_plan",
-    "sample_order",
-    "simulate",
-    "splitting",
-    "virtual_memory",
-    "write_plan",
-]
-
-_HOMES = {
-    "trimaran.api": (
-        "check",
-        "collective_algorithms",
-        "collective_cost",
-        "estimate_memory",
-        "explain",
-        "find_crossover",
-        "plan",
-        "predict_scaling",
+_MODULES = {
+    "trimaran.api": ("check", "collective_algorithms", "collective_cost", "explain", "plan"),
+    "trimaran.base.errors": (
+        "CorruptDataError",
+        "EnvironmentProblem",
+        "ExecutionError",
+        "InfeasibleError",
+        "InputError",
+        "SolverError",
+        "TrimaranError",
     ),
+    "trimaran.base.job": ("Job",),
     "trimaran.base.timeline": ("Timeline",),
     "trimaran.features.check": ("Checked",),
-    "trimaran.features.diagnose.observe": (
-        "Watch",
-        "observe",
-    ),
-    "trimaran.features.memory_fit.estimate": ("MemoryStudy",),
-    "trimaran.features.training.session": (
-        "Session",
-        "init",
-    ),
-    "trimaran.memory_budget": (
-        "VirtualMemory",
-        "virtual_memory",
-    ),
-    "trimaran.memory_hooks.microbatching": (
-        "Split",
-        "splitting",
-    ),
-    "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
+    "trimaran.features.crossover.find": ("find_crossover",),
+    "trimaran.features.diagnose.observe": ("Watch", "observe"),
+    "trimaran.features.memory_fit.estimate": ("MemoryStudy", "estimate_memory"),
+    "trimaran.features.scaling": ("predict_scaling",),
+    "trimaran.features.training.session": ("Session", "init"),
+    "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
+    "trimaran.memory_hooks.microbatching": ("Split", "splitting"),
     "trimaran.planner.pins": ("Pins",),
     "trimaran.planning.explanation": ("Explained",),
     "trimaran.planning.meta_trace": ("parse_split",),
     "trimaran.planning.requests": ("TargetRequest",),
     "trimaran.planning.results": ("Planned",),
-    "trimaran.pricing.types": (
-        "Cost",
-        "ProgramCosts",
-    ),
+    "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
+    "trimaran.pricing.types": ("Cost", "ProgramCosts"),
     "trimaran.program.gradients": ("Compression",),
-    "trimaran.program.plan": (
-        "Plan",
-        "read_plan",
-        "write_plan",
-    ),
-    "trimaran.program.strategy": (
-        "Feeding",
-        "Strategy",
-    ),
-    "trimaran.program.text": (
-        "format_order",
-        "parse_order",
-    ),
-    "trimaran.program.types": (
-        "Instruction",
-        "Kind",
-        "Program",
-    ),
+    "trimaran.program.plan": ("Plan", "read_plan", "write_plan"),
+    "trimaran.program.strategy": ("Feeding", "Strategy"),
+    "trimaran.program.text": ("format_order", "parse_order"),
+    "trimaran.program.types": ("Instruction", "Kind", "Program"),
     "trimaran.report.crossover": ("Crossover",),
     "trimaran.report.observation": ("Observation",),
     "trimaran.report.scaling": ("ScalingStudy",),
     "trimaran.runtime.data.orders": ("sample_order",),
     "trimaran.simulator.engine": ("simulate",),
 }
-_IMPORTED_WHEN_USED = {name: home for home, names in _HOMES.items() for name in names}
+_IMPORTED_WHEN_USED = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_IMPORTED_WHEN_USED)]
 
 
 def __getattr__(name: str) -> Any:

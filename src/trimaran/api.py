@@ -4,16 +4,10 @@ Other verbs, such as `trimaran.init`, are named in `trimaran/__init__.py` where 
 line: devices and batches of several figures are sequences here, sizes may be numbers of bytes too.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 from trimaran.base.errors import InputError
 from trimaran.features.check import Checked, check_job
-from trimaran.features.crossover.find import find_crossover as cross_over
-from trimaran.features.crossover.request import CrossoverRequest
-from trimaran.features.memory_fit.estimate import MemoryRequest, MemoryStudy
-from trimaran.features.memory_fit.estimate import estimate_memory as estimate
-from trimaran.features.scaling import StudyRequest, study
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import NO_PINS, Pins, pins_of_strategy
@@ -23,19 +17,13 @@ from trimaran.planning.requests import (
     NO_TARGET,
     Executions,
     TargetRequest,
-    check_spread,
     parse_request,
-    parse_software,
 )
 from trimaran.planning.results import Planned
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms
 from trimaran.pricing.collectives.algorithms import collective_cost as cost_of_collective
-from trimaran.pricing.exchange.step import Sync
-from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.program.plan import Objective
-from trimaran.report.crossover import Crossover
-from trimaran.report.scaling import ScalingStudy
 
 
 def check(job: str, *, batch: int | None = None, seed: int | None = None) -> Checked:
@@ -126,7 +114,7 @@ def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[
     """Say why a plan is what it is, what it was chosen over, and what would help.
 
     Args:
-        planned: of `plan`; the same search is made again
+        planned: of `plan`; the same search is repeated
         why_not: kinds of strategies to compare with, such as "pp"
         what_if: changes to try, such as "bandwidth=2x"; none: what is worth asking of any plan there
 
@@ -134,142 +122,6 @@ def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[
         InputError: a kind or a change that does not exist
     """
     return explain_plan(planned.source, planned.request, why_not=why_not, what_if=what_if)
-
-
-def estimate_memory(
-    job: str,
-    *,
-    device: str,
-    batch: int | None = None,
-    budget: str | None = None,
-    precision: str | None = None,
-    policy: Literal["ours", "none", "all", "conv", "dyn"] = "ours",
-    slowdown_limit: float = 0.1,
-    largest_batch: bool = True,
-    split: str = "auto",
-    sharing: int = 1,
-) -> MemoryStudy:
-    """Say what a step of a job needs on one device, and what a memory plan makes of it.
-
-    Args:
-        job: as for `check`
-        device: name in the catalog, such as "v100"
-        batch: samples of a step; None: the job's
-        budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
-            whole card
-        precision: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
-        policy: whose memory plan is shown
-        slowdown_limit: most that a plan may cost for the largest batch: 0.1 for 10 % of the step
-        largest_batch: whether to look for it
-        split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where it is needed; "none"
-        sharing: devices that share a link to the host, this one included
-
-    Raises:
-        InputError: the job, the device, the budget or the precision is wrong
-        InfeasibleError: the budget is less than one operation needs
-    """
-    request = MemoryRequest(
-        device=device,
-        budget=budget,
-        precision=precision,
-        policy=policy,
-        slowdown_limit=slowdown_limit,
-        largest_batch=largest_batch,
-        split=split,
-        sharing=sharing,
-    )
-    return estimate(JobSource(reference=job, global_batch_size=batch), request)
-
-
-def predict_scaling(
-    job: str,
-    *,
-    cluster: str,
-    devices: Sequence[int],
-    local_batch: int | Sequence[int] | None = None,
-    batch: int | Sequence[int] | None = None,
-    sync: Sync | Sequence[Sync] = "nccl",
-    precision: str | None = None,
-    software: str | None = None,
-    options: Mapping[str, str] | None = None,
-    measured: str | None = None,
-    length_spread: float = 0.0,
-) -> ScalingStudy:
-    """Predict throughput and speedup of data parallelism, and what limits them.
-
-    Args:
-        job: as for `check`
-        cluster: machine of the catalog, such as "dgx1-v100" or "dgx-a100:8@ethernet-25g"
-        devices: sizes of the group, such as (1, 2, 4, 8)
-        local_batch: samples of each device, which stay as devices are added (weak scaling)
-        batch: samples of all devices together, which are shared among them (strong scaling)
-        sync: how gradients are exchanged
-        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
-        software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
-        options: of the job, by name
-        measured: a figure of one device that predictions start from, such as "363 images/s at 64"
-        length_spread: of batches: standard deviation of their work by its mean
-
-    Raises:
-        InputError: an unknown job, machine or method, more devices than there are, or not one of the two batches
-    """
-    if (batch is None) == (local_batch is None):
-        raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
-    batches = local_batch if batch is None else batch
-    request = StudyRequest(
-        cluster=cluster,
-        devices=tuple(devices),
-        batches=(batches,) if isinstance(batches, int) else tuple(batches or ()),
-        syncs=(sync,) if isinstance(sync, str) else tuple(sync),
-        mode="weak" if batch is None else "strong",
-        precision=precision,
-        software=None if software is None else parse_software(software),
-        options=options or {},
-        measured=measured,
-        length_spread=check_spread(length_spread),
-    )
-    return study(job, request)
-
-
-def find_crossover(
-    job: str,
-    *,
-    cluster: str,
-    devices: Sequence[int],
-    widths: Sequence[int] = (2, 4, 8),
-    curve: str | None = None,
-    local_batch: int | None = None,
-    precision: str | None = None,
-    software: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> Crossover:
-    """Find from how many devices on workers of several devices reach a target sooner than data parallelism.
-
-    Args:
-        job: as for `check`
-        cluster: machine of the catalog, such as "dgx1-v100", with as many nodes as are needed, or "dgx-a100:64"
-        devices: numbers of devices
-        widths: devices of a worker
-        curve: of convergence: name in the catalog, or a file; None: the job's own
-        local_batch: samples of a worker; None: the job's batch
-        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `plan`
-        software: framework and year, such as "pytorch:2022"; None: PyTorch of today
-        options: of the job, by name
-
-    Raises:
-        InputError: an unknown job, machine or curve, a curve of another task, or too few devices
-    """
-    request = CrossoverRequest(
-        cluster=cluster,
-        devices=tuple(devices),
-        widths=tuple(widths),
-        curve=curve,
-        local_batch=local_batch,
-        precision=precision,
-        software=Software() if software is None else parse_software(software),
-        options=options or {},
-    )
-    return cross_over(job, request)
 
 
 def collective_cost(

@@ -33,9 +33,9 @@ KEYS = {
     "fits",
     "keep_peak_bytes",
     "keep_mean_bytes",
-    "floor_bytes",
+    "minimum_memory_bytes",
     "plan",
-    "ratio_to_limit",
+    "ratio_to_lower_bound",
     "policies",
     "largest_batch",
 }
@@ -55,15 +55,17 @@ def test_the_figures_are_there_for_programs_and_a_viewer(job: str, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() >= KEYS
-    assert (found["local_batch_size"], found["fits"], found["fits_without_help"]) == (256, True, False)
+    assert (found["batch"], found["fits"], found["fits_without_plan"]) == (256, True, False)
     assert found["plan"].keys() >= {"peak_bytes", "mean_bytes", "slowdown"}
-    assert found["floor_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < found["keep_peak_bytes"]
-    assert found["ratio_to_limit"] >= 1
+    assert (
+        found["minimum_memory_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < found["keep_peak_bytes"]
+    )
+    assert found["ratio_to_lower_bound"] >= 1
     assert list(found["policies"]) == POLICIES
     assert all(one.keys() >= {"peak_bytes", "mean_bytes", "slowdown", "fits"} for one in found["policies"].values())
     assert found["policies"]["none"]["peak_bytes"] == found["keep_peak_bytes"]
-    assert found["largest_batch_without_help"] < 256 < found["largest_batch_at_floor"]
-    assert found["largest_batch_without_help"] <= found["largest_batch"] <= found["largest_batch_at_floor"]
+    assert found["largest_batch_without_plan"] < 256 < found["largest_batch_ignoring_slowdown"]
+    assert found["largest_batch_without_plan"] <= found["largest_batch"] <= found["largest_batch_ignoring_slowdown"]
     assert {line["decision"] for line in found["storages"]} <= {"keep", "offload", "recompute"}
     lanes = [
         one["args"]["name"]
@@ -78,7 +80,7 @@ def test_the_tables_and_the_chart_fit_80_columns(job: str, tmp_path: Path) -> No
     done = trimaran("memory", job, *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-    for part in ("everything kept", "the plan", "the limit", "the floor", "vDNN dyn", "What decides", "backward"):
+    for part in ("without a plan", "the plan", "lower bound", "minimum memory", "vDNN dyn", "Bottleneck", "backward"):
         assert part in done.stdout
 
 
@@ -89,7 +91,7 @@ def test_below_the_floor_is_a_code_of_its_own_with_the_ways_out(job: str, tmp_pa
     assert "a batch of at most" in done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "memory.nothing-fits"
-    assert error["floor_bytes"] > error["budget_bytes"]
+    assert error["minimum_memory_bytes"] > error["budget_bytes"]
     assert 0 < error["largest_batch"] < 256
 
 

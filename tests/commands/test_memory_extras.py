@@ -47,7 +47,12 @@ def test_a_budget_below_the_floor_is_kept_with_the_split_that_a_refusal_names(jo
     found = json.loads(done.stdout)
     split = found["split"]
     assert (found["fits"], split["written"]) == (True, named)
-    assert found["floor_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < split["whole_floor_bytes"]
+    assert (
+        found["minimum_memory_bytes"]
+        <= found["plan"]["peak_bytes"]
+        <= found["budget_bytes"]
+        < split["whole_minimum_bytes"]
+    )
     assert found["plan"]["slowdown"] == pytest.approx(found["plan"]["step_time_s"] / found["kept_s"] - 1)
 
 

@@ -93,7 +93,7 @@ def test_the_split_of_a_step_is_measured_here_with_both_exchanges(tmp_path: Path
         wu_s = measured["exposed_s"] + measured["update_s"] + measured["overhead_s"]
         assert measured["wu_s"] == pytest.approx(wu_s)
         assert set(exchange["error"]) == {
-            "forward", "backward", "exposed", "update", "overhead", "hidden", "step",
+            "forward", "backward", "exposed", "update", "overhead", "overlapped", "step",
         }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def test_long_names_of_precisions_are_read_with_a_note(tmp_path: Path) -> None:
     long, short = (trimaran(*plain, name, cwd=tmp_path) for name in ("float16", "fp16"))
     assert long.stdout == short.stdout
     assert json.loads(short.stdout)["precision"] == "fp16"
-    assert (long.stderr, short.stderr) == ("Note: --precision fp16 is written fp16.\n", "")
+    assert (long.stderr, short.stderr) == ("Note: --precision float16 is written fp16.\n", "")
 
 
 def test_a_figure_of_ones_own_sets_the_scale(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 from trimaran.base.job import Job
-from trimaran.features.diagnose.stalls import run_job
+from trimaran.features.diagnose.stalls import stalls_rank
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.program import Program, Strategy
 from trimaran.program.strategy import Feeding
@@ -130,11 +130,11 @@ def measure(
         made: Job = globals()[name]()
         sampled = name in SAMPLED
         found.append(
-            run_job(world, made, strategy, program, evaluation, 8, gradient_bytes, samples=sampled, use="always")
+            stalls_rank(world, made, strategy, program, evaluation, 8, gradient_bytes, samples=sampled, use="always")
         )
     return found
 
 
 def measure_strategy(world: World, name: str, strategy: Strategy, program: Program, evaluation: Program) -> RankRun:
     made: Job = globals()[name]()
-    return run_job(world, made, strategy, program, evaluation, 6, 0, samples=False, use="always")
+    return stalls_rank(world, made, strategy, program, evaluation, 6, 0, samples=False, use="always")

@@ -12,7 +12,7 @@ import pytest
 from tests import builders
 from tests.commands.running import trimaran
 
-from trimaran.features.calibration import CalibrationRequest, calibrate
+from trimaran.features.calibration import calibrate
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.calibration.results import Calibration, read_calibration
 from trimaran.measure.wanted import wanted_curves
@@ -40,9 +40,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calibration, Path
     folder = tmp_path_factory.mktemp("calibration")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIMARAN_CACHE", str(folder / "cache"))
-        request = CalibrationRequest(jobs=(SOURCE,), devices=2, repeats=2, steps=20, output=folder / "machine.json")
         watcher = Watcher()
-        calibration = calibrate(request, progress=watcher)
+        calibration = calibrate(
+            jobs=(SOURCE,), devices=2, repeats=2, steps=20, output=folder / "machine.json", progress=watcher
+        )
     assert watcher.heard.count("starting processes") == 2  # the machine, then the job
     return calibration, folder / "machine.json"
 

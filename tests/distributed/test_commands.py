@@ -121,7 +121,7 @@ def test_a_run_says_which_samples_it_left_out(tmp_path: Path) -> None:
     request = builders.plan_request(devices=2, pins=builders.pins(dp=2))
     trained = train_planned(make_plan(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
     note = "the last 1 samples of each epoch are left out: they are fewer than the 2 replicas"
-    assert trained.notes == (note,)
+    assert trained.result.notes == (note,)
     assert note in json.loads(trained.run.report.read_text())["notes"]
 
 

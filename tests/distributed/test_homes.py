@@ -19,6 +19,7 @@ from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program import check_program
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind, Program
+from trimaran.report.breakdown import PARTS
 from trimaran.simulator import simulate
 
 STEPS = 20
@@ -68,8 +69,7 @@ def test_a_run_with_homes_is_recorded_and_compared_line_by_line(tmp_path: Path) 
     assert {entry.kind for entry in found.kinds} >= {Kind.REDUCE, Kind.BROADCAST, Kind.UPDATE}
     assert all(found.instructions[name].predicted_s > 0.0 for name in instructions)
     for rank in found.ranks:
-        parts = (rank.forward, rank.backward, rank.update, rank.load, rank.exposed, rank.idle, rank.unattributed)
-        assert sum(part.measured_s or 0.0 for part in parts) == pytest.approx(rank.step.measured_s)
+        assert sum(rank.figure(part).measured_s or 0.0 for part in PARTS) == pytest.approx(rank.step.measured_s)
 
 
 def _priced(program: Program) -> ProgramCosts:

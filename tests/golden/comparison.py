@@ -30,7 +30,7 @@ LEFT_OUT = frozenset({"seconds", "trace_s", "planning_s", "costs_digest", "graph
 MOST = 20
 """Entries of `LISTED` that are kept, with the number of all: the best stand first."""
 
-LISTED = frozenset({"candidates", "runners_up", "rejected", "rivals", "schedule"})
+LISTED = frozenset({"candidates", "runners_up", "rejected", "alternatives", "schedule"})
 
 STRATEGIES = frozenset({"strategy", "pareto", "baselines"})
 """What is said under these is compared exactly, however long."""

@@ -14,9 +14,10 @@ from typing import Any
 from tests.commands.running import trimaran as command
 
 import trimaran
-from trimaran.features.crossover.request import CrossoverRequest, machine_for
+from trimaran.features.crossover.request import machine_for
 from trimaran.features.crossover.steps import Replicas
 from trimaran.machine.find import find_machine
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.pricing.kernels.software import Software
 from trimaran_studies.facts.benchmarks import benchmark_of
 from trimaran_studies.time_to_train.from_submissions import StepModel
@@ -128,11 +129,10 @@ def api_scale_s(asked: Question, folder: Path) -> float | None:
 
 def crossover_s(asked: Question, folder: Path) -> float | None:
     """By the replicas that `trimaran crossover` holds hybrids against."""
-    cluster, machine = machine_for(asked.cluster, asked.devices)
-    request = CrossoverRequest(cluster=cluster, devices=(asked.devices,), precision=asked.precision)
-    replicas = Replicas.of(asked.network, request, machine)
+    _, machine = machine_for(asked.cluster, asked.devices)
+    replicas = Replicas(DataParallelJob(reference=asked.network, machine=machine, precision=asked.precision))
     added = replicas.exchange(asked.local_batch, asked.devices)
-    return replicas.alone_s(asked.local_batch) + added.beside(1.0)
+    return replicas.alone_s(asked.local_batch) + added.added_s(1.0)
 
 
 def validate_s(asked: Question, folder: Path) -> float | None:

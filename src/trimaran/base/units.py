@@ -14,7 +14,7 @@ A size or a rate without a unit is in bytes, from a million on: below that the u
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trimaran.base.errors import InputError
 
@@ -290,6 +290,21 @@ def format_count(count: int, noun: str) -> str:
         ('1 device', '8 devices')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_some(names: Sequence[object], most: int = 3) -> str:
+    """The first of some names for people, and how many more there are.
+
+    Args:
+        names: in order
+        most: that are written
+
+    Example:
+        >>> format_some(["a", "b"]), format_some([1, 2, 3, 4, 5])
+        ('a, b', '1, 2, 3 and 2 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 _DURATIONS = (

@@ -18,7 +18,7 @@ Links = Annotated[
     list[str] | None,
     typer.Option(
         "--link",
-        help='Measure the links also when they are held to this rate, such as "1Gb/s"; may be repeated.',
+        help='Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.',
         show_default=False,
     ),
 ]
@@ -41,20 +41,19 @@ def calibrate(
     """Measure devices, links and the noise of repeated runs; keep them for plans and comparisons."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.calibration import calibration_document, print_calibration
-        from trimaran.features.calibration import CalibrationRequest
         from trimaran.features.calibration import calibrate as measure
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.requests import parse_link
 
-        request = CalibrationRequest(
-            jobs=tuple(JobSource(reference=job) for job in jobs or ()),
-            devices=devices,
-            links=tuple(parse_link(text) for text in link or ()),
-            repeats=repeats,
-            output=output,
-        )
         with progress_shown() as progress:
-            calibration = measure(request, progress=progress)
+            calibration = measure(
+                jobs=tuple(JobSource(reference=job) for job in jobs or ()),
+                devices=devices,
+                links=tuple(parse_link(text) for text in link or ()),
+                repeats=repeats,
+                output=output,
+                progress=progress,
+            )
         if as_json:
             print_json(calibration_document(calibration))
             return

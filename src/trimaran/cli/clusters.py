@@ -1,4 +1,4 @@
-"""`trimaran clusters`: machines and devices that one need not have, and those that one describes oneself."""
+"""`trimaran clusters`: machines and devices of the catalog, and those that a file describes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ Name = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME]",
-        help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or a TOML file of your own.',
+        help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or your TOML file.',
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ Network = Annotated[
     str | None,
     typer.Option("--network", help='Kind of the cards that `nvidia-smi` names, such as "ib-hdr".', show_default=False),
 ]
-AsToml = Annotated[bool, typer.Option("--toml", help="Write the node as a file of your own, to keep and correct.")]
+AsToml = Annotated[bool, typer.Option("--toml", help="Write the node as a TOML file that you can correct.")]
 ListDevices = Annotated[bool, typer.Option("--devices", help="List devices instead of machines.")]
 
 

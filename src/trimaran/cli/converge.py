@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Devices, Json, Reference
+from trimaran.cli.options import Devices, Json, Reference, Runs
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Batches = Annotated[
@@ -56,10 +56,7 @@ Microbatch = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json beside the runs"),
-]
-Runs = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
+    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"),
 ]
 
 
@@ -86,23 +83,24 @@ def converge(
     """
     with errors_reported(as_json=as_json):
         from trimaran.features.convergence.measure import converge_job
-        from trimaran.features.convergence.request import parse_converge_request
+        from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
         from trimaran.jobs.resolve import JobSource
+        from trimaran.measure.convergence.batches import parse_batches
         from trimaran.report.convergence_runs import convergence_document, convergence_view
 
-        request = parse_converge_request(
-            batches=batches,
-            target=target,
+        request = ConvergeRequest(
+            batches=None if batches is None else parse_batches(batches),
+            target=None if target is None else parse_target_value(target),
             repeats=repeats,
             rule=rule,
-            warmup=warmup,
-            schedule=schedule,
+            warmup_epochs=warmup,
+            schedule=schedule,  # type: ignore[arg-type]  # the request refuses others
             max_epochs=max_epochs,
-            time_limit=time_limit,
+            time_limit_s=None if time_limit is None else parse_time_limit(time_limit),
             evaluations=evaluations,
             devices=devices,
             microbatch=microbatch,
-            runs=runs,
+            parent=runs,
         )
         try:
             with progress_shown() as progress:

@@ -1,11 +1,10 @@
 """`trimaran crossover`: from how many devices on a hybrid reaches the target before data parallelism alone."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachineSoftware, PrecisionName
+from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachineSoftware, Plot, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
@@ -14,7 +13,6 @@ LocalBatch = Annotated[
     int | None,
     typer.Option("--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw it into this SVG file.", show_default=False)]
 
 
 def crossover(
@@ -32,23 +30,22 @@ def crossover(
     """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
     with errors_reported(as_json=as_json):
         from trimaran.features.crossover.find import find_crossover
-        from trimaran.features.crossover.request import CrossoverRequest
-        from trimaran.planning.requests import parse_counts, parse_software
-        from trimaran.pricing.kernels.software import Software
+        from trimaran.planning.requests import parse_counts
         from trimaran.report.crossover import crossover_document
 
         check_plot(plot)
-        request = CrossoverRequest(
-            cluster=cluster,
-            devices=parse_counts(devices, what="devices"),
-            widths=parse_counts(widths, what="widths"),
-            curve=curve,
-            local_batch=local_batch,
-            precision=precision,
-            software=Software() if software is None else parse_software(software),
-        )
         with progress_shown() as progress:
-            found = find_crossover(job, request, progress=progress)
+            found = find_crossover(
+                job,
+                cluster=cluster,
+                devices=parse_counts(devices, what="devices"),
+                widths=parse_counts(widths, what="widths"),
+                curve=curve,
+                local_batch=local_batch,
+                precision=precision,
+                software=software,
+                progress=progress,
+            )
         if plot is not None:
             from trimaran.report.crossover import plot as draw
             from trimaran.report.svg import write_drawing

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, Plot
 from trimaran.cli.output import check_plot, console, errors_reported, print_json
 
 Name = Annotated[
@@ -21,7 +21,6 @@ At = Annotated[
     str | None,
     typer.Option("--at", help='Say what these batches need: "512,4096", or "512..4096".', show_default=False),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this SVG file.", show_default=False)]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Write a curve file (.toml or .json) that plans take.", show_default=False),

@@ -1,18 +1,16 @@
 """`trimaran emulate`: a plan for more devices than there are, with real messages between them."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Batch, Json
+from trimaran.cli.options import Batch, Json, Subject, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
-Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to pretend.", min=2, show_default=False)]
+Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)]
 Link = Annotated[
     str | None,
-    typer.Option("--link", help='What the links between them are held to, such as "1Gb/s".', show_default=False),
+    typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
 ]
 NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)]
 UplinkRate = Annotated[
@@ -22,9 +20,6 @@ UplinkRate = Annotated[
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write both timelines for a trace viewer.", show_default=False)
-]
 
 
 def emulate(
@@ -38,7 +33,7 @@ def emulate(
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Run a plan with pretended compute and real messages, beside its simulation."""
+    """Run a plan with simulated compute and real messages, and compare it with its simulation."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import emulation_document, print_emulation
         from trimaran.features.emulation import emulate_subject

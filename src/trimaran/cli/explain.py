@@ -1,6 +1,5 @@
 """`trimaran explain`: why this plan, why not another one, and what a change would give."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,13 +30,13 @@ from trimaran.cli.options import (
     Shards,
     SoftwareName,
     StrategyName,
+    Subject,
     TimeLimit,
     Workers,
     Zero,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 WhyNot = Annotated[
     list[str] | None,
     typer.Option(
@@ -99,9 +98,9 @@ def explain(
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.explanation import explain_plan
         from trimaran.planning.requests import parse_request, parse_target
-        from trimaran.program.plan import read_plan
+        from trimaran.program.plan import plan_path, read_plan
 
-        path = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
+        path = plan_path(subject)
         reference = subject if path is None else read_plan(path).job
         request = parse_request(
             cluster=cluster,

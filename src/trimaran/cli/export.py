@@ -16,7 +16,7 @@ Output = Annotated[
 
 
 def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False) -> None:
-    """Write a plan for another runtime, and say what that runtime cannot be told."""
+    """Write a plan for another runtime, and list the settings that cannot be exported."""
     with errors_reported(as_json=as_json):
         from trimaran.features.export import export_plan, write_export
 
@@ -41,5 +41,5 @@ def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False)
             return
         out.print(f"{output}: for {exported.target} {exported.release}", markup=False, soft_wrap=True)
         for line in exported.lost:
-            out.print(f"not said: {line}", markup=False, soft_wrap=True)
+            out.print(f"not exported: {line}", markup=False, soft_wrap=True)
         out.print(f"Next: {exported.next.replace(exported.file_name, str(output))}", markup=False, soft_wrap=True)

@@ -1,12 +1,11 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json, PrecisionName
+from trimaran.cli.options import Json, PrecisionName, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -58,15 +57,12 @@ SplitName = Annotated[
     typer.Option(
         "--split",
         help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
-        'parts); "auto": the fastest with which the plan of a budget below the floor fits; "none": none.',
+        'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
     ),
 ]
 Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
 Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write the plan's step for a trace viewer.", show_default=False)
-]
 
 
 def memory(
@@ -85,25 +81,26 @@ def memory(
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the limit."""
+    """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
-        from trimaran.features.memory_fit.estimate import MemoryRequest, estimate_memory
-        from trimaran.jobs.resolve import JobSource
+        from trimaran.features.memory_fit.estimate import estimate_memory
         from trimaran.report.memory import memory_document, storage_documents
         from trimaran.report.trace import write_memory_trace
 
-        request = MemoryRequest(
-            device=device,
-            budget=budget,
-            precision=precision,
-            policy=policy.value,
-            slowdown_limit=slowdown / 100,
-            largest_batch=largest_batch,
-            split=split,
-            sharing=sharing,
-        )
         with progress_shown() as progress:
-            study = estimate_memory(JobSource(reference=job, global_batch_size=batch), request, progress=progress)
+            study = estimate_memory(
+                job,
+                device=device,
+                batch=batch,
+                budget=budget,
+                precision=precision,
+                policy=policy.value,
+                slowdown_limit=slowdown / 100,
+                largest_batch=largest_batch,
+                split=split,
+                sharing=sharing,
+                progress=progress,
+            )
         found = study.estimate
         if trace is not None:
             write_memory_trace(trace, study.step)

@@ -14,6 +14,14 @@ Reference = Annotated[
     str,
     typer.Argument(metavar="JOB", help="A built-in job (see `trimaran jobs`) or file.py:factory.", show_default=False),
 ]
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
+Runs = Annotated[
+    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
+]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
+]
+Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this SVG file.", show_default=False)]
 Devices = Annotated[
     int | None,
     typer.Option("--devices", "-n", help="Most devices that may take part.  [default: all of this machine]", min=1),
@@ -81,8 +89,8 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="KIND",
-        help='Use only these kinds of parallelism, or one device. "compress" restricts nothing: it lets gradients lose '
-        "something on the wire. Repeatable.",
+        help='Use only these kinds of parallelism, or one device. "compress" restricts nothing: it allows lossy '
+        "compression of gradients. Repeatable.",
         show_default=False,
     ),
 ]
@@ -94,14 +102,14 @@ StrategyName = Annotated[
         show_default=False,
     ),
 ]
-Replicas = Annotated[int | None, typer.Option("--dp", help="So many data-parallel replicas.", min=1)]
-Rows = Annotated[int | None, typer.Option("--pp", help="So many rows of a replica: stages, or places.", min=1)]
-Shards = Annotated[int | None, typer.Option("--tp", help="So many ranks share the tensors of a row.", min=1)]
+Replicas = Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)]
+Rows = Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)]
+Shards = Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)]
 Zero = Annotated[
     int | None,
     typer.Option("--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3),
 ]
-Microbatches = Annotated[int | None, typer.Option("--microbatches", help="So many of a replica's share.", min=1)]
+Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Number of microbatches of a replica.", min=1)]
 ScheduleOption = Annotated[
     str | None,
     typer.Option("--schedule", help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble.", show_default=False),
@@ -110,7 +118,7 @@ Nodes = Annotated[
     int | None,
     typer.Option(
         "--nodes",
-        help="Sum gradients within each of so many nodes and then across them, whatever hosts the ranks are on.",
+        help="Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks are on.",
         min=1,
         show_default="as it pays, where ranks are on several hosts",
     ),
@@ -119,7 +127,7 @@ Workers = Annotated[
     int | None,
     typer.Option(
         "--workers",
-        help="Processes of each rank that load its data beside the training; 0: its own thread loads.",
+        help="Processes of each rank that load its data during the training; 0: its own thread loads.",
         min=0,
         show_default="what is worth it",
     ),
@@ -136,7 +144,7 @@ PowersgdSamples = Annotated[
     float | None,
     typer.Option(
         "--powersgd-samples",
-        help="PowerSGD needs so many times the samples to the target, 1 or more; plans are compared with it. "
+        help="Factor on the samples to the target under PowerSGD, 1 or more; plans are compared with it. "
         "With --allow compress or --compression powersgd:RANK.",
         show_default="as on built-in jobs",
     ),
@@ -174,7 +182,7 @@ ClusterName = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help='Plan for a machine that is not here (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
+        help='Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
         show_default=False,
     ),
 ]
@@ -213,7 +221,7 @@ MachineName = Annotated[
     str,
     typer.Option(
         "--cluster",
-        help='A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" of so many nodes.',
+        help='A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" for 512 nodes.',
         show_default=False,
     ),
 ]

@@ -15,7 +15,7 @@ GraphFile = Annotated[
 ]
 Devices = Annotated[int, typer.Option("--devices", "-n", help="How many devices there are, all alike.", min=1)]
 Bandwidth = Annotated[
-    str, typer.Option("--bandwidth", help='Of the wire between each two devices, each way, such as "25GB/s".')
+    str, typer.Option("--bandwidth", help='Of the link between each two devices, each way, such as "25GB/s".')
 ]
 Latency = Annotated[
     float,
@@ -52,11 +52,11 @@ def place(
     """Place the operations of a network on devices, so that a step ends soonest."""
     began = time.monotonic()
     with errors_reported(as_json=as_json):
-        from trimaran.features.placement import PlacingRequest, place_profiled, placing_report
-        from trimaran.report.placement import placing_document, placing_lines
+        from trimaran.cli.views.placement import placement_document, placement_lines
+        from trimaran.features.placement import place_profiled
 
-        request = PlacingRequest(
-            file=graph,
+        placed = place_profiled(
+            graph,
             devices=devices,
             bandwidth=bandwidth,
             latency_s=latency,
@@ -66,10 +66,9 @@ def place(
             gap=gap,
             began=began,
         )
-        report = placing_report(place_profiled(request))
         if as_json:
-            print_json(placing_document(report))
+            print_json(placement_document(placed))
             return
         out = console()
-        for line in placing_lines(report):
+        for line in placement_lines(placed):
             out.print(line, markup=False)

@@ -184,7 +184,7 @@ def next_command(job: str, output: Path | None, **options: str | int | Path | No
 
     Args:
         job: reference of the job
-        output: file of the plan; None: train will make the same one again
+        output: file of the plan; None: train will find the same one
         options: of `trimaran train`, as they were given; None or False: not given
 
     Example:

@@ -47,7 +47,7 @@ _TOP = 10
 
 
 class Line(StrEnum):
-    """What one line of the compute stands for."""
+    """The unit of one line of the compute."""
 
     MODULE = "module"
     OPERATION = "operation"

@@ -1,11 +1,12 @@
-"""`trimaran scale`: what a job does on many devices of a machine that is not at hand, and what limits it."""
+"""`trimaran scale`: throughput of a job on many devices of a target cluster, and what limits it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, PrecisionName
+from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, Plot, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -55,7 +56,6 @@ LengthSpread = Annotated[
         help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
     ),
 ]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the study into this SVG file.", show_default=False)]
 
 
 def scale(
@@ -76,37 +76,31 @@ def scale(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Predict throughput, speedup and what limits them on machines that you do not have."""
+    """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
-        from trimaran.features.scaling import StudyRequest, study
-        from trimaran.planning.requests import (
-            check_spread,
-            notes_of_syncs,
-            parse_counts,
-            parse_scaled_batches,
-            parse_software,
-            parse_syncs,
-        )
+        from trimaran.features.scaling import predict_scaling
+        from trimaran.planning.requests import parse_counts, parse_scaled_batches
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
         batches, mode, spelled = parse_scaled_batches(batch, local_batch, global_batch=global_batch, strong=strong)
-        request = StudyRequest(
-            cluster=cluster,
-            devices=parse_counts(devices, what="devices"),
-            batches=batches,
-            syncs=parse_syncs(sync),
-            mode=mode,
-            precision=precision,
-            software=None if software is None else parse_software(software),
-            measured=measured,
-            nccl_log=nccl_log,
-            kineto=kineto,
-            length_spread=check_spread(length_spread),
-            notes=(*spelled, *notes_of_syncs(sync)),
-        )
         with progress_shown() as progress:
-            found = study(job, request, progress=progress)
+            found = predict_scaling(
+                job,
+                cluster=cluster,
+                devices=parse_counts(devices, what="devices"),
+                local_batch=batches if mode == "weak" else None,
+                batch=batches if mode == "strong" else None,
+                sync=sync,
+                precision=precision,
+                software=software,
+                measured=measured,
+                nccl_log=nccl_log,
+                kineto=kineto,
+                length_spread=length_spread,
+                progress=progress,
+            )
+        found = replace(found, notes=(*spelled, *found.notes))
         if plot is not None:
             from trimaran.report.scaling import plot as draw
             from trimaran.report.svg import write_drawing

@@ -1,10 +1,5 @@
 """`trimaran simulate`: one step of a plan or of a job's best plan, on the simulator."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from trimaran.cli.options import (
     Batch,
     Calibration,
@@ -16,15 +11,10 @@ from trimaran.cli.options import (
     Objective,
     Oversubscribe,
     StrategyName,
+    Subject,
+    Trace,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
-
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
-]
-
-
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
 
 
 def simulate(
@@ -48,10 +38,10 @@ def simulate(
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_request
-        from trimaran.program.plan import read_plan
+        from trimaran.program.plan import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
-        plan = Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
+        plan = plan_path(subject)
         reference = subject if plan is None else read_plan(plan).job
         source = JobSource(reference=reference, global_batch_size=batch)
         request = parse_request(

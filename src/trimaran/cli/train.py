@@ -1,6 +1,5 @@
-"""`trimaran train`: plan if needed, run, and set the measurement beside the prediction."""
+"""`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from trimaran.cli.options import (
     PlanFile,
     PowersgdSamples,
     Reference,
+    Runs,
     Seed,
     StrategyName,
     Workers,
@@ -30,9 +30,6 @@ from trimaran.cli.options import (
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over the data.", min=0, show_default=False)]
-Runs = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
-]
 
 GradientNoise = Annotated[
     bool,

@@ -1,4 +1,4 @@
-"""Calibrate this machine: measure what all its plans rest on, and keep it.
+"""Calibrate this machine: measure the costs and the noise that all its plans use, and keep them.
 
     devices, links         measured anew                     ──▶ cache of costs   ┐
     jobs that are named    what `plan` measures for them     ──▶ cache of costs   ├──▶ calibration ──▶ kept here, a file
@@ -10,14 +10,14 @@ later commands take the noise; its costs they find in the cache.
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import write_whole
+from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Link
 from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
@@ -25,82 +25,69 @@ from trimaran.measure.calibration.results import Calibration, encode_calibration
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.tables import CostTable, merge
 
-if TYPE_CHECKING:
-    from trimaran.base.progress import Progress
-
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationRequest:
-    """What is to be calibrated.
+def calibrate(
+    *,
+    jobs: Sequence[JobSource] = (),
+    devices: int | None = None,
+    links: Sequence[Link] = (),
+    repeats: int = REPEATS,
+    steps: int = STEPS,
+    output: Path | None = None,
+    progress: Progress = ignore_progress,
+) -> Calibration:
+    """Measure this machine, keep the figures, and write them where that is asked for.
 
-    Attributes:
+    Args:
         jobs: jobs whose costs are measured too
         devices: how many; None: all of this machine
-        links: what the links between local ranks are also held to, one after the other
+        links: rate limits of the links between local ranks under which transfers are measured too, one after the other
         repeats: fresh runs that show the noise, at least two
         steps: of each of these runs that count
         output: file that gets the calibration; None: it is only kept here
-    """
-
-    jobs: tuple[JobSource, ...] = ()
-    devices: int | None = None
-    links: tuple[Link, ...] = ()
-    repeats: int = REPEATS
-    steps: int = STEPS
-    output: Path | None = None
-
-
-def calibrate(request: CalibrationRequest, *, progress: "Progress") -> Calibration:
-    """Measure this machine, keep what was found, and write it where that was asked for.
-
-    Args:
-        request: what to measure
         progress: told what is being done
 
     Raises:
         InputError: a job is wrong, there are fewer devices than that, or too few runs
-        EnvironmentProblem: the file or the cache cannot be written, or links cannot be held to a rate here
+        EnvironmentProblem: the file or the cache cannot be written, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
     from trimaran.measure.calibration.calibrate import measure_links, measure_machine
     from trimaran.planning.preparation import local_cluster
 
-    _check(request)
-    ranks = local_cluster(PlanRequest(devices=request.devices)).size
-    if request.links and ranks < 2:
+    _check(jobs, repeats, output)
+    ranks = local_cluster(PlanRequest(devices=devices)).size
+    if links and ranks < 2:
         raise InputError("one device has no link to another: leave --link out, or calibrate two devices", ranks=ranks)
-    devices, machine = measure_machine(ranks=ranks, progress=progress)
-    tables = [machine, *(measure_links(link, ranks=ranks, progress=progress) for link in request.links)]
-    _store(tables, strict=request.output is None)
+    measured, machine = measure_machine(ranks=ranks, progress=progress)
+    tables = [machine, *(measure_links(link, ranks=ranks, progress=progress) for link in links)]
+    _store(tables, strict=output is None)
     # Before the noise, which takes longest: a job that is wrong is found out early.
-    tables[0] = merge([*_job_tables(request.jobs, ranks, progress), machine])
-    noise = measure_noise(
-        ranks=ranks, repeats=request.repeats, steps=request.steps, date=_now()[:10], progress=progress
-    )
+    tables[0] = merge([*_job_tables(jobs, ranks, progress), machine])
+    noise = measure_noise(ranks=ranks, repeats=repeats, steps=steps, date=_now()[:10], progress=progress)
     calibration = Calibration(
         fingerprint=machine.fingerprint,
         date=_now(),
-        devices=(devices,),
+        devices=(measured,),
         links=link_figures(tables),
         noise=noise,
         tables=tuple(tables),
     )
-    _keep(calibration, request.output)
+    _keep(calibration, output)
     return calibration
 
 
-def _check(request: CalibrationRequest) -> None:
+def _check(jobs: Sequence[JobSource], repeats: int, output: Path | None) -> None:
     """Find out before the measuring what would fail after it."""
-    if request.repeats < 2:
+    if repeats < 2:
         raise InputError(
-            f"repeat-run noise shows between runs, at least 2 are needed: --repeats {request.repeats}",
-            repeats=request.repeats,
+            f"repeat-run noise shows between runs, at least 2 are needed: --repeats {repeats}",
+            repeats=repeats,
         )
-    for source in request.jobs:
+    for source in jobs:
         source.make()
-    output = request.output
     if output is not None and (not os.access(output.parent, os.W_OK) or not output.parent.is_dir() or output.is_dir()):
         raise EnvironmentProblem(
             f"{output} cannot be written: give the name of a file in a folder that is there and may be written to",
@@ -108,8 +95,8 @@ def _check(request: CalibrationRequest) -> None:
         )
 
 
-def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: "Progress") -> Iterator[CostTable]:
-    """What plans for the jobs rest on; what the cache knows of them is not measured again."""
+def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: Progress) -> Iterator[CostTable]:
+    """Costs that plans for the jobs use; those in the cache are not measured again."""
     from trimaran.measure.costs import job_digest
     from trimaran.planning.plan import make_plan
 

@@ -1,20 +1,19 @@
-"""What a job does, and which kinds of plans train it exactly: `trimaran check`, before anything is planned.
+"""`trimaran check`: behaviour of a job, and the kinds of plans that train it exactly.
 
 The same evidence and the same verdicts as those by which a plan is made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trimaran.base.job import Job
+from trimaran.base.units import format_some
 from trimaran.graph import Graph
 from trimaran.graph.behaviour import Behaviour
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.json_files import to_plain
-
-_NAMED = 3
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
 
@@ -53,7 +52,7 @@ class KindVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was seen of a job.
+    """The result of a look at a job.
 
     Attributes:
         job: its name
@@ -111,8 +110,7 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
         found = _restricted(kind, graph)
     if found is not None:
         return KindVerdict(kind=kind, exact=False, reason=found)
-    divided = strategy.dp > 1 or strategy.microbatches > 1
-    if divided and behaviour.reduction == "unknown":
+    if (strategy.dp > 1 or strategy.microbatches > 1) and behaviour.reduction == "unknown":
         why = behaviour.not_looked or "the loss was no finite number on any batch that was looked at"
         return KindVerdict(
             kind=kind,
@@ -124,7 +122,7 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
 
 
 def _restricted(kind: str, graph: Graph) -> str | None:
-    """Why a network cannot be divided in this way; None: it can, as far as its graph tells."""
+    """Why a network cannot be sharded or split into stages; None: it can, as far as its graph tells."""
     if kind == "tensor parallel":
         if graph.regions:
             return None
@@ -132,7 +130,7 @@ def _restricted(kind: str, graph: Graph) -> str | None:
         return f"no operations whose tensors ranks can share{f': {why}' if why else ''}"
     if graph.split_points:
         return None
-    return f"the network cannot be cut: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
+    return f"the network cannot be split into stages: {_plainly(next(iter(graph.notes), 'it is one operation'))}"
 
 
 _TRACED = "torch.export could not trace it: "
@@ -143,11 +141,11 @@ _PLAIN = (
     ("generator of Python or NumPy", "its forward draws from Python's or NumPy's generator: draw with torch"),
     (
         "its results differ from the model's",
-        "its graph gives other results: a forward that writes to its input, or to state beside buffers, has none",
+        "its graph gives other results: a forward that writes to its input, or to state other than buffers, has none",
     ),
     ("fake tensor in the exported program", "gradients are computed in its forward"),
 )  # fmt: skip
-"""What torch says, and what is meant."""
+"""Messages of torch, and their meaning."""
 
 
 def _plainly(note: str) -> str:
@@ -163,14 +161,16 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     if of.loss_parameters:
         held = set(of.optimizer.extra)
         not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
-        found = f"has parameters that the model has not: {_some(of.loss_parameters)}"
+        found = f"has parameters that the model has not: {format_some(of.loss_parameters)}"
         found += "; the optimizer does not hold them, so they are not trained" if not_held else ""
         rows.append(Seen(what="loss", found=f"{found}; to train them under any plan, put them into the model",
                          unusual=True))  # fmt: skip
     if of.changed_inputs:
-        rows.append(Seen(what="inputs", found=f"written to by the forward: {_some(of.changed_inputs)}", unusual=True))
+        rows.append(
+            Seen(what="inputs", found=f"written to by the forward: {format_some(of.changed_inputs)}", unusual=True)
+        )
     if of.hooked:
-        rows.append(Seen(what="hooks", found=f"of yours on {_some(of.hooked)}", unusual=True))
+        rows.append(Seen(what="hooks", found=f"of yours on {format_some(of.hooked)}", unusual=True))
     if of.inner_backward:
         rows.append(
             Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
@@ -190,9 +190,9 @@ def _mode(of: Behaviour) -> Seen:
     if of.returned_in_evaluation:
         found = ["Job.model returns the model in evaluation mode; it is trained in training mode"]
     if of.kept_in_evaluation:
-        found.append(f"stays in evaluation mode: {_some(of.kept_in_evaluation)}")
+        found.append(f"stays in evaluation mode: {format_some(of.kept_in_evaluation)}")
     if of.own_train:
-        found.append(f"own train(): {_some(of.own_train)}")
+        found.append(f"own train(): {format_some(of.own_train)}")
     return Seen(what="training mode", found="; ".join(found), unusual=len(found) > 1 or of.returned_in_evaluation)
 
 
@@ -216,79 +216,77 @@ def _loss(job: Job, of: Behaviour) -> Seen:
     return Seen(what="loss", found=text, unusual=of.reduction != "mean")
 
 
+def _row(what: str, usual: str, *facts: tuple[object, str]) -> Seen:
+    """One row: the facts that hold, all of them unusual."""
+    found = [text for holds, text in facts if holds]
+    return Seen(what=what, found="; ".join(found) or usual, unusual=bool(found))
+
+
 def _batches(of: Behaviour) -> Seen:
-    found = []
-    if of.sizes:
-        found.append(f"sizes differ from batch to batch: {_some(of.sizes)}")
-    if not of.sliceable:
-        found.append(
-            "cannot be sliced, as they hold more than tensors"
-            if of.others
-            else "cannot be sliced: tensors' first dims do not all count the samples"
-        )
-    if of.others:
-        found.append(f"hold {_some(of.others)}")
-    return Seen(what="batches", found="; ".join(found) or "tensors of one size", unusual=bool(found))
+    why = "as they hold more than tensors" if of.others else "as tensors' first dims do not all count the samples"
+    return _row(
+        "batches",
+        "tensors of one size",
+        (of.sizes, f"sizes differ from batch to batch: {format_some(of.sizes)}"),
+        (not of.sliceable, f"cannot be sliced, {why}"),
+        (of.others, f"hold {format_some(of.others)}"),
+    )
 
 
 def _samples(job: Job, of: Behaviour) -> Seen:
-    found = []
-    if of.stream:
-        found.append("a stream: each process reads it")
-    if job.sampler is not None:
-        found.append("in the order of Job.sampler")
-    if of.data_draws:
-        found.append("the data set draws: a sample differs when it is read again")
-    if of.collate_draws:
-        found.append("Job.collate draws: a batch differs when it is made again")
-    return Seen(what="samples", found="; ".join(found) or "fixed, in random order", unusual=bool(found))
+    return _row(
+        "samples",
+        "fixed, in random order",
+        (of.stream, "a stream: each process reads it"),
+        (job.sampler is not None, "in the order of Job.sampler"),
+        (of.data_draws, "the data set draws: a sample differs when it is read again"),
+        (of.collate_draws, "Job.collate draws: a batch differs when it is collated again"),
+    )
 
 
 def _gradients(of: Behaviour) -> Seen:
-    found = []
-    if of.unused:
-        found.append(f"never: {_some(of.unused)}")
-    if of.varying:
-        found.append(f"in some batches only: {_some(of.varying)}")
     if of.not_looked:
         return Seen(what="gradients", found="not known")
-    return Seen(what="gradients", found="; ".join(found) or "of every parameter", unusual=bool(found))
+    return _row(
+        "gradients",
+        "of every parameter",
+        (of.unused, f"never: {format_some(of.unused)}"),
+        (of.varying, f"in some batches only: {format_some(of.varying)}"),
+    )
 
 
 def _draws(of: Behaviour) -> Seen:
-    found = []
-    if of.draws:
-        found.append("the forward or the loss draws with torch, beside dropout")
-    if of.host_draws:
-        found.append("the forward or the loss draws from Python's or NumPy's generator")
-    return Seen(what="random draws", found="; ".join(found) or "none beside dropout", unusual=bool(found))
+    return _row(
+        "random draws",
+        "none but dropout",
+        (of.draws, "the forward or the loss draws with torch, in addition to dropout"),
+        (of.host_draws, "the forward or the loss draws from Python's or NumPy's generator"),
+    )
 
 
 def _branches(of: Behaviour) -> Seen:
-    found = []
-    if "seed" in of.path:
-        found.append("other operations under another seed")
-    if "data" in of.path:
-        found.append("other operations with other data")
-    return Seen(what="branches", found="; ".join(found) or "none seen", unusual=bool(found))
+    return _row(
+        "branches",
+        "none seen",
+        ("seed" in of.path, "other operations under another seed"),
+        ("data" in of.path, "other operations with other data"),
+    )
 
 
 def _buffers(of: Behaviour) -> Seen:
-    found = []
-    if of.batch_norms:
-        found.append(f"batch norm: {_some(of.batch_norms)}")
     changed = (*of.buffers, *of.written)
-    if changed:
-        found.append(f"changed by each forward: {_some(changed)}")
-    return Seen(what="buffers", found="; ".join(found) or "none that change", unusual=bool(changed))
+    seen = _row(
+        "buffers",
+        "none that change",
+        (of.batch_norms, f"batch norm: {format_some(of.batch_norms)}"),
+        (changed, f"changed by each forward: {format_some(changed)}"),
+    )
+    return replace(seen, unusual=bool(changed))
 
 
 def _parameters(of: Behaviour) -> Seen:
-    found = []
-    if of.tied:
-        found.append(f"tied: {_some(of.tied)}")
-    found += [f"{dtype}: {name}" for dtype, name in of.dtypes]
-    return Seen(what="parameters", found="; ".join(found) or "of one dtype, none tied", unusual=bool(found))
+    dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in of.dtypes]
+    return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {format_some(of.tied)}"), *dtypes)
 
 
 def _optimizer(of: Behaviour) -> Seen:
@@ -297,9 +295,9 @@ def _optimizer(of: Behaviour) -> Seen:
     if traits.needs_closure:
         found.append("its step needs a closure")
     if traits.missing:
-        found.append(f"does not hold {_some(traits.missing)}: not trained")
+        found.append(f"does not hold {format_some(traits.missing)}: not trained")
     if traits.extra or traits.foreign:
-        found.append(f"holds others than it was given: {_some(traits.extra)}")
+        found.append(f"holds others than it was given: {format_some(traits.extra)}")
     if traits.needs_closure or traits.extra:
         pass
     elif not traits.separable:
@@ -318,8 +316,3 @@ def _optimizer(of: Behaviour) -> Seen:
 def _percent(share: float) -> str:
     """A share of a gradient."""
     return "more than all" if not share <= 10.0 else f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

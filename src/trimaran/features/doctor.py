@@ -1,4 +1,4 @@
-"""What is here, what is missing, what is exposed.
+"""`trimaran doctor`: software, devices and network of this machine, what is missing, what is exposed.
 
 Each check is a fact with a verdict and, where something is missing, what to do. Nothing is changed and no
 process is left.
@@ -98,22 +98,22 @@ def _network() -> Iterator[Check]:
     yield Check(
         name="exposure",
         verdict="ok",
-        detail="local ranks meet through a file and talk over loopback, with --link over wires of their own; "
+        detail="local ranks meet through a file and communicate over loopback, with --link over virtual links; "
         "no port is open to the network",
     )
-    yield _throttled_links()
+    yield _rate_limited_links()
 
 
-def _throttled_links() -> Check:
-    """Whether links between local ranks can be held to a rate; tried, as what is permitted has many causes."""
+def _rate_limited_links() -> Check:
+    """Whether links between local ranks can be rate-limited; tried, as permissions have many causes."""
     from trimaran.machine import Link
     from trimaran.runtime.launch.rate_limited_links import rate_limited_network
 
     try:
         with rate_limited_network(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):
-            return Check(name="throttled links", verdict="ok", detail="tried: links can be held to a rate")
+            return Check(name="rate-limited links", verdict="ok", detail="tried: links can be rate-limited")
     except TrimaranError as error:
-        return Check(name="throttled links", verdict="note", detail="not possible here", advice=error.message)
+        return Check(name="rate-limited links", verdict="note", detail="not possible here", advice=error.message)
 
 
 def _files() -> Iterator[Check]:

@@ -1,14 +1,13 @@
-"""`trimaran emulate`: a plan for more devices than there are, with real messages between pretended devices.
+"""`trimaran emulate`: a plan for more devices than there are, with simulated compute and real messages.
 
-job ──capture──▶ graph ──measured on the cores that there are──▶ what operations cost
-links held to a rate ──measured between all ranks──▶ what messages cost
+job ──capture──▶ graph ──measured on the cores of this machine──▶ costs of operations
+rate-limited links ──measured between all ranks──▶ costs of messages
                       │
-a plan, or the best one for so many devices ──▶ program ──┬─ simulate ─▶ Timeline ─┐
-                                                          └─ emulate ──▶ Timeline ─┴─ compare
+a plan, or the best one for the devices ──▶ program ──┬─ simulate ─▶ Timeline ─┐
+                                                      └─ emulate ──▶ Timeline ─┴─ compare
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
@@ -19,6 +18,7 @@ from trimaran.machine import Allocation
 from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
 from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.plan import plan_path
 from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
 
@@ -68,12 +68,12 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
     Args:
         emulated: the job and the devices
         strategy: with its boundaries; for as many devices, or fewer
-        program: of the strategy, in an order of its own; None: as it is lowered
+        program: of the strategy, in another order; None: as it is lowered
         steps: emulated, those of the warm-up not counted
 
     Raises:
         InputError: the strategy does not fit the job, or the program not the strategy
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank failed
     """
     from trimaran.runtime.emulation import emulate_on_rank
@@ -100,17 +100,17 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
 
 
 def _uplink(cluster: Allocation, ranks: int) -> "Uplink | None":
-    """What joins the nodes that so many ranks are on; None: they are on one.
+    """The links between the nodes of the ranks; None: they are on one.
 
     Raises:
-        InputError: the ranks are not as many on each of several nodes
+        InputError: several nodes have different numbers of ranks
     """
     nodes = len(set(cluster.hosts[:ranks]))
     fabric = cluster.machine.fabric
     if fabric is None or nodes == 1:
         return None
     if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
-        raise InputError(f"{ranks} ranks are on {nodes} nodes, and not as many on each", ranks=ranks, nodes=nodes)
+        raise InputError(f"{ranks} ranks do not divide evenly over {nodes} nodes", ranks=ranks, nodes=nodes)
     from trimaran.runtime.launch.rate_limited_links import Uplink
 
     return Uplink(nodes=nodes, link=fabric[1])
@@ -131,27 +131,28 @@ def emulate_subject(
 
     Args:
         subject: a plan file, or the reference of a job
-        devices: to pretend; a plan says how many it is for
-        link: what the links between them are held to, such as "1Gb/s"; a plan may say it
+        devices: to emulate; a plan says how many it is for
+        link: rate limit of the links between them, such as "1Gb/s"; a plan may say it
         nodes: that the devices are dealt to
-        uplink: what each node's link to the others is held to
+        uplink: rate limit of each node's link to the others
         batch: samples of one update; None: as the job or the plan says
         steps: to emulate
         progress: told what is being done
 
     Raises:
         InputError: the plan or the job is wrong, or devices or links are not said
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank failed
     """
-    plan = read_plan(Path(subject)) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    path = plan_path(subject)
+    plan = None if path is None else read_plan(path)
     if plan is not None:
         check_has_program(plan, source=subject)
     devices = devices or (None if plan is None else plan.strategy.devices)
     given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:
         raise InputError(
-            "say how many devices to pretend, and what the links between them are held to: --devices 4 --link 1Gb/s",
+            "say how many devices to emulate, and the rate limit of the links between them: --devices 4 --link 1Gb/s",
             devices=devices,
         )
     source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)

@@ -1,8 +1,8 @@
 """Place a profiled graph on devices that are all alike: from a file and a few figures to an answer.
 
-Rules of the question: each ordered pair of devices has a wire of its own, which carries one transfer at a time. A
-gradient is as large as the tensor that it belongs to. What is kept from a forward to its backward is the operation's
-output; parameters count three times (weights, gradients, one state of the optimizer).
+Rules of the question: each ordered pair of devices has a separate link, which carries one transfer at a time. A
+gradient is as large as the tensor that it belongs to. A forward keeps its output for its backward; parameters count
+three times (weights, gradients, one state of the optimizer).
 """
 
 import math
@@ -16,39 +16,11 @@ from trimaran.graph.profiled import ProfiledGraph, read_profiled
 from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
 from trimaran.planner.placement.problem import flatten
 from trimaran.planner.placement.stages import stages
-from trimaran.report.placement import PlacedRun, PlacedStretch, PlacedTransfer, PlacingReport
 
 _STATES = 3
 """Weights, gradients, and one state of the optimizer, such as momentum."""
 
 _MOST_DEVICES = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacingRequest:
-    """What a person asks for.
-
-    Attributes:
-        file: of the graph
-        devices: how many there are
-        bandwidth: of each wire, such as "25GB/s"
-        latency_s: of each transfer [s]
-        memory: of each device, such as "16GiB"; None: as much as it takes
-        time_limit_s: that the whole command may take [s]; None: as long as its work takes
-        seed: of everything random
-        gap: stop within this share of the bound
-        began: moment at which the command began, by the monotonic clock; None: now [s]
-    """
-
-    file: Path
-    devices: int = 2
-    bandwidth: str = "25GB/s"
-    latency_s: float = 0.0
-    memory: str | None = None
-    time_limit_s: float | None = None
-    seed: int = 0
-    gap: float = 0.0
-    began: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +38,50 @@ class Placed:
     placement: Placement
 
 
-def place_profiled(request: PlacingRequest) -> Placed:
+def place_profiled(
+    file: Path,
+    *,
+    devices: int = 2,
+    bandwidth: str = "25GB/s",
+    latency_s: float = 0.0,
+    memory: str | None = None,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    gap: float = 0.0,
+    began: float | None = None,
+) -> Placed:
     """Read a graph and place it.
+
+    Args:
+        file: of the graph
+        devices: how many there are
+        bandwidth: of each link, such as "25GB/s"
+        latency_s: of each transfer [s]
+        memory: of each device, such as "16GiB"; None: as much as it takes
+        time_limit_s: that the whole command may take [s]; None: as long as its work takes
+        seed: of everything random
+        gap: stop within this share of the bound
+        began: moment at which the command began, by the monotonic clock; None: now [s]
 
     Raises:
         InputError: a figure or the file is wrong
         InfeasibleError: the network does not fit
     """
-    began = time.monotonic() if request.began is None else request.began
-    if not 1 <= request.devices <= _MOST_DEVICES:
-        raise InputError(f"--devices: expected 1 to {_MOST_DEVICES}, got {request.devices}", devices=request.devices)
-    for name, value in (("--latency", request.latency_s), ("--gap", request.gap)):
+    began = time.monotonic() if began is None else began
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise InputError(f"--devices: expected 1 to {_MOST_DEVICES}, got {devices}", devices=devices)
+    for name, value in (("--latency", latency_s), ("--gap", gap)):
         if not math.isfinite(value) or value < 0:
             raise InputError(f"{name}: expected a number that is not negative, got {value}", value=value)
-    limit_s = request.time_limit_s
-    if limit_s is not None and (not math.isfinite(limit_s) or limit_s <= 0):
-        raise InputError(f"--time-limit: expected seconds, got {limit_s}", value=limit_s)
-    rate = parse_rate(request.bandwidth)
+    if time_limit_s is not None and (not math.isfinite(time_limit_s) or time_limit_s <= 0):
+        raise InputError(f"--time-limit: expected seconds, got {time_limit_s}", value=time_limit_s)
+    rate = parse_rate(bandwidth)
     if rate <= 0:
-        raise InputError(f"--bandwidth: expected more than nothing, got {request.bandwidth!r}", value=request.bandwidth)
-    memory = math.inf if request.memory is None else float(parse_bytes(request.memory))
-    graph = read_profiled(request.file)
-    problem = profiled_problem(
-        graph, devices=request.devices, bytes_per_s=rate, latency_s=request.latency_s, memory_bytes=memory
-    )
-    answer = place(problem, time_limit_s=limit_s, seed=request.seed, gap=request.gap, began=began)
+        raise InputError(f"--bandwidth: expected more than nothing, got {bandwidth!r}", value=bandwidth)
+    memory_bytes = math.inf if memory is None else float(parse_bytes(memory))
+    graph = read_profiled(file)
+    problem = profiled_problem(graph, devices=devices, bytes_per_s=rate, latency_s=latency_s, memory_bytes=memory_bytes)
+    answer = place(problem, time_limit_s=time_limit_s, seed=seed, gap=gap, began=began)
     return Placed(graph=graph, problem=problem, placement=answer)
 
 
@@ -107,7 +98,7 @@ def profiled_problem(
     Args:
         graph: the network
         devices: number of devices, all alike
-        bytes_per_s: of the wire between each two, in each direction [bytes/s]
+        bytes_per_s: of the link between each two, in each direction [bytes/s]
         latency_s: of each transfer [s]
         memory_bytes: of each device [bytes]
     """
@@ -133,51 +124,31 @@ def profiled_problem(
     )
 
 
-def placing_report(placed: Placed) -> PlacingReport:
-    """What is shown of a placement.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Some operations that follow each other.
+
+    Attributes:
+        first: name of the first
+        last: name of the last
+        kinds: of the operations
+        seconds: forward and backward time on each device [s]
+        crossing_bytes: of their outputs and gradients, what crosses [bytes]
+    """
+
+    first: str
+    last: str
+    kinds: tuple[str, ...]
+    seconds: tuple[float, ...]
+    crossing_bytes: float
+
+
+def stretches(placed: Placed) -> list[Stretch]:
+    """The network from one place where it narrows to the next; what is in between runs side by side.
 
     Args:
         placed: a graph with its answer
     """
-    answer, problem = placed.placement, placed.problem
-    sizes = {node.name: (node.nbytes, node.backward_nbytes) for node in problem.nodes}
-    busy = [0.0] * problem.devices
-    for run in answer.schedule:
-        busy[run.device] += run.end_s - run.start_s
-    return PlacingReport(
-        name=placed.graph.name,
-        devices=problem.devices,
-        bytes_per_s=next((wire.bytes_per_s for wire in problem.wires.values()), 0.0),
-        makespan_s=answer.makespan_s,
-        serial_s=answer.serial_s,
-        bound_s=answer.bound_s,
-        heft_s=answer.heft_s,
-        runs=[
-            PlacedRun(node=run.node, phase=run.phase, device=run.device, start_s=run.start_s, end_s=run.end_s)
-            for run in answer.schedule
-        ],
-        transfers=[
-            PlacedTransfer(
-                node=move.node,
-                phase=move.phase,
-                source=move.source,
-                target=move.target,
-                nbytes=sizes[move.node][move.phase == "B"],
-                start_s=move.start_s,
-                end_s=move.end_s,
-            )
-            for move in answer.transfers
-        ],
-        busy_s=busy,
-        peak_bytes=answer.peak_bytes,
-        stretches=_stretches(placed),
-        method=answer.method,
-        notes=answer.notes,
-    )
-
-
-def _stretches(placed: Placed) -> list[PlacedStretch]:
-    """The network from one place where it narrows to the next; what is in between runs side by side."""
     answer, nodes = placed.placement, placed.problem.nodes
     crossing = dict.fromkeys((node.name for node in nodes), 0.0)
     named = {node.name: node for node in nodes}
@@ -195,10 +166,10 @@ def _stretches(placed: Placed) -> list[PlacedStretch]:
         for node in inside:
             seconds[answer.device_of[node.name]] += node.forward_s + node.backward_s
         found.append(
-            PlacedStretch(
+            Stretch(
                 first=inside[0].name,
                 last=inside[-1].name,
-                what=", ".join(dict.fromkeys(node.module for node in inside if node.module)),
+                kinds=tuple(dict.fromkeys(node.module for node in inside if node.module)),
                 seconds=tuple(seconds),
                 crossing_bytes=sum(crossing[node.name] for node in inside),
             )

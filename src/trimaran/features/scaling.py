@@ -11,22 +11,29 @@ are tried on the largest group of each batch and method. Left out: whether the c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
-from trimaran.base.units import format_count, format_seconds
+from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Device, Machine
+from trimaran.machine.types import Device
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
-from trimaran.planning.requests import default_software, parse_figures
+from trimaran.planning.requests import (
+    check_spread,
+    default_software,
+    notes_of_syncs,
+    parse_figures,
+    parse_software,
+    parse_syncs,
+)
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
@@ -34,7 +41,7 @@ from trimaran.pricing.kernels.corrections import Correction, correction_from_pro
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.report.scaling import Mode, ScalingRow, ScalingStudy
+from trimaran.report.scaling import ScalingRow, ScalingStudy
 from trimaran.simulator.data_parallel import data_parallel_step
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
@@ -90,7 +97,7 @@ def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of:
             gradients += [part] * parts
         else:
             gradients.append(gradient)
-    names = _named(large)
+    names = format_some(list(dict.fromkeys(gradient.name for gradient in large)))
     return [
         Remedy(
             id="split-tensor",
@@ -192,7 +199,7 @@ def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
 
 
 class _Simulated(TypedDict):
-    """What a changed step says of a remedy, as arguments of `Remedy`."""
+    """The gain of a remedy by a changed step, as arguments of `Remedy`."""
 
     predicted_gain: float
     gain_interval: tuple[float, float]
@@ -223,205 +230,178 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
     }
 
 
-def _named(gradients: Sequence[WeightGradient]) -> str:
-    names = list(dict.fromkeys(gradient.name for gradient in gradients))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A person's own profile of one device, or figures of several batches, as a correction of modelled kernels
-
-
-def profile_correction(path: Path, work: Workload, estimate: StepEstimate) -> Correction:
-    """Factors with which the model gives what a profile of PyTorch shows.
-
-    Args:
-        path: of the trace
-        work: the step that was profiled
-        estimate: of it, as modelled
-
-    Raises:
-        InputError: the trace cannot be read, or is not of such a step
-    """
-    return correction_from_profile(read_kineto(path), kind_seconds(work, estimate), estimate.host_s)
-
-
-def figures_correction(measured: Sequence[tuple[Workload, float]], device: Device, software: Software) -> Correction:
-    """Factors of device and host with which the model comes closest to steps that were measured.
+def predict_scaling(
+    job: str,
+    *,
+    cluster: str,
+    devices: Sequence[int],
+    local_batch: int | Sequence[int] | None = None,
+    batch: int | Sequence[int] | None = None,
+    sync: str | Sequence[Sync] = "nccl",
+    precision: str | None = None,
+    software: str | None = None,
+    options: Mapping[str, str] | None = None,
+    measured: str | None = None,
+    nccl_log: Path | None = None,
+    kineto: Path | None = None,
+    length_spread: float = 0.0,
+    progress: Progress = ignore_progress,
+) -> ScalingStudy:
+    """Predict throughput and speedup of data parallelism, and what limits them.
 
     Args:
-        measured: steps of the job at different batches, and what each took [s]
-        device: they ran on
-        software: they ran with
-
-    Raises:
-        InputError: no step, or a time that is none
-    """
-    return correction_from_steps([measured_step(work, device, software, seconds) for work, seconds in measured])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyRequest:
-    """What is asked.
-
-    Attributes:
-        cluster: machine, such as "dgx1-v100" or "dgx-a100:512"
-        devices: sizes of the group
-        batches: of a device (weak) or of all devices (strong)
-        syncs: methods of exchange
-        mode: weak or strong
-        precision: in which is computed; None: as `trimaran.planning.precision` chooses
-        software: framework and year; None: what goes with the methods
-        options: of the job
-        measured: a figure of one device, such as "363 images/s", or several with their batches
+        job: as for `trimaran.check`
+        cluster: machine of the catalog, such as "dgx1-v100" or "dgx-a100:8@ethernet-25g"
+        devices: sizes of the group, such as (1, 2, 4, 8)
+        local_batch: samples of each device, which stay as devices are added (weak scaling)
+        batch: samples of all devices together, which are shared among them (strong scaling)
+        sync: how gradients are exchanged, one method or several, such as "kvstore,nccl"
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
+        software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
+        options: of the job, by name
+        measured: a figure of one device that predictions start from, such as "363 images/s at 64", or several of them
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
-        notes: to be said with the answer
-    """
-
-    cluster: str
-    devices: tuple[int, ...]
-    batches: tuple[int, ...]
-    syncs: tuple[Sync, ...] = ("nccl",)
-    mode: Mode = "weak"
-    precision: str | None = None
-    software: Software | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    measured: str | None = None
-    nccl_log: Path | None = None
-    kineto: Path | None = None
-    length_spread: float = 0.0
-    notes: tuple[str, ...] = ()
-
-
-def study(reference: str, request: StudyRequest, *, progress: Progress = ignore_progress) -> ScalingStudy:
-    """Every set-up that is asked for.
-
-    Args:
-        reference: of the job, such as "inception_v3"
-        request: what is asked
         progress: told what is being done
 
     Raises:
-        InputError: an unknown job, machine or method, or more devices than there are
+        InputError: an unknown job, machine or method, more devices than there are, or not one of the two batches
     """
-    machine = find_machine(request.cluster)
-    software = request.software or default_software(request.syncs)
-    precision = choose_precision(reference, request.precision, machine.node.device)
-    steps = Steps(reference, request, machine, software, precision.name)
-    notes: list[str] = list(request.notes)
+    if (batch is None) == (local_batch is None):
+        raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
+    asked = local_batch if batch is None else batch
+    batches = (asked,) if isinstance(asked, int) else tuple(asked or ())
+    methods = sync if isinstance(sync, str) else ",".join(sync)
+    syncs = parse_syncs(methods)
+    machine = find_machine(cluster)
+    framework = default_software(syncs) if software is None else parse_software(software)
+    chosen = choose_precision(job, precision, machine.node.device)
+    estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))
+    links = None if nccl_log is None else corrected_by(read_logs(nccl_log), machine=machine, year=framework.year)
+    steps = DataParallelJob(
+        reference=job,
+        machine=machine,
+        precision=chosen.name,
+        software=framework,
+        options=options or {},
+        exchange=ExchangeOptions(correction=links, length_spread=check_spread(length_spread)),
+        estimator=lambda work: estimates.of(work, steps.workload),
+    )
+    notes = list(notes_of_syncs(methods))
     rows: list[ScalingRow] = []
-    for place, batch in enumerate(request.batches):
-        progress(f"{reference}, batch {batch}", place, len(request.batches))
-        for sync in request.syncs:
-            rows += _rows(steps, batch, sync, notes)
+    for place, samples in enumerate(batches):
+        progress(f"{job}, batch {samples}", place, len(batches))
+        for method in syncs:
+            rows += _rows(steps, samples, method, devices, notes, strong=batch is not None)
     if not rows:
-        raise InputError("; ".join(notes) or "nothing is asked for", cluster=request.cluster)
+        raise InputError("; ".join(notes) or "nothing is asked for", cluster=cluster)
     return ScalingStudy(
-        job=reference,
-        cluster=request.cluster,
+        job=job,
+        cluster=cluster,
         device=machine.node.device.title,
-        precision=precision.name,
-        precision_source=precision.source,
-        software=f"{software.framework} of {software.year:.0f}",
-        mode=request.mode,
+        precision=chosen.name,
+        precision_source=chosen.source,
+        software=f"{framework.framework} of {framework.year:.0f}",
+        mode="weak" if batch is None else "strong",
         unit="samples",
         rows=tuple(rows),
-        advice=advise(rows, steps.job.known, steps.changed),
+        advice=advise(rows, steps.known, partial(_changed, steps)),
         notes=tuple(dict.fromkeys(notes)),
-        source=steps.source,
+        source=estimates.source,
     )
 
 
-class Steps:
-    """Steps of the job in groups, with what a person measured of it.
-
-    Args:
-        reference: of the job
-        request: what is asked
-        machine: nodes and fabric
-        software: framework and year
-        precision: in which is computed
+@dataclass(slots=True)
+class Estimates:
+    """Steps of one device as modelled, corrected by what a person measured of the job.
 
     Attributes:
-        job: its steps
+        device: of the machine
+        software: framework and year
+        measured: a figure of one device, such as "363 images/s", or several with their batches
+        kineto: a trace of PyTorch's profiler of one device
+        largest_batch: of the study, to which figures without a batch belong
         source: of the estimate that was made last
     """
 
-    def __init__(
-        self, reference: str, request: StudyRequest, machine: Machine, software: Software, precision: Precision
-    ) -> None:
-        links = None
-        if request.nccl_log is not None:
-            links = corrected_by(read_logs(request.nccl_log), machine=machine, year=software.year)
-        self.job = DataParallelJob(
-            reference=reference,
-            machine=machine,
-            precision=precision,
-            software=software,
-            options=request.options,
-            exchange=ExchangeOptions(correction=links, length_spread=request.length_spread),
-            estimator=self._estimate,
-        )
-        self.request = request
-        self.source = ""
-        self._correction: Correction | None = None
+    device: Device
+    software: Software
+    _: KW_ONLY
+    measured: str | None
+    kineto: Path | None
+    largest_batch: int
+    source: str = ""
+    _correction: Correction | None = None
 
-    def _estimate(self, work: Workload) -> StepEstimate:
-        """A step of one device as modelled, and as the person's figures or profile correct that."""
-        estimate = self._corrected(work)
-        anchor_s = self._anchor_s(work, estimate)
+    def of(self, work: Workload, workload: Callable[[int], Workload]) -> StepEstimate:
+        """A step of one device as modelled, and as the person's figures or profile correct that.
+
+        Args:
+            work: of the step
+            workload: of the job at a batch
+
+        Raises:
+            InputError: figures or profile cannot be used
+        """
+        estimate = self._corrected(work, workload)
+        anchor_s = self._anchor_s(work, estimate, workload)
         if anchor_s is not None:
-            estimate = estimate_step(work, self.job.machine.node.device, self.job.software, anchor_s=anchor_s)
+            estimate = estimate_step(work, self.device, self.software, anchor_s=anchor_s)
         self.source = estimate.source
         return estimate
 
-    def _corrected(self, work: Workload) -> StepEstimate:
+    def _corrected(self, work: Workload, workload: Callable[[int], Workload]) -> StepEstimate:
         """A step as modelled, and as several figures or a profile of the largest batch correct that."""
-        device, software = self.job.machine.node.device, self.job.software
         figures = self._figures()
         if self._correction is None and len(figures) > 1:
-            if self.request.kineto is not None:
+            if self.kineto is not None:
                 raise InputError("several measured figures and a profile correct the same: leave one of them out")
-            known = [(self.job.workload(batch), batch / rate) for rate, batch in figures if batch]
-            self._correction = figures_correction(known, device, software)
-        if self._correction is None and self.request.kineto is not None:
-            profiled = self.job.workload(max(self.request.batches))
-            self._correction = profile_correction(
-                self.request.kineto, profiled, estimate_step(profiled, device, software)
+            self._correction = correction_from_steps(
+                [
+                    measured_step(workload(batch), self.device, self.software, batch / rate)
+                    for rate, batch in figures
+                    if batch
+                ]
             )
-        return estimate_step(work, device, software, correction=self._correction)
+        if self._correction is None and self.kineto is not None:
+            profiled = workload(self.largest_batch)
+            modelled = estimate_step(profiled, self.device, self.software)
+            trace = read_kineto(self.kineto)
+            self._correction = correction_from_profile(trace, kind_seconds(profiled, modelled), modelled.host_s)
+        return estimate_step(work, self.device, self.software, correction=self._correction)
 
     def _figures(self) -> tuple[tuple[float, int | None], ...]:
-        return () if self.request.measured is None else parse_figures(self.request.measured)
+        return () if self.measured is None else parse_figures(self.measured)
 
-    def _anchor_s(self, work: Workload, estimate: StepEstimate) -> float | None:
+    def _anchor_s(self, work: Workload, estimate: StepEstimate, workload: Callable[[int], Workload]) -> float | None:
         """A step as the person's one figure has it; at another batch, the model is off by the same factor [s]."""
         figures = self._figures()
         if len(figures) != 1:
             return None
         ((samples_per_s, at),) = figures
-        base = at or max(self.request.batches)
+        base = at or self.largest_batch
         if base == work.batch:
             return base / samples_per_s
-        modelled = self._corrected(self.job.workload(base))
+        modelled = self._corrected(workload(base), workload)
         return estimate.seconds * base / samples_per_s / modelled.seconds
 
-    def changed(self, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
-        """The step of a changed workload in the set-up of a row [s]."""
-        setup = self.job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
-        options = replace(setup.options, explain=False)
-        return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
+
+def _changed(job: DataParallelJob, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
+    """The step of a changed workload in the set-up of a row [s]."""
+    setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
+    options = replace(setup.options, explain=False)
+    return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
-def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[ScalingRow]:
+def _rows(
+    job: DataParallelJob, batch: int, sync: Sync, counts: Sequence[int], notes: list[str], *, strong: bool
+) -> list[ScalingRow]:
     """One batch and one method on every group."""
-    strong = steps.request.mode == "strong"
-    alone = steps.job.step(batch, 1, sync=sync)
+    alone = job.step(batch, 1, sync=sync)
     base = batch / alone.step.seconds
     rows = []
-    for devices in steps.request.devices:
+    for devices in counts:
         share, rest = divmod(batch, devices) if strong else (batch, 0)
         if rest or not share:
             notes.append(
@@ -429,21 +409,21 @@ def _rows(steps: Steps, batch: int, sync: Sync, notes: list[str]) -> list[Scalin
                 f"multiple of {devices}, or say --local-batch"
             )
             continue
-        if sync == "kvstore" and devices > steps.job.machine.node.devices:
+        if sync == "kvstore" and devices > job.machine.node.devices:
             notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
             continue
-        rows.append(_row(steps, steps.job.step(share, devices, sync=sync), base))
+        rows.append(_row(job, job.step(share, devices, sync=sync), base))
     return rows
 
 
-def _row(steps: Steps, step: ScaledStep, base: float) -> ScalingRow:
+def _row(job: DataParallelJob, step: ScaledStep, base: float) -> ScalingRow:
     samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
-    memory = steps.job.memory(step)
+    memory = job.memory(step)
     return ScalingRow(
         step=step,
-        nodes=steps.job.nodes(step.devices),
+        nodes=job.nodes(step.devices),
         samples_per_s=samples_per_s,
         low=samples / step.step.high,
         high=samples / step.step.low,

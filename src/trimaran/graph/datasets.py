@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_some
 from trimaran.base.user_errors import place_of, summary, user_lines
 
 _NAMED = 8
@@ -142,9 +143,7 @@ def name_samples(numbers: Sequence[int]) -> str:
         >>> name_samples([4]), name_samples([4, 9]), name_samples(range(20))
         ('sample 4', 'samples 4, 9', 'samples 0, 1, 2, 3, 4, 5, 6, 7 and 12 more')
     """
-    shown = ", ".join(str(number) for number in numbers[:_NAMED])
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    return f"sample{'s' if len(numbers) > 1 else ''} {shown}{more}"
+    return f"sample{'s' if len(numbers) > 1 else ''} {format_some(numbers, _NAMED)}"
 
 
 def describe(error: BaseException) -> str:

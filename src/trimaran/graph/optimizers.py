@@ -188,6 +188,19 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     return optimizer
 
 
+def written_options(optimizer: Any) -> str:
+    """The options of each group of an optimizer, the same text for the same options.
+
+    Args:
+        optimizer: any of torch
+    """
+    groups = [
+        sorted((name, repr(value)) for name, value in group.items() if name != "params")
+        for group in optimizer.param_groups
+    ]
+    return repr(groups)
+
+
 def make_schedule(job: Job, optimizer: Any) -> Any:
     """The job's schedule of an optimizer; None: it has none.
 

@@ -10,18 +10,18 @@
 The first steps are recorded, then each step runs under a plan that keeps the peak within the budget: what autograd
 saves is kept, offloaded to the host, or recomputed. Gradients are those of the plain loop, bit for bit.
 
-No plan keeps a budget below the floor, which is what one operation needs. Modules that run in parts of the batch lower
-it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split as `trimaran memory` finds it.
+No plan keeps a budget below the minimum memory, which is what one operation needs. Modules that run in parts of the
+batch lower it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split of `trimaran memory`.
 """
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.memory_budget.loop import Virtualizer
-from trimaran.memory_budget.options import Options, make_options
+from trimaran.memory_budget.options import OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -34,34 +34,34 @@ def virtual_memory(
     host: str | int | None = None,
     smallest: str | int = "256KiB",
     limit_s: float | None = None,
-    on_violation: str = "replan",
+    on_violation: OnViolation = "replan",
     enforce: bool = False,
     account: bool = False,
-    optimizer_state: str = "auto",
+    optimizer_state: OptimizerState = "auto",
     recompute: bool = True,
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
 
     Use it as a context around the loop, in the thread that trains.
 
-    What is made again repeats recorded operations with the numbers that they had. Each storage that was made again is
-    compared with a sum over the bytes that were there: all of a small one, 2048 places of a large one. If the model or
-    a number in it has changed, the step goes on without recomputation where this is seen in the forward; where it is
-    seen in the backward, it raises, on a GPU before the optimizer's update.
+    Recomputation repeats recorded operations with the numbers that they had. Each recomputed storage is compared with a
+    sum over the bytes that were there: all of a small one, 2048 places of a large one. If the model or a number in it
+    has changed, the step goes on without recomputation where this is seen in the forward; where it is seen in the
+    backward, it raises, on a GPU before the optimizer's update.
 
     Args:
         budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
-            such as "12GiB", a number of bytes, or a share such as "50%" of the peak without help
+            such as "12GiB", a number of bytes, or a share such as "50%" of the peak without a plan
         host: most that may lie on the host at once; None: what it has to spare
         smallest: smaller storages are kept
         limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine
         on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
             report
-        enforce: hold the allocator of a GPU to the budget, so that more is an out-of-memory error
+        enforce: limit the allocator of a GPU to the budget, so that more is an out-of-memory error
         account: count live bytes on a CPU, operation by operation; slow, for tests
         optimizer_state: "device": it stays there; "host": it lives on the host, and visits the device in parts while
-            it is updated; "auto": on the host if no plan keeps the budget else, and the optimizer allows it
-        recompute: whether storages may be made again; False: bytes are only moved, for models that change numbers or
+            it is updated; "auto": on the host if otherwise no plan keeps the budget, and the optimizer allows it
+        recompute: whether storages may be recomputed; False: bytes are only moved, for models that change numbers or
             weights between the forward and the backward, or all the time
 
     Returns:
@@ -79,19 +79,36 @@ def virtual_memory(
         >>> memory.report().fits
         True
     """
-    return VirtualMemory(
-        make_options(
-            budget=budget,
-            host=host,
-            smallest=smallest,
-            limit_s=limit_s,
+    if on_violation not in get_args(OnViolation):
+        raise InputError(
+            f'on_violation: expected "replan" or "note", got {on_violation!r}',
+            code="virtual-memory.bad-on-violation",
             on_violation=on_violation,
-            enforce=enforce,
-            account=account,
-            optimizer_state=optimizer_state,
-            recompute=recompute,
         )
+    if optimizer_state not in get_args(OptimizerState):
+        raise InputError(
+            f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
+            code="virtual-memory.bad-optimizer-state",
+            optimizer_state=optimizer_state,
+        )
+    if limit_s is not None and not limit_s > 0:
+        raise InputError(
+            f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
+            code="virtual-memory.bad-limit",
+            limit_s=limit_s,
+        )
+    options = Options(
+        budget=parse_budget(budget),
+        host_bytes=None if host is None else parse_size(host, "host"),
+        smallest_bytes=parse_size(smallest, "smallest"),
+        limit_s=limit_s,
+        on_violation=on_violation,
+        enforce=enforce,
+        account=account,
+        optimizer_state=optimizer_state,
+        recompute=recompute,
     )
+    return VirtualMemory(options)
 
 
 class VirtualMemory:
@@ -103,7 +120,7 @@ class VirtualMemory:
         self._thread = 0
 
     def report(self) -> MemoryReport:
-        """What happened so far, also after the end.
+        """The report so far, also after the end.
 
         Raises:
             ExecutionError: it was not entered yet
@@ -163,8 +180,8 @@ def _refuses_hooks(trace: TracebackType | None) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
 
 
-def held_to(strategy: Strategy) -> AbstractContextManager[VirtualMemory | None]:
-    """Around the training of one rank: holds it to the strategy's memory budget, where it has one.
+def planned_memory(strategy: Strategy) -> AbstractContextManager[VirtualMemory | None]:
+    """Virtual memory around the training of one rank, where the strategy has a memory budget.
 
     Args:
         strategy: what is run

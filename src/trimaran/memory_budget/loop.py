@@ -1,7 +1,7 @@
-"""What happens when, around a loop that knows nothing of it: record, plan, verify, run.
+"""The phases of virtual memory around an unchanged loop: record, plan, verify, run.
 
-A **flight** is one forward with its backward; a **step** is the flights up to the optimizer's step, with its update. A
-plan is for one flight: a look of the batch, and whether it is the first of its step or a later one, which finds
+A **pass** is one forward with its backward; a **step** is the passes up to the optimizer's step, with its update. A
+plan is for one pass: a look of the batch, and whether it is the first of its step or a later one, which finds
 gradients there.
 
     loop      forward  backward  update │ forward  backward  update │ forward  backward  update │ ...
@@ -10,12 +10,12 @@ gradients there.
 
 (1) The first step makes the optimizer's state, and often leaves gradients to the next one. Plans are made once a step
     ends with what it began with: usually the second.
-(2) Plans of all flights of the step. Where everything fits, the hooks go, and only the pre-hooks of the outermost
+(2) Plans of all passes of the step. Where the whole step fits, the hooks go, and only the pre-hooks of the outermost
     modules remain, which notice a batch that is larger.
-(3) Recipes that did not give the same bits are banned, and the flight is planned again.
+(3) Recipes that did not give the same bits are banned, and the pass is planned again.
 
-A flight begins with the call of an outermost module, or with the first pack where that comes earlier. It ends where the
-next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each flight is a step.
+A pass begins with the call of an outermost module, or with the first pack where that comes earlier. It ends where the
+next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each pass is a step.
 
 The outermost modules that a loop calls, found without being told.
 
@@ -37,7 +37,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -51,7 +51,7 @@ from trimaran.graph.trace.operations import Operations
 from trimaran.graph.trace.tape import Watch
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory_budget.options import SETTLING_STEPS, VERIFY_EVERY, Options
-from trimaran.memory_budget.passes import UNSEEN, Flight, FlightStats, Key, OpenStep, is_steady
+from trimaran.memory_budget.passes import UNSEEN, Key, OpenStep, Pass, PassStats, is_steady
 from trimaran.memory_budget.plans import Planned, Plans
 from trimaran.memory_budget.recording import (
     Gauge,
@@ -69,7 +69,8 @@ from trimaran.memory_budget.recording import (
 from trimaran.memory_budget.settling import Settling
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.program.memory import Decision
-from trimaran.report.virtual_memory import MemoryReport, StorageDecision
+from trimaran.report.memory import StorageLine, storage_lines
+from trimaran.report.virtual_memory import MemoryReport
 
 _CALL = nn.Module._wrapped_call_impl.__code__
 
@@ -117,7 +118,7 @@ class Roots:
         call = outermost.f_locals
         module = call["self"]
         if id(module) in self._handles or isinstance(module, torch.jit.ScriptModule):
-            return None  # a script takes no hooks: a flight of it is known by the first tensor that autograd packs
+            return None  # a script takes no hooks: a pass of it is known by the first tensor that autograd packs
         self._watch(module)
         return look_at(module, call["args"], call["kwargs"])
 
@@ -245,10 +246,10 @@ _HOOKED = register_optimizer_step_post_hook.__code__.co_filename
 
 
 _KEPT = 200
-_ON_DEMAND = "flights that fit under no plan move storages on demand"
+_ON_DEMAND = "passes that fit under no plan move storages on demand"
 _UNNOTICED = (
-    "virtual_memory: what was made again has other bits than what was there: {storages}. An operation behind it takes "
-    "a number that has changed since the step was recorded. It is copied from now on; gradients of up to "
+    "virtual_memory: recomputed storages have other bits than those that were there: {storages}. An operation behind "
+    "them takes a number that has changed since the step was recorded. They are copied from now on; gradients of up to "
     f"{VERIFY_EVERY} steps before this one may be wrong. Make the number a tensor, so that it is noticed at once."
 )
 
@@ -261,7 +262,7 @@ class Tally:
         recorded: of these, recorded
         fell_back: of these, not as planned
         peak_bytes: largest of the steps that were measured, but for verified ones [bytes]
-        last: figures of the last step's flights
+        last: figures of the last step's passes
         last_planned: those of the last step that ran as planned, so neither on demand nor without a plan
         notes: what a person should know, in order
     """
@@ -271,11 +272,11 @@ class Tally:
         self.recorded = 0
         self.fell_back = 0
         self.peak_bytes: int | None = None
-        self.last: tuple[FlightStats, ...] = ()
-        self.last_planned: tuple[FlightStats, ...] = ()
+        self.last: tuple[PassStats, ...] = ()
+        self.last_planned: tuple[PassStats, ...] = ()
         self.notes: list[str] = []
         self._last_recorded = False
-        self._current: list[FlightStats] = []
+        self._current: list[PassStats] = []
         self._times_s: deque[float] = deque(maxlen=_KEPT)
         self._since_s: float | None = None
 
@@ -284,11 +285,11 @@ class Tally:
         """Median of the steps that ran neither recorded nor on demand [s]."""
         return statistics.median(self._times_s) if self._times_s else None
 
-    def add(self, stats: FlightStats) -> None:
-        """A flight has ended."""
+    def add(self, stats: PassStats) -> None:
+        """A pass has ended."""
         self._current.append(stats)
         for storage in stats.banned:
-            self.note(f"copied from now on, because making it again gave other bits: {storage}")
+            self.note(f"copied from now on, because recomputing it gave other bits: {storage}")
         if stats.infeasible and not any(note.startswith(_ON_DEMAND) for note in self.notes):
             self.note(f"{_ON_DEMAND}: {stats.infeasible}")
         if stats.unnoticed:
@@ -308,10 +309,10 @@ class Tally:
         """A step has ended; its time is that since the step before."""
         now_s = time.perf_counter()
         self.last, self._current = tuple(self._current), []
-        if peak_bytes is not None and not recorded and not any(flight.verified for flight in self.last):
+        if peak_bytes is not None and not recorded and not any(pass_.verified for pass_ in self.last):
             self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
-        fell_back = any(flight.fell_back for flight in self.last)
-        if any(flight.planned for flight in self.last) and not fell_back:
+        fell_back = any(pass_.fell_back for pass_ in self.last)
+        if any(pass_.planned for pass_ in self.last) and not fell_back:
             self.last_planned = self.last
         self.steps += 1
         self._last_recorded = recorded
@@ -326,7 +327,7 @@ class Tally:
         self.peak_bytes = None
 
     def resume(self) -> None:
-        """What came since the step ended, such as planning, belongs to no step."""
+        """Time since the end of the step, such as planning, belongs to no step."""
         self._since_s = time.perf_counter()
 
 
@@ -343,19 +344,18 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         plans: what was planned
         state_bytes: of optimizers, on the host [bytes]
     """
-    flights = tally.last_planned or tally.last
-    stalls_s = [flight.stall_s for flight in flights if flight.stall_s is not None]
+    passes = tally.last_planned or tally.last
+    stalls_s = [pass_.stall_s for pass_ in passes if pass_.stall_s is not None]
     largest = plans.largest
-    outcome = None if largest is None else largest.flyer.outcome
-    stopped = (
-        ["planning was stopped by its time limit, limit_s"] if outcome is not None and not outcome.is_complete else []
-    )
+    outcome = None if largest is None else largest.runner.outcome
+    is_stopped = outcome is not None and not outcome.is_complete
+    stopped = ["planning was stopped by its time limit, limit_s"] if is_stopped else []
     return MemoryReport(
         phase=phase,
         device=plans.device,
         budget_bytes=plans.budget_bytes,
         keep_peak_bytes=None if largest is None else largest.keep_peak_bytes,
-        floor_bytes=None if largest is None else largest.floor_bytes,
+        minimum_memory_bytes=None if largest is None else largest.minimum_memory_bytes,
         predicted_peak_bytes=plans.predicted_peak_bytes,
         measured_peak_bytes=tally.peak_bytes,
         steps=tally.steps,
@@ -366,31 +366,21 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         step_time_s=tally.step_time_s,
         keep_time_s=None if largest is None else largest.compute_s,
         planned_time_s=None if outcome is None else outcome.run.step_time_s,
-        limit_time_s=None if outcome is None else outcome.bound.step_time_s,
-        ratio_to_limit=None if outcome is None else outcome.ratio_to_limit,
-        stall_s=None if len(stalls_s) < len(flights) else sum(stalls_s),
-        to_host_bytes=sum(flight.to_host_bytes for flight in flights),
-        to_device_bytes=sum(flight.to_device_bytes for flight in flights),
-        decisions=tuple(_decisions(largest)),
+        lower_bound_s=None if outcome is None else outcome.bound.step_time_s,
+        ratio_to_lower_bound=None if outcome is None else outcome.ratio_to_limit,
+        stall_s=None if len(stalls_s) < len(passes) else sum(stalls_s),
+        to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
+        to_device_bytes=sum(pass_.to_device_bytes for pass_ in passes),
+        decisions=_decisions(largest),
         notes=(*tally.notes, *stopped),
     )
 
 
-def _decisions(planned: Planned | None) -> Iterable[StorageDecision]:
-    if planned is None or planned.flyer.outcome is None:
-        return []
-    plan, storages = planned.flyer.outcome.plan, planned.trace.storages
-    moved = (
-        StorageDecision(
-            module=storages[number].module,
-            nbytes=storages[number].nbytes,
-            decision=str(decision),
-            reason=plan.reasons.get(number, ""),
-        )
-        for number, decision in plan.decisions.items()
-        if decision is not Decision.KEEP
-    )
-    return sorted(moved, key=lambda one: -one.nbytes)
+def _decisions(planned: Planned | None) -> tuple[StorageLine, ...]:
+    if planned is None or planned.runner.outcome is None:
+        return ()
+    lines = storage_lines(planned.trace, planned.runner.outcome.plan)
+    return tuple(line for line in lines if line.decision != Decision.KEEP)
 
 
 class Virtualizer:
@@ -415,7 +405,7 @@ class Virtualizer:
         self._recorder = StepRecorder(place, self._settling.states.holds, self.plans.device_of)
         self._gauge = Gauge(place, account=options.account)
         self._step = OpenStep()
-        self._flight: Flight | None = None
+        self._pass: Pass | None = None
         self._unsettled = SETTLING_STEPS
         self._updates = Updates(self._updated, self.plans.confirm)
         self._thread = threading.get_ident()
@@ -443,13 +433,13 @@ class Virtualizer:
     def _let_go(self) -> None:
         self._hooks.work(keep_pack, keep_unpack)
         self._work = keep_pack
-        self._flight = None
+        self._pass = None
         self._step.forget()
         self.plans.close()
 
     @property
     def phase(self) -> str:
-        """What the next step is for."""
+        """Purpose of the next step."""
         if self._unsettled:
             return "record"
         if not self._hooks.pushed:
@@ -457,7 +447,7 @@ class Virtualizer:
         return self.plans.phase
 
     def report(self) -> MemoryReport:
-        """What happened so far, or until the end."""
+        """The report so far, or until the end."""
         return self._last_report or summarize(self.phase, self.tally, self.plans, self._settling.states.host_bytes)
 
     def _called(self, signature: Signature) -> None:
@@ -468,20 +458,20 @@ class Virtualizer:
             if self.plans.covers(signature) or not self._hooks.push():
                 return
             self.tally.note("a batch larger than those before, or another model, was recorded")
-        elif self._flight is not None and not self._hooks.unpacked:
-            self._flight.seen.add(signature)
+        elif self._pass is not None and not self._hooks.unpacked:
+            self._pass.seen.add(signature)
             return
         self._begin(signature)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        """A tensor is packed between flights, or while no outermost module is known."""
-        walked = self._flight is None or self._hooks.unpacked
+        """A tensor is packed between passes, or while no outermost module is known."""
+        walked = self._pass is None or self._hooks.unpacked
         begins = walked and torch._C._current_graph_task_id() == -1
         found = self._roots.find() if begins or self._recorder.is_recording else None
-        if begins and (found is not None or self._flight is None or not self._flight.has_module):
+        if begins and (found is not None or self._pass is None or not self._pass.has_module):
             self._begin(found or look_at_tensor(tensor))
-        elif found is not None and self._flight is not None:
-            self._flight.seen.add(found)
+        elif found is not None and self._pass is not None:
+            self._pass.seen.add(found)
         return self._work(tensor)
 
     def _updated(self, first: bool) -> None:
@@ -491,7 +481,7 @@ class Virtualizer:
         elif not self._hooks.pushed:
             self._end_tally(recorded=False)
             self._gauge.start(self.plans.device)
-        elif self._step.flights:
+        elif self._step.passes:
             self._end_step()
         elif self._step.is_unseen(self._updates.after) and self._unsettled:
             self._recorder.abandon()
@@ -500,8 +490,8 @@ class Virtualizer:
             self.tally.note(UNSEEN)
 
     def _start_over(self) -> None:
-        """Flights were taken for steps, until an optimizer was seen: their plans know nothing of its state."""
-        self._end_flight()
+        """Passes were taken for steps, until an optimizer was seen: their plans know nothing of its state."""
+        self._end_pass()
         self._gauge.stop()
         self._step.forget()
         self._settling.start_over()
@@ -512,39 +502,39 @@ class Virtualizer:
         self._record()
 
     def _begin(self, signature: Signature) -> None:
-        if self._flight is not None:
-            self._end_flight()
+        if self._pass is not None:
+            self._end_pass()
             if not self._updates.optimizers:
                 self._end_step()
         key = self._step.begin(signature, self._updates.after)
         self._hooks.unpacked = False
         planned = None if self._unsettled else self.plans.find(key)
-        self._flight = Flight(key=key, planned=planned, seen={signature})
+        self._pass = Pass(key=key, planned=planned, seen={signature})
         if planned is None:
             self._record()
             return
         self._recorder.abandon()
         self._work, unpack = planned.begin()
-        self._hooks.work(self._work if self._flight.has_module else self._pack, unpack)
+        self._hooks.work(self._work if self._pass.has_module else self._pack, unpack)
 
-    def _end_flight(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight is None:
+    def _end_pass(self) -> None:
+        pass_, self._pass = self._pass, None
+        if pass_ is None:
             return
-        if flight.planned is not None:
-            stats = flight.planned.end()
+        if pass_.planned is not None:
+            stats = pass_.planned.end()
             self.tally.add(stats)
-            self.plans.judge(flight.key, stats)
-            self._step.ran(flight, stats)
+            self.plans.judge(pass_.key, stats)
+            self._step.ran(pass_, stats)
             if stats.ineffective:
                 self.tally.note("storages that were let go are still held by the loop, as when it keeps an output")
         recorded = self._recorder.stop()
         if recorded is not None:
-            self._step.add(flight, recorded)
+            self._step.add(pass_, recorded)
         self._rest()
 
     def _end_step(self) -> None:
-        self._end_flight()
+        self._end_pass()
         self._recorder.end_step()
         recorded = self._step.end(self._updates.after)
         self._end_tally(recorded=bool(recorded))
@@ -587,11 +577,11 @@ class Virtualizer:
         return self._recorder.knows(self._roots.first) and is_steady(traces[0], traces[-1])
 
     def _record(self) -> None:
-        self._recorder.start(self._roots.first, self._updates.optimizers, waiting=self._flight is None)
+        self._recorder.start(self._roots.first, self._updates.optimizers, waiting=self._pass is None)
         self._updates.come_last()
         self._rest()
 
     def _rest(self) -> None:
-        """Record, or between flights keep: the first pack begins a flight, where no module has."""
+        """Record, or between passes keep: the first pack begins a pass, where no module has."""
         self._work, unpack = self._recorder.hooks or (keep_pack, keep_unpack)
         self._hooks.work(self._pack, unpack)

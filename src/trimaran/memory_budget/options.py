@@ -1,4 +1,4 @@
-"""What a user may choose, checked once."""
+"""Options of `virtual_memory`."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Budget:
 
     Attributes:
         nbytes: size [bytes]
-        share: part of the peak without help, from 0 to 1
+        share: part of the peak without a plan, from 0 to 1
     """
 
     nbytes: int | None = None
@@ -26,7 +26,7 @@ class Budget:
         """The budget in bytes.
 
         Args:
-            keep_peak_bytes: peak of the step without help [bytes]
+            keep_peak_bytes: peak of the step without a plan [bytes]
 
         Example:
             >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
@@ -41,7 +41,7 @@ def parse_budget(budget: str | int) -> Budget:
     """A budget as a person gives it.
 
     Args:
-        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without help
+        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without a plan
 
     Raises:
         InputError: none of these, not positive, or more than 100 %
@@ -80,13 +80,11 @@ def _positive(budget: Budget, given: str | int) -> Budget:
 OnViolation = Literal["replan", "note"]
 OptimizerState = Literal["device", "host", "auto"]
 
-_PLACES: dict[str, OptimizerState] = {"device": "device", "host": "host", "auto": "auto"}
-
 MOST_PLANS = 8
 MOST_TIGHTENED = 4
 SETTLING_STEPS = 3
 VERIFY_EVERY = 64
-"""Every so many flights of a plan, its recipes are compared with the real bytes again."""
+"""Passes of a plan after which its recipes are compared with the real bytes again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +97,10 @@ class Options:
         smallest_bytes: smaller storages are kept [bytes]
         limit_s: most time for planning [s]; None: as long as it takes
         on_violation: what to do when a GPU held more than the budget: plan again with less, or only note it
-        enforce: whether a GPU's allocator is held to the budget
+        enforce: whether a GPU's allocator is limited to the budget
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
-        optimizer_state: where it lives; "auto": on the host where no plan keeps the budget else
-        recompute: whether storages may be made again; otherwise they are moved only
+        optimizer_state: where it lives; "auto": on the host where otherwise no plan keeps the budget
+        recompute: whether storages may be recomputed; otherwise they are moved only
     """
 
     budget: Budget
@@ -116,55 +114,16 @@ class Options:
     recompute: bool = True
 
 
-def make_options(
-    *,
-    budget: str | int,
-    host: str | int | None,
-    smallest: str | int,
-    limit_s: float | None,
-    on_violation: str,
-    enforce: bool,
-    account: bool,
-    optimizer_state: str,
-    recompute: bool,
-) -> Options:
-    """Check what a user chose.
+def parse_size(size: str | int, name: str) -> int:
+    """A size as a user writes it [bytes].
+
+    Args:
+        size: such as "1MiB", or a number of bytes
+        name: of the option
 
     Raises:
-        InputError: a value that is none of those that are described
+        InputError: it is none
     """
-    if on_violation not in ("replan", "note"):
-        raise InputError(
-            f'on_violation: expected "replan" or "note", got {on_violation!r}',
-            code="virtual-memory.bad-on-violation",
-            on_violation=on_violation,
-        )
-    if optimizer_state not in _PLACES:
-        raise InputError(
-            f'optimizer_state: expected "device", "host" or "auto", got {optimizer_state!r}',
-            code="virtual-memory.bad-optimizer-state",
-            optimizer_state=optimizer_state,
-        )
-    if limit_s is not None and not limit_s > 0:
-        raise InputError(
-            f"limit_s: expected more than 0 seconds for planning, got {limit_s}",
-            code="virtual-memory.bad-limit",
-            limit_s=limit_s,
-        )
-    return Options(
-        budget=parse_budget(budget),
-        host_bytes=None if host is None else _size(host, "host"),
-        smallest_bytes=_size(smallest, "smallest"),
-        limit_s=limit_s,
-        on_violation="replan" if on_violation == "replan" else "note",
-        enforce=enforce,
-        account=account,
-        optimizer_state=_PLACES[optimizer_state],
-        recompute=recompute,
-    )
-
-
-def _size(size: str | int, name: str) -> int:
     nbytes = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
         raise InputError(

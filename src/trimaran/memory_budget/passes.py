@@ -1,59 +1,67 @@
-"""A flight: one forward with its backward.
+"""A pass: one forward with its backward.
 
 Whether a step ended with what it began with, so that the next one will be like it.
 
 The first step makes the optimizer's state. Where gradients are set to zero at the beginning of a step, those of the
 step before are still there when it begins, but for the first one.
 
-Flights that begin alike and go on differently, by turns: which one is next is told from the order so far.
+Passes that begin alike and go on differently: the order so far tells which one is next.
 
 A critic is trained some steps and then the generator once; the gradient of an input is taken some times and then that
-of the weights. Their flights may begin with the same module and the same look of the batch. Each such use is a **turn**
-with a plan of its own; there are two for a key. The next turn is the one that came the last time after the same turns.
+of the weights. Their passes may begin with the same module and the same look of the batch. Each such **use** has a
+plan; there are two for a key. The next use is the one that came the last time after the same uses.
 """
 
 import dataclasses
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.types import StepTrace, Tick
 from trimaran.memory.search import MemoryOutcome
-from trimaran.memory_budget.recording import WITHOUT_MODULE, Pack, Recorded, Signature, Unpack
+from trimaran.memory_budget.recording import (
+    WITHOUT_MODULE,
+    Pack,
+    Recorded,
+    Signature,
+    Unpack,
+    keep_pack,
+    keep_unpack,
+)
 
 
 class Key(NamedTuple):
-    """What a plan is for.
+    """The passes that a plan is for.
 
     Attributes:
         signature: look of the batch
-        later: whether it is not the first flight of its step, and finds gradients there
-        after: number of the optimizer that stepped last; two that take turns, as for a generator and its critic, make
+        later: whether it is not the first pass of its step, and finds gradients there
+        after: number of the optimizer that stepped last; two that alternate, as for a generator and its critic, make
             steps that differ although they may begin alike
-        turn: 1 for the second of two uses that begin alike even so
+        use: 1 for the second of two uses that begin alike even so
     """
 
     signature: Signature
     later: bool
     after: int
-    turn: int = 0
+    use: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlightStats:
-    """What happened in a flight under a plan.
+class PassStats:
+    """Statistics of a pass under a plan.
 
     Attributes:
         to_host_bytes: copied to the host [bytes]
         to_device_bytes: copied back [bytes]
         stall_s: the host's waiting for copies [s]; None on a GPU, whose streams wait
         fell_back: whether it did not go as planned
-        verified: whether recipes were compared, which takes memory of its own
+        verified: whether recipes were compared, which takes additional memory
         ineffective: names of storages that were let go, but that someone else still held
         planned: whether it had a plan
-        banned: what is made again no more, in words, because its recipe gave other bits than were there
-        unnoticed: whether one of these may have done so in flights before
+        banned: what is recomputed no more, in words, because its recipe gave other bits than were there
+        unnoticed: whether one of these may have done so in passes before
         infeasible: why there is no plan any more
     """
 
@@ -69,33 +77,32 @@ class FlightStats:
     infeasible: str = ""
 
 
-class Flyer(Protocol):
-    """Somebody who runs flights as planned.
+class Runner:
+    """Runs passes as autograd does; under a plan, `PlannedRunner`.
 
     Attributes:
-        phase: what the next flight is for: "keep", "verify" or "run"
+        phase: what the next pass is for: "keep", "verify" or "run"
         outcome: the plan; None: nothing moves
     """
 
-    @property
-    def phase(self) -> str: ...  # noqa: D102
-
-    @property
-    def outcome(self) -> MemoryOutcome | None: ...  # noqa: D102
+    phase: str = "keep"
+    outcome: MemoryOutcome | None = None
 
     def begin(self) -> tuple[Pack, Unpack]:
-        """A flight begins; how to pack and to unpack in it."""
+        """A pass begins; how to pack and to unpack in it."""
+        return keep_pack, keep_unpack
 
     def confirm(self) -> None:
-        """See that what was made again had the right bytes."""
+        """See that recomputed storages had the right bytes."""
 
-    def end(self) -> FlightStats:
-        """It has ended."""
+    def end(self) -> PassStats:
+        """The pass has ended."""
+        return PassStats()
 
 
 @dataclass(slots=True, kw_only=True)
-class Flight:
-    """A flight that is under way.
+class Pass:
+    """A pass that is under way.
 
     Attributes:
         key: what it is
@@ -104,7 +111,7 @@ class Flight:
     """
 
     key: Key
-    planned: Flyer | None
+    planned: Runner | None
     seen: set[Signature] = field(default_factory=set)
 
     @property
@@ -114,12 +121,12 @@ class Flight:
 
 
 def bytes_at_start(trace: StepTrace) -> int:
-    """Parameters, gradients and state that are there before a flight [bytes]."""
+    """Parameters, gradients and state that are there before a pass [bytes]."""
     return sum(one.nbytes for one in trace.storages if one.role in WEIGHTS and one.birth < 0)
 
 
 def bytes_at_end(trace: StepTrace) -> int:
-    """Parameters, gradients and state that are there after a flight [bytes]."""
+    """Parameters, gradients and state that are there after a pass [bytes]."""
     return sum(one.nbytes for one in trace.storages if one.role in WEIGHTS and one.outside_end >= trace.length)
 
 
@@ -127,8 +134,8 @@ def is_steady(first: StepTrace, last: StepTrace) -> bool:
     """Whether a step ended with as much as it began with.
 
     Args:
-        first: flight of the step
-        last: flight of the step
+        first: pass of the step
+        last: pass of the step
     """
     return bytes_at_start(first) == bytes_at_end(last)
 
@@ -138,28 +145,28 @@ _KEPT = 64
 _MOST_KEYS = 64
 
 
-class Turns:
-    """The turns of each key, in order."""
+class Uses:
+    """The uses of each key, in order."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Key, list[int]] = OrderedDict()
 
     def next(self, key: Key) -> Key:
-        """The key with the turn that is expected."""
-        seen = self._seen.get(key._replace(turn=0), [])
-        turn = following(seen)
-        return key._replace(turn=turn if seen.count(turn) > 1 else 0)  # once is no rule
+        """The key with the use that is expected."""
+        seen = self._seen.get(key._replace(use=0), [])
+        use = following(seen)
+        return key._replace(use=use if seen.count(use) > 1 else 0)  # once is no rule
 
     def note(self, key: Key, *, other: bool = False) -> None:
-        """A flight has ended.
+        """A pass has ended.
 
         Args:
             key: what it was taken for
-            other: whether it was the other turn
+            other: whether it was the other use
         """
-        first = key._replace(turn=0)
+        first = key._replace(use=0)
         seen = self._seen.setdefault(first, [])
-        seen.append(1 - key.turn if other else key.turn)
+        seen.append(1 - key.use if other else key.use)
         del seen[:-_KEPT]
         self._seen.move_to_end(first)
         while len(self._seen) > _MOST_KEYS:
@@ -167,7 +174,7 @@ class Turns:
 
 
 def following(seen: list[int]) -> int:
-    """What came the last time after as many of the last turns as possible; 0 where nothing did.
+    """The use that came the last time after the longest run of the last uses; 0 where nothing did.
 
     Example:
         >>> following([0, 0, 1, 0, 0, 1, 0]), following([0, 0, 1, 0, 0, 1, 0, 0])
@@ -183,7 +190,7 @@ def following(seen: list[int]) -> int:
 
 
 def are_alike(one: StepTrace, other: StepTrace) -> bool:
-    """Whether two flights find the same weights and gradients, and pack and unpack in the same order."""
+    """Whether two passes find the same weights and gradients, and pack and unpack in the same order."""
     return bytes_at_start(one) == bytes_at_start(other) and _ticks(one) == _ticks(other)
 
 
@@ -192,7 +199,7 @@ def _ticks(trace: StepTrace) -> list[tuple[str, int]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The step that is under way: its flights so far, and what was recorded of them
+# The step that is under way: its passes so far, and what was recorded of them
 
 
 UNSEEN = (
@@ -203,21 +210,21 @@ UNSEEN = (
 
 
 class OpenStep:
-    """Flights since the last step has ended.
+    """Passes since the last step has ended.
 
     Attributes:
-        flights: how many have begun
+        passes: how many have begun
     """
 
     def __init__(self) -> None:
-        self.flights = 0
+        self.passes = 0
         self._ended = 0
         self._recorded: dict[Key, Recorded] = {}
-        self._turns = Turns()
+        self._uses = Uses()
         self._updated: set[int] = set()
 
     def begin(self, signature: Signature, after: int) -> Key:
-        """A flight begins.
+        """A pass begins.
 
         Args:
             signature: look of its batch
@@ -226,22 +233,22 @@ class OpenStep:
         Returns:
             What it is, as far as can be told.
         """
-        key = self._turns.next(Key(signature=signature, later=self.flights > 0, after=after))
-        self.flights += 1
+        key = self._uses.next(Key(signature=signature, later=self.passes > 0, after=after))
+        self.passes += 1
         return key
 
-    def ran(self, flight: Flight, stats: FlightStats) -> None:
-        """A flight has ended that was known."""
-        self._turns.note(flight.key, other=stats.planned and stats.fell_back)
+    def ran(self, pass_: Pass, stats: PassStats) -> None:
+        """A pass has ended that was known."""
+        self._uses.note(pass_.key, other=stats.planned and stats.fell_back)
 
-    def add(self, flight: Flight, recorded: Recorded) -> None:
-        """A flight has ended that was recorded. One that is unlike another with its key is the other turn."""
-        key = flight.key
+    def add(self, pass_: Pass, recorded: Recorded) -> None:
+        """A pass has ended that was recorded. One that is unlike another with its key is the other use."""
+        key = pass_.key
         before = self._recorded.get(key)
         if before is not None and not are_alike(before.recording.trace, recorded.recording.trace):
-            key = key._replace(turn=1)
-        self._turns.note(key)
-        self._recorded[key] = dataclasses.replace(recorded, seen=frozenset(flight.seen))
+            key = key._replace(use=1)
+        self._uses.note(key)
+        self._recorded[key] = dataclasses.replace(recorded, seen=frozenset(pass_.seen))
 
     def end(self, after: int) -> dict[Key, Recorded]:
         """The step has ended.
@@ -259,7 +266,7 @@ class OpenStep:
         return recorded
 
     def is_unseen(self, after: int) -> bool:
-        """Whether an update without a flight ends a step; otherwise it belongs to the step that has ended before.
+        """Whether an update without a pass ends a step; otherwise it belongs to the step that has ended before.
 
         Args:
             after: number of the optimizer that has stepped
@@ -270,5 +277,5 @@ class OpenStep:
 
     def forget(self) -> None:
         """Begin anew."""
-        self.flights = 0
+        self.passes = 0
         self._recorded = {}

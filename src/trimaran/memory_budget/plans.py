@@ -1,12 +1,12 @@
 """The plans of a loop: one for each look of a batch, a small number of them, those used last.
 
-Who runs a flight that is known: as autograd does, or under a plan.
+Who runs a pass that is known: as autograd does, or under a plan.
 
-The first flight under a plan is verified: what a recipe makes is compared with the real bytes. A recipe that does not
-give the same bits is banned, and the flight planned again; the flight itself went on with the real bytes.
+The first pass under a plan is verified: what a recipe makes is compared with the real bytes. A recipe that does not
+give the same bits is banned, and the pass planned again; the pass itself went on with the real bytes.
 
 It is verified again now and then: a recipe has plain numbers of the model in it, and a model may change these. Numbers
-that autograd's nodes keep are compared in each flight, by the runtime; the others show only here.
+that autograd's nodes keep are compared in each pass, by the runtime; the others show only here.
 """
 
 from collections import OrderedDict
@@ -20,18 +20,16 @@ from trimaran.base.units import format_bytes
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.memory.minimum import minimum_memory
-from trimaran.memory.search import MemoryOutcome, plan_memory
+from trimaran.memory.search import plan_memory
 from trimaran.memory_budget.device import Device
 from trimaran.memory_budget.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
-from trimaran.memory_budget.passes import FlightStats, Flyer, Key
+from trimaran.memory_budget.passes import Key, PassStats, Runner
 from trimaran.memory_budget.recording import (
     Pack,
     Recorded,
     Signature,
     Unpack,
     is_within,
-    keep_pack,
-    keep_unpack,
 )
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
@@ -41,33 +39,15 @@ from trimaran.simulator.storage_lifetimes import live_bytes
 _MOST_STRANGERS = 3
 
 
-class KeepFlyer:
-    """Runs flights as autograd does."""
-
-    phase = "keep"
-    outcome: MemoryOutcome | None = None
-
-    def begin(self) -> tuple[Pack, Unpack]:
-        """Everything is kept."""
-        return keep_pack, keep_unpack
-
-    def confirm(self) -> None:
-        """Nothing was made again."""
-
-    def end(self) -> FlightStats:
-        """Nothing was copied."""
-        return FlightStats()
-
-
-class PlanFlyer:
-    """Runs flights under a plan.
+class PlannedRunner(Runner):
+    """Runs passes under a plan.
 
     Args:
-        recording: of the flight
+        recording: of the pass
         device: its engine and host memory
         options: what the user chose
-        budget_bytes: of this flight [bytes]
-        must: whether there must be a plan; otherwise flights move storages on demand where there is none
+        budget_bytes: of this pass [bytes]
+        must: whether there must be a plan; otherwise passes move storages on demand where there is none
 
     Attributes:
         infeasible: why there is no plan; "" where there is one
@@ -86,15 +66,15 @@ class PlanFlyer:
         self._all = frozenset(range(len(recording.trace.storages)))
         self._banned: frozenset[int] = frozenset() if options.recompute else self._all
         self._strangers = 0
-        self._flights = 0
+        self._passes = 0
         self._verifies = False
         self.phase = "verify"
         self.infeasible = ""
-        self.outcome: MemoryOutcome | None = None
+        self.outcome = None
         self._plan(must=must)
 
     def begin(self) -> tuple[Pack, Unpack]:
-        """A flight begins.
+        """A pass begins.
 
         Raises:
             InputError: it is being captured into a CUDA graph
@@ -104,20 +84,20 @@ class PlanFlyer:
                 "a forward under a memory plan is being captured into a CUDA graph, whose replays use fixed addresses: "
                 "capture outside of virtual_memory, or train without CUDA graphs"
             )
-        self._flights += 1
-        self._verifies = self.phase == "verify" or self._flights % VERIFY_EVERY == 0
+        self._passes += 1
+        self._verifies = self.phase == "verify" or self._passes % VERIFY_EVERY == 0
         self._executor.begin_forward(verify=self._verifies)
         return self._executor.pack, self._executor.unpack
 
     def confirm(self) -> None:
-        """See that what was made again had the right bytes, which is known late of a GPU.
+        """See that recomputed storages had the right bytes, which is known late of a GPU.
 
         Raises:
             ExecutionError: it had others
         """
         self._executor.confirm()
 
-    def end(self) -> FlightStats:
+    def end(self) -> PassStats:
         """It has ended; where a recipe failed, or the model is another one too often, the next one has another plan."""
         self._executor.confirm()
         seen = self._executor.finish_step()
@@ -132,7 +112,7 @@ class PlanFlyer:
             self._plan(must=False)
         elif first and not fell_back:
             self.phase = "run"
-        return FlightStats(
+        return PassStats(
             to_host_bytes=seen.to_host_bytes,
             to_device_bytes=seen.to_device_bytes,
             stall_s=None if self._device.kind == "cuda" else sum(seen.stalls_s.values()),
@@ -149,7 +129,7 @@ class PlanFlyer:
         """Make another plan.
 
         Args:
-            budget_bytes: of this flight [bytes]
+            budget_bytes: of this pass [bytes]
 
         Raises:
             InfeasibleError: the budget is below the minimum memory
@@ -158,12 +138,12 @@ class PlanFlyer:
         self._plan(must=True)
 
     def _is_often_another(self) -> bool:
-        """Whether flights have run with other parameters than recorded so often that nothing should be made again."""
+        """Whether passes have run with other parameters than recorded so often that nothing should be recomputed."""
         self._strangers += 1
         return self._strangers == _MOST_STRANGERS
 
     def _describe(self, number: int) -> str:
-        """A storage that was to be made again, for a person."""
+        """A storage that was to be recomputed, for a person."""
         storage = self._recording.trace.storages[number]
         recipe = self.outcome.plan.recipes.get(number) if self.outcome is not None else None
         events = [self._recording.trace.events[moment] for moment in (recipe.ops if recipe is not None else ())]
@@ -222,32 +202,32 @@ _MOST_RENEWED = 2
 
 @dataclass(slots=True, kw_only=True)
 class Planned:
-    """What was planned for a key.
+    """The plan for a key.
 
     Attributes:
-        recorded: the flight
-        keep_peak_bytes: peak without help [bytes]
-        flyer: who runs it, under a plan or without
-        left: how often in a row a flight has left the plan
+        recorded: the pass
+        keep_peak_bytes: peak without a plan [bytes]
+        runner: who runs it, under a plan or without
+        left: how often in a row a pass has left the plan
     """
 
     recorded: Recorded
     keep_peak_bytes: int
-    flyer: Flyer
+    runner: Runner
     left: int = 0
 
     @property
     def trace(self) -> StepTrace:
-        """Of the flight."""
+        """Of the pass."""
         return self.recorded.recording.trace
 
     @property
     def fits(self) -> bool:
         """Whether it needs no plan."""
-        return isinstance(self.flyer, KeepFlyer)
+        return not isinstance(self.runner, PlannedRunner)
 
     @property
-    def floor_bytes(self) -> int:
+    def minimum_memory_bytes(self) -> int:
         """Least memory that any plan can reach [bytes]."""
         return minimum_memory(self.trace).nbytes + self.recorded.outside_bytes
 
@@ -259,14 +239,14 @@ class Planned:
     @property
     def peak_bytes(self) -> int:
         """Peak that is expected [bytes]."""
-        outcome = self.flyer.outcome
+        outcome = self.runner.outcome
         if outcome is None:
-            return self.keep_peak_bytes if self.fits else self.floor_bytes
+            return self.keep_peak_bytes if self.fits else self.minimum_memory_bytes
         return outcome.live.peak + self.recorded.outside_bytes
 
 
 class Plans:
-    """What was planned so far.
+    """The plans so far.
 
     Args:
         options: what the user chose
@@ -290,22 +270,22 @@ class Plans:
 
     @property
     def phase(self) -> str:
-        """What the next flight is for, by the flight used last."""
+        """Purpose of the next pass, by the pass used last."""
         last = next(reversed(self._planned.values()), None)
-        return "record" if last is None else last.flyer.phase
+        return "record" if last is None else last.runner.phase
 
     @property
     def largest(self) -> Planned | None:
-        """The flight that needs most."""
+        """The pass that needs most."""
         return max(self._planned.values(), key=lambda one: one.keep_peak_bytes, default=None)
 
     @property
     def predicted_peak_bytes(self) -> int | None:
-        """Largest peak that is expected of any flight [bytes]."""
+        """Largest peak that is expected of any pass [bytes]."""
         return max((one.peak_bytes for one in self._planned.values()), default=None)
 
     def __len__(self) -> int:
-        return sum(one.flyer.outcome is not None for one in self._planned.values())
+        return sum(one.runner.outcome is not None for one in self._planned.values())
 
     def covers(self, signature: Signature) -> bool:
         """Whether a batch is known to fit: it looks like one that does, or is no larger than it."""
@@ -313,8 +293,8 @@ class Plans:
             is_within(signature, known) for one in self._planned.values() if one.fits for known in one.recorded.seen
         )
 
-    def find(self, key: Key) -> Flyer | None:
-        """Who runs a flight; None: it is not known, and must be recorded.
+    def find(self, key: Key) -> Runner | None:
+        """Who runs a pass; None: it is not known, and must be recorded.
 
         A batch that is no larger than one that fits, fits too. One that is no larger than one with a plan is run with
         that plan the first time: it leaves it at once, and goes on with storages moved on demand. The next one of its
@@ -323,7 +303,7 @@ class Plans:
         planned = self._planned.get(key)
         if planned is not None:
             self._planned.move_to_end(key)
-            return planned.flyer
+            return planned.runner
         larger = next((one for known, one in self._planned.items() if _is_smaller(key, known)), None)
         if larger is None:
             return None
@@ -331,12 +311,12 @@ class Plans:
         self._met[key] = often
         while len(self._met) > _MOST_MET:
             self._met.popitem(last=False)
-        return larger.flyer if larger.fits or often == 1 or len(self._planned) >= MOST_PLANS else None
+        return larger.runner if larger.fits or often == 1 or len(self._planned) >= MOST_PLANS else None
 
-    def judge(self, key: Key, stats: FlightStats) -> None:
+    def judge(self, key: Key, stats: PassStats) -> None:
         """Drop a plan that its own batches leave again and again: it is recorded anew, a few times."""
         planned = self._planned.get(key)
-        if planned is None or planned.flyer.outcome is None:
+        if planned is None or planned.runner.outcome is None:
             return
         planned.left = planned.left + 1 if stats.fell_back else 0
         if planned.left >= _LEFT_TOO_OFTEN and self._renewed.get(key, 0) < _MOST_RENEWED:
@@ -344,18 +324,18 @@ class Plans:
             del self._planned[key]
 
     def resolve(self, recorded: Iterable[Recorded]) -> int:
-        """The budget in bytes; a share is of the peak of the largest flight in the first step that is planned."""
+        """The budget in bytes; a share is of the peak of the largest pass in the first step that is planned."""
         if self.budget_bytes is None:
             peaks = [_keep_peak_bytes(one) for one in recorded]
             self.budget_bytes = self._options.budget.resolve(max(peaks, default=0))
         return self.budget_bytes
 
     def make(self, key: Key, recorded: Recorded, *, must: bool = True) -> None:
-        """Plan a flight.
+        """Plan a pass.
 
         Args:
             key: what it is
-            recorded: the flight
+            recorded: the pass
             must: whether there must be a plan; otherwise it moves storages on demand where no plan keeps the budget
 
         Raises:
@@ -364,12 +344,12 @@ class Plans:
         budget_bytes = self.resolve([recorded]) - self.margin_bytes
         self.device = recorded.recording.trace.device
         keep_peak_bytes = _keep_peak_bytes(recorded)
-        flyer: KeepFlyer | PlanFlyer = KeepFlyer()
+        runner = Runner()
         if keep_peak_bytes > budget_bytes:
             device = self.device_of(recorded.recording)
             left_bytes = budget_bytes - recorded.outside_bytes
-            flyer = PlanFlyer(recorded.recording, device, self._options, left_bytes, must=must)
-        self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, flyer=flyer))
+            runner = PlannedRunner(recorded.recording, device, self._options, left_bytes, must=must)
+        self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, runner=runner))
 
     def tighten(self, over_bytes: int) -> str:
         """Plan again with a smaller budget, because a step held more than it was planned to.
@@ -386,21 +366,21 @@ class Plans:
         self.margin_bytes += over_bytes
         budget_bytes = (self.budget_bytes or 0) - self.margin_bytes
         for planned in self._planned.values():
-            if isinstance(planned.flyer, PlanFlyer) and planned.flyer.outcome is not None:
+            if isinstance(planned.runner, PlannedRunner) and planned.runner.outcome is not None:
                 try:
-                    planned.flyer.plan_again(budget_bytes - planned.recorded.outside_bytes)
+                    planned.runner.plan_again(budget_bytes - planned.recorded.outside_bytes)
                 except InfeasibleError as error:
                     return f"planning again with {format_bytes(over_bytes)} less failed: {error.message}"
         return f"planned again with {format_bytes(self.margin_bytes)} less than the budget"
 
     def confirm(self) -> None:
-        """See that what was made again in this step had the right bytes, before its gradients are used.
+        """See that storages recomputed in this step had the right bytes, before its gradients are used.
 
         Raises:
             ExecutionError: it had others
         """
         for planned in self._planned.values():
-            planned.flyer.confirm()
+            planned.runner.confirm()
 
     def forget(self) -> None:
         """Drop all plans."""
@@ -420,7 +400,7 @@ class Plans:
             self._planned.popitem(last=False)
 
     def device_of(self, recording: Recording) -> Device:
-        """The device of a recorded flight, with its copies."""
+        """The device of a recorded pass, with its copies."""
         if self._device is None:
             self._device = Device(recording.trace.device, self._options.host_bytes)
         return self._device

@@ -1,4 +1,4 @@
-"""The recorder, behind our own pair of hooks: it may be started and stopped at any end of a flight.
+"""The recorder, behind our own pair of hooks: it may be started and stopped at any end of a pass.
 
 One pair of saved-tensor hooks for a thread, whose work can be changed while it is there.
 
@@ -56,7 +56,7 @@ Unpack = Callable[[Any], torch.Tensor]
 class HookPair:
     """The pair of one thread. It does its work only between `push` and `park`.
 
-    While operations are captured into a CUDA graph, which replays fixed addresses, everything is kept.
+    While operations are captured into a CUDA graph, which replays fixed addresses, all storages are kept.
 
     Args:
         capturing: tells whether they are
@@ -111,7 +111,7 @@ class HookPair:
     def _do_pack(self, tensor: torch.Tensor) -> tuple[Unpack, Any]:
         if self._capturing():
             return keep_unpack, keep_pack(tensor)
-        packed = self._pack(tensor)  # which may begin a flight, and with it change who unpacks
+        packed = self._pack(tensor)  # which may begin a pass, and with it change who unpacks
         return self._unpack, packed
 
     def _do_unpack(self, packed: tuple[Unpack, Any]) -> torch.Tensor:
@@ -282,13 +282,13 @@ def _look(value: Any, depth: int) -> Signature | str | bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A flight that was recorded.
+    """A pass that was recorded.
 
     Attributes:
         recording: what happened
-        outside_bytes: on the device all the time, and no part of it [bytes]: what autograd holds of flights before it,
+        outside_bytes: on the device all the time, and no part of it [bytes]: what autograd holds of passes before it,
             and what a GPU's allocator knows of
-        carried_bytes: part of it that autograd holds of flights before it, as far as these run without a plan [bytes]
+        carried_bytes: part of it that autograd holds of passes before it, as far as these run without a plan [bytes]
         seen: looks of the batches in it
     """
 
@@ -391,7 +391,7 @@ class StepRecorder:
         return Recorded(recording=recording, outside_bytes=outside_bytes, carried_bytes=self._carried_bytes)
 
     def end_step(self) -> None:
-        """Flights of the next step do not find what autograd holds of this one's."""
+        """Passes of the next step do not find what autograd holds of this one's."""
         self._earlier.clear()
 
     def abandon(self) -> None:
@@ -425,7 +425,7 @@ def has_compiled(root: nn.Module) -> bool:
 
 
 class AllocatorLimit:
-    """Holds a GPU's allocator to a number of bytes, from `hold` to `release`. What others allocate is not counted."""
+    """Limits a GPU's allocator to a number of bytes, from `hold` to `release`. What others allocate is not counted."""
 
     def __init__(self) -> None:
         self._held: int | None = None

@@ -1,11 +1,11 @@
-"""From recorded flights to plans, and what is tried where no plan keeps the budget.
+"""From recorded passes to plans, and what is tried where no plan keeps the budget.
 
-The state of optimizers goes to the host where that is wanted, or where no plan keeps the budget else. The step is
+The state of optimizers goes to the host where that is wanted, or where otherwise no plan keeps the budget. The step is
 recorded again then, as it holds less.
 
 Numbers among the arguments of operations, which a recipe repeats as they were.
 
-A flight is recorded twice as a rule. A number that was another one the second time, such as a temperature that falls
+A pass is recorded twice as a rule. A number that was another one the second time, such as a temperature that falls
 from step to step, will be another one again: the operation that takes it is never repeated.
 
 Optimizer state on the host, for loops whose budget has no room for it.
@@ -44,7 +44,7 @@ Number = bool | int | float | complex
 
 
 class Taken(NamedTuple):
-    """What an operation of a forward took.
+    """Arguments of an operation of a forward.
 
     Attributes:
         name: of the operator
@@ -56,18 +56,18 @@ class Taken(NamedTuple):
 
 
 class KnownNumbers:
-    """Of each flight, what its operations took when it was recorded last, and which of them were seen to change."""
+    """Of each pass, what its operations took when it was recorded last, and which of them were seen to change."""
 
     def __init__(self) -> None:
         self._taken: OrderedDict[Key, list[Taken]] = OrderedDict()
         self._changing: dict[Key, set[int]] = {}
 
     def settle(self, key: Key, recorded: Recorded) -> Recorded:
-        """A flight without calls whose numbers change.
+        """A pass without calls whose numbers change.
 
         Args:
             key: what it is
-            recorded: the flight
+            recorded: the pass
         """
         operations = [one for one in recorded.recording.trace.ops if one.phase is Phase.FORWARD]
         taken = [Taken(one.name, _numbers_of(recorded.recording.calls.get(one.moment))) for one in operations]
@@ -142,7 +142,7 @@ _BUCKETS = 16
 _LEAST_BUCKET_BYTES = 4096
 _MOST_BUCKET_BYTES = 64 << 20
 _SLOT_BYTES = 4096
-"""What a slot may take beside its bytes."""
+"""Bytes that a slot may take in addition to its contents."""
 
 
 class StateTier:
@@ -248,7 +248,7 @@ class Settling:
         self._numbers = KnownNumbers()
 
     def compare(self, recorded: Mapping[Key, Recorded]) -> dict[Key, Recorded]:
-        """Look which numbers have changed since a flight was recorded before: no recipe may have these."""
+        """Look which numbers have changed since a pass was recorded before: no recipe may have these."""
         return {key: self._numbers.settle(key, one) for key, one in recorded.items()}
 
     def takes_state(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
@@ -256,10 +256,10 @@ class Settling:
         return self._options.optimizer_state == "host" and self._take(recorded, optimizers)
 
     def plan(self, recorded: Mapping[Key, Recorded], optimizers: Iterable[Optimizer]) -> bool:
-        """Plan flights.
+        """Plan passes.
 
         Args:
-            recorded: flights of a step that ended with what it began with
+            recorded: passes of a step that ended with what it began with
             optimizers: of the loop
 
         Returns:
@@ -267,7 +267,7 @@ class Settling:
             again.
 
         Raises:
-            InfeasibleError: no plan keeps the budget, and these are the first flights: what is met later in a
+            InfeasibleError: no plan keeps the budget, and these are the first passes: what is met later in a
                 training that has run for long moves its storages on demand instead
         """
         budget_bytes = self._plans.resolve(recorded.values())
@@ -286,7 +286,7 @@ class Settling:
         if self._options.enforce and self._plans.device == "cuda":
             self._limit.hold(budget_bytes)
         elif self._options.enforce:
-            self._note("enforce: only the allocator of a GPU can be held to the budget")
+            self._note("enforce: only the allocator of a GPU can be limited to the budget")
         return True
 
     def tighten(self, over_bytes: int) -> bool:
@@ -305,7 +305,7 @@ class Settling:
         return self._plans.predicted_peak_bytes != before
 
     def start_over(self) -> None:
-        """Plan first flights again."""
+        """Plan first passes again."""
         self._plans.forget()
         self._begun = False
 
@@ -325,7 +325,7 @@ class Settling:
         return taken_bytes > 0
 
     def _explained(self, error: InfeasibleError) -> InfeasibleError:
-        """What was tried with the state of optimizers, or why it was not."""
+        """The error, with what was tried with the state of optimizers, or why it was not."""
         tried = ["The state of the optimizer is on the host already."] if self.states else []
         tried += [f"The state of the optimizer stays on the device: {reason}." for reason in self.states.reasons]
         return (

@@ -249,7 +249,7 @@ _OBSTACLES = frozenset({"split", "batch", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rival:
+class Alternative:
     """A candidate compared with the chosen one.
 
     Attributes:
@@ -271,7 +271,7 @@ class Explanation:
 
     Attributes:
         chosen: what its step is made of
-        rivals: the other candidates, fastest first
+        alternatives: the other candidates, fastest first
         contrasts: an answer for each kind that was asked about
         rejected: what was not priced or does not fit, where that is known one by one
         outcomes: an answer for each change, most gain first; none where no program was simulated
@@ -285,7 +285,7 @@ class Explanation:
     """
 
     chosen: Anatomy
-    rivals: tuple[Rival, ...]
+    alternatives: tuple[Alternative, ...]
     contrasts: tuple[Contrast, ...]
     rejected: tuple[Rejection, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -329,7 +329,7 @@ def explain(case: Case, *, chosen: Option | None = None, paid: Sequence[PinPrice
     outcomes, remedies = case.what_helps(anatomy)
     return Explanation(
         chosen=anatomy,
-        rivals=tuple(rival(candidate, plan) for candidate in found.candidates if candidate.strategy != plan.strategy),
+        alternatives=tuple(alternative(one, plan) for one in found.candidates if one.strategy != plan.strategy),
         rejected=found.rejected,
         contrasts=tuple(contrasts(case, anatomy, goal=goal)),
         outcomes=outcomes,
@@ -487,10 +487,10 @@ def pins_of_kind(name: str) -> Pins:
     return Pins(**degrees)
 
 
-def rival(candidate: Option, chosen: Option) -> Rival:
+def alternative(candidate: Option, chosen: Option) -> Alternative:
     """A candidate compared with the chosen one."""
     cases = ratios(candidate, chosen)
-    return Rival(
+    return Alternative(
         candidate=candidate,
         slower=cases[1] - 1.0,
         interval=(min(cases) - 1.0, max(cases) - 1.0),

@@ -310,8 +310,8 @@ def _gain(chosen: Candidate, lossless: list[Candidate]) -> str:
     name = "" if compression is None else compression.name
     if not lossless:
         return f"gradients are sent as {name}"
-    rival = min(lossless, key=lambda one: one.objective_s)
-    return f"gradients are sent as {name}: {_against(chosen, rival)}"
+    best = min(lossless, key=lambda one: one.objective_s)
+    return f"gradients are sent as {name}: {_against(chosen, best)}"
 
 
 def _against(one: Candidate, other: Candidate) -> str:

@@ -147,7 +147,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rivals:
+class HybridComparison:
     """The best hybrid against the best data parallelism, on any number of devices and at any batch.
 
     Attributes:
@@ -314,7 +314,7 @@ def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
     )
 
 
-def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bool = True) -> Rivals:
+def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bool = True) -> HybridComparison:
     """The best hybrid against the best data parallelism.
 
     Args:
@@ -331,9 +331,9 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
     if hybrid is None:
         lacking = "no strategy that spreads a network over devices"
         reason = "fits and can be better" if is_complete else "was simulated before the time of the search ran out"
-        return Rivals(data_parallel=plain, hybrid=None, reason=f"{lacking} {reason}")
+        return HybridComparison(data_parallel=plain, hybrid=None, reason=f"{lacking} {reason}")
     if plain is None:
-        return Rivals(data_parallel=None, hybrid=hybrid, reason="no data parallelism fits")
+        return HybridComparison(data_parallel=None, hybrid=hybrid, reason="no data parallelism fits")
     name, other = _named(plain), _named(hybrid)
     if hybrid.value(goal) >= plain.value(goal):
         reason = f"{name} beats the best hybrid, {other}"
@@ -341,7 +341,7 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
         reason = f"{other} beats the best data parallelism, {name}, only within the uncertainty"
     else:
         reason = f"{other} beats the best data parallelism, {name}"
-    return Rivals(data_parallel=plain, hybrid=hybrid, reason=reason)
+    return HybridComparison(data_parallel=plain, hybrid=hybrid, reason=reason)
 
 
 def _named(one: Estimate) -> str:

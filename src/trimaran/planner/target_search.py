@@ -1,10 +1,10 @@
 """Which strategies, batches and device counts are simulated on the way to a target.
 
-    for each batch B and count N     data parallelism with the fewest microbatches that fit: the rival
-    then, lowest bound first         what spreads a network, where it may beat the best rival on no more devices
+    for each batch B and count N     data parallelism with the fewest microbatches that fit: the baseline
+    then, lowest bound first         what spreads a network, where it may beat the best baseline on no more devices
 
 A step of any strategy takes at least what its samples take one device at the microbatch that suits it best, shared by
-all. Where even that, times the updates of the batch, does not beat the rival by more than the model's error, nothing
+all. Where even that, times the updates of the batch, does not beat the baseline by more than the model's error, nothing
 else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`bounds.py`), and
 simulated while its bound is below the best.
 """

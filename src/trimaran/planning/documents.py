@@ -174,7 +174,7 @@ def _brief(option: Option, base_s: float | None) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a training to a target takes, for programs: the choice, its rivals, the front, what was compared
+# What a training to a target takes, for programs: the choice, the best hybrid and the best data parallelism, the front
 
 
 def goal_of_plan(outlook: Outlook | None) -> str:
@@ -190,10 +190,10 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
 
     Returns:
         The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
-        data parallelism and the best hybrid of each; `pareto` of time and cost; `rivals`; `stop`; `curve`. Times in
-        seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
+        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `stop`; `curve`.
+        Times in seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
     """
-    figures = _figures(outlook.chosen)
+    figures, compared = _figures(outlook.chosen), outlook.hybrid_comparison
     named = {"strategy", "step_time_s", "interval_s", "limiter", "peak_bytes", "samples_per_s"}
     return {
         "objective": outlook.goal,
@@ -207,10 +207,10 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
         "price": None if outlook.price is None else str(outlook.price),
         "candidates": [_figures(one) for one in best_of_each(outlook.estimates)],
         "pareto": [_figures(one) for one in outlook.front],
-        "rivals": {
-            "data_parallel": None if outlook.rivals.data_parallel is None else _figures(outlook.rivals.data_parallel),
-            "hybrid": None if outlook.rivals.hybrid is None else _figures(outlook.rivals.hybrid),
-            "reason": outlook.rivals.reason,
+        "hybrid_comparison": {
+            "data_parallel": None if compared.data_parallel is None else _figures(compared.data_parallel),
+            "hybrid": None if compared.hybrid is None else _figures(compared.hybrid),
+            "reason": compared.reason,
         },
         "stop": None if outlook.stop is None else _stop(outlook.stop),
         "uncertainty": "90 %; the step's and the curve's distances from the median in quadrature, in logarithms",

@@ -14,7 +14,7 @@ from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
-from trimaran.planner.target_estimates import Estimate, Goal, Rivals, Stop
+from trimaran.planner.target_estimates import Estimate, Goal, HybridComparison, Stop
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
@@ -40,7 +40,7 @@ class Outlook:
         estimates: all that were compared
         chosen: one of them
         front: not beaten in time and cost, fastest first
-        rivals: the best hybrid against the best data parallelism
+        hybrid_comparison: the best hybrid against the best data parallelism
         stop: where more devices no longer help; None without a curve, or for a single count
         batches: that were looked at
         left_out: batches that were not, with the reason
@@ -56,7 +56,7 @@ class Outlook:
     estimates: tuple[Estimate, ...]
     chosen: Estimate
     front: tuple[Estimate, ...]
-    rivals: Rivals
+    hybrid_comparison: HybridComparison
     stop: Stop | None
     batches: tuple[int, ...]
     left_out: tuple[tuple[int, str], ...] = ()

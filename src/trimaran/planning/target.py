@@ -1,4 +1,4 @@
-"""From contenders and a curve to a choice: estimates, the front, the rivals, where to stop.
+"""From contenders and a curve to a choice: estimates, the front, hybrid or not, where to stop.
 
 What a plan for a target asks of the job that follows it: its batch, learning rates, epochs and target.
 
@@ -301,7 +301,7 @@ def conclude(
         estimates=estimates,
         chosen=best,
         front=front,
-        rivals=hybrid_verdict(estimates, goal, is_complete=is_complete),
+        hybrid_comparison=hybrid_verdict(estimates, goal, is_complete=is_complete),
         stop=_stop(estimates, request),
         batches=tuple(batches),
         left_out=tuple(left_out),

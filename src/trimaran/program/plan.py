@@ -7,7 +7,7 @@ person writes has no content digest; it is checked by the same types and rules.
 A plan of the analytical model has parallel degrees and no program. It can be explained, compared and exported; what
 needs a program refuses it (`plan_program`).
 
-Files of version 1 are read too: plans with a program, and files of degrees, which were of a kind of their own.
+Files of version 1 are read too: plans with a program, and files of degrees, which had another `kind`.
 """
 
 import dataclasses
@@ -312,6 +312,19 @@ def write_plan(path: Path, plan: Plan) -> None:
         raise InputError(
             f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
         ) from error
+
+
+def plan_path(subject: str) -> Path | None:
+    """The plan file that a command is about; None: the subject is a job.
+
+    Args:
+        subject: a plan file, or the reference of a job
+
+    Example:
+        >>> plan_path("digits") is None, plan_path("plan.json")
+        (True, PosixPath('plan.json'))
+    """
+    return Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
 
 
 def read_plan(path: Path) -> Plan:

@@ -158,12 +158,12 @@ class Degrees:
         zero: what is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too
         cp: ranks that share each sequence
         ep: ranks that hold different experts
-        expert_tp: ranks that share each expert; None: as many as share a layer
+        expert_tp: ranks that share each expert; None: those that share a layer
         microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
         sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
         recomputed: what the backward recomputes
         segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
-        microbatch_group: microbatches that a segment computes before the next one; 0: as many as there are stages
+        microbatch_group: microbatches that a segment computes before the next one; 0: the number of stages
     """
 
     dp: int = 1

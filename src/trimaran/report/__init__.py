@@ -1,6 +1,6 @@
-"""What a run was, beside what was predicted: comparison, tables, traces and files."""
+"""Runs compared with their predictions: comparison, tables, traces and files."""
 
-from trimaran.report.breakdown import Utilization, utilization
+from trimaran.report.breakdown import utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
 from trimaran.report.run_report import RunReport, noise_document, noise_line, read_report, report_document, write_report
 from trimaran.report.timelines import read_timeline, write_timeline
@@ -12,7 +12,6 @@ __all__ = [
     "KindComparison",
     "RankComparison",
     "RunReport",
-    "Utilization",
     "compare",
     "noise_document",
     "noise_line",

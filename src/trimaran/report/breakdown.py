@@ -1,17 +1,17 @@
 """Where the time of a step went, on one rank.
 
-The step of a rank is cut into parts that do not overlap and sum to it. In this order, each takes what the ones before
+The step of a rank is split into parts that do not overlap and sum to it. In this order, each takes what the ones before
 it left:
 
     forward       spans of F and EV
     backward      spans of B, I, W, and of RE: a recomputed forward exists for the backward
     update        spans of U and CLIP
-    load          spans of IN, as far as no computation runs beside them
+    load          spans of IN, as far as no computation runs at the same time
     exposed       communication or copies under way while the rank waits
-    idle          the rank waits, and nothing of its own is under way: it waits for a peer, or has nothing to do
+    idle          the rank waits, and no transfer of it is under way: it waits for a peer, or has nothing to do
     unattributed  the rest, in a measurement: what the host does between the spans that it records
 
-and beside them, not part of the sum, `hidden`: communication or copies under way while the rank does not wait.
+and, not part of the sum, `overlapped`: communication or copies under way while the rank does not wait.
 
 When a transfer is under way: see `transfers`. When a rank waits:
 
@@ -38,8 +38,8 @@ taken to be under way
           for a message, on both ranks, the end of the receive if that is known, else that of the send if that is known,
           else the earlier of the two, and the duration counts as not known.
 
-An end that coincides with the end of a wait for it is known if the rank stood still for at least half of the time that
-the transfer was under way: otherwise it may have ended long before somebody looked. Every other end is known.
+An end that coincides with the end of a wait for it is known if the rank was blocked for at least half of the time that
+the transfer was under way: otherwise it may have ended long before the rank looked. Every other end is known.
 
     sender    B0 ████████│post ═════                       under way: ├──┤ from the later post
     receiver  post ──────────────────── F0 ███ │wait ▒ │    to the send's end: the receiver looked too late to know
@@ -49,11 +49,11 @@ On a simulated timeline all this changes nothing.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from heapq import heappop, heappush
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COPY, WAIT, Timeline
@@ -203,7 +203,7 @@ def _settle(
         if not found:
             continue
         start_s = max(heappop(free_s), *(span.start_s for span in found.values()))
-        settled = {key: _cut(start_s, span, waits.get(key)) for key, span in found.items()}
+        settled = {key: _from_last_post(start_s, span, waits.get(key)) for key, span in found.items()}
         if is_channel:
             joint = _message_end(start_s, list(settled.values()))
             settled = dict.fromkeys(settled, joint)
@@ -212,17 +212,17 @@ def _settle(
         heappush(free_s, min(span.end_s for span in settled.values()))
 
 
-def _cut(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:
+def _from_last_post(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:
     """One span from the time on at which everyone had posted."""
     start_s = min(start_s, span.end_s)
     if wait is None or span.end_s < wait[1]:
         return UnderWay(start_s, span.end_s, True)
-    stood_still_s = span.end_s - max(wait[0], start_s)
-    return UnderWay(start_s, span.end_s, stood_still_s >= 0.5 * (span.end_s - start_s))
+    blocked_s = span.end_s - max(wait[0], start_s)
+    return UnderWay(start_s, span.end_s, blocked_s >= 0.5 * (span.end_s - start_s))
 
 
 def _message_end(start_s: float, ends: Sequence[UnderWay]) -> UnderWay:
-    """What both ends of a message have in common, from its send and its receive, in this order."""
+    """The transfer of a message, from its send and its receive, in this order."""
     receive = ends[-1]
     if receive.known:
         return receive
@@ -263,14 +263,14 @@ class Breakdown:
     Attributes:
         rank: the rank
         step: number of the step
-        step_s: length of the step; the sum of the parts below but `hidden_s`
+        step_s: length of the step; the sum of the parts below but `overlapped_s`
         forward_s: forward
         backward_s: backward
         update_s: weight update, clipping included
         load_s: loading of batches
         exposed_s: communication while the rank waits
-        hidden_s: communication while it does not
-        idle_s: waiting for nothing of its own
+        overlapped_s: communication while it does not
+        idle_s: waiting while no transfer of the rank is under way
         unattributed_s: the rest
     """
 
@@ -282,9 +282,44 @@ class Breakdown:
     update_s: float
     load_s: float
     exposed_s: float
-    hidden_s: float
+    overlapped_s: float
     idle_s: float
     unattributed_s: float
+
+    @property
+    def busy_s(self) -> float:
+        """Forward, backward, update and loading [s]."""
+        return self.forward_s + self.backward_s + self.update_s + self.load_s
+
+    @property
+    def bubble_s(self) -> float:
+        """The rest: neither busy nor exposed communication [s]."""
+        return self.step_s - self.busy_s - self.exposed_s
+
+    @property
+    def busy(self) -> float:
+        """Share of the step [0..1]."""
+        return self._share(self.busy_s)
+
+    @property
+    def wait(self) -> float:
+        """Share of the step that is exposed communication [0..1]."""
+        return self._share(self.exposed_s)
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step [0..1].
+
+        In a pipeline of K equal stages and M microbatches it is (K - 1) / (M + K - 1) for GPipe and 1F1B, when
+        communication takes no time.
+
+        Source:
+            Huang et al., GPipe, NeurIPS 2019, section 2.3, for the GPipe schedule.
+        """
+        return self._share(self.bubble_s)
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.step_s if self.step_s > 0.0 else 0.0
 
 
 def break_down(program: Program, timeline: Timeline, source: Source, *, at_once: int = 1) -> tuple[Breakdown, ...]:
@@ -379,62 +414,14 @@ def _divide(
         update_s=work["update"],
         load_s=work["load"],
         exposed_s=exposed_s,
-        hidden_s=length(transfers) - exposed_s,
+        overlapped_s=length(transfers) - exposed_s,
         idle_s=waiting_s - exposed_s,
         unattributed_s=step_s - length(busy) - waiting_s,
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What share of a step each device computes, waits for communication, or has nothing to do
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Utilization:
-    """How one device spends its step; `busy_s + wait_s + bubble_s = step_s`.
-
-    Attributes:
-        rank: the rank
-        step_s: length of the step, from the first start to the last end over all ranks [s]
-        busy_s: forward, backward, update and loading [s]
-        wait_s: communication or copies are under way and nothing else happens [s]
-        bubble_s: nothing of this device happens between the first start and the last end [s]
-    """
-
-    rank: int
-    step_s: float
-    busy_s: float
-    wait_s: float
-    bubble_s: float
-
-    @property
-    def busy(self) -> float:
-        """Share of the step [0..1]."""
-        return self._share(self.busy_s)
-
-    @property
-    def wait(self) -> float:
-        """Share of the step [0..1]."""
-        return self._share(self.wait_s)
-
-    @property
-    def bubble(self) -> float:
-        """Share of the step [0..1].
-
-        In a pipeline of K equal stages and M microbatches it is (K - 1) / (M + K - 1) for GPipe and 1F1B, when
-        communication takes no time.
-
-        Source:
-            Huang et al., GPipe, NeurIPS 2019, section 2.3, for the GPipe schedule.
-        """
-        return self._share(self.bubble_s)
-
-    def _share(self, seconds: float) -> float:
-        return seconds / self.step_s if self.step_s > 0.0 else 0.0
-
-
-def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Utilization, ...]:
-    """Busy, waiting and empty time of each device; the mean over the steps where there are several.
+def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Breakdown, ...]:
+    """The step of each device: busy, waiting, empty; the mean over the steps where there are several.
 
     Every gap counts: in a measurement, what is unattributed is part of the bubble.
 
@@ -466,11 +453,15 @@ def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tup
     for part in break_down(program, timeline, Source.PREDICTED):
         if part.step not in left_out:
             of_rank[part.rank].append(part)
-    return tuple(_mean(rank, parts) for rank, parts in sorted(of_rank.items()))
+    return tuple(mean_step(parts) for _, parts in sorted(of_rank.items()))
 
 
-def _mean(rank: int, parts: list[Breakdown]) -> Utilization:
-    step_s = fmean(part.step_s for part in parts)
-    busy_s = fmean(part.forward_s + part.backward_s + part.update_s + part.load_s for part in parts)
-    wait_s = fmean(part.exposed_s for part in parts)
-    return Utilization(rank=rank, step_s=step_s, busy_s=busy_s, wait_s=wait_s, bubble_s=step_s - busy_s - wait_s)
+def mean_step(parts: Sequence[Breakdown]) -> Breakdown:
+    """The mean over some steps of one rank, with the number of the first.
+
+    Args:
+        parts: at least one
+    """
+    names = [field.name for field in fields(Breakdown) if field.name.endswith("_s")]
+    means: dict[str, Any] = {name: fmean(getattr(part, name) for part in parts) for name in names}
+    return replace(parts[0], **means)

@@ -1,4 +1,4 @@
-"""A prediction beside a measurement: rank by rank, kind by kind, instruction by instruction.
+"""A prediction and a measurement: rank by rank, kind by kind, instruction by instruction.
 
 Errors are `predicted / measured - 1`: +0.1 is a prediction that is 10 % too long.
 
@@ -20,7 +20,7 @@ from statistics import fmean, median
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
-from trimaran.report.breakdown import PARTS, Breakdown, Source, break_down, under_way
+from trimaran.report.breakdown import Breakdown, Source, break_down, mean_step, under_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +48,30 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankComparison:
-    """The step of one rank and its parts; `step` is the sum of all but `hidden`. See `breakdown` for each.
+    """The step of one rank and its parts, predicted and measured.
 
     Attributes:
         rank: the rank
-        step: length of the step
-        forward: FP
-        backward: BP
-        update: WU, clipping included
-        load: loading of batches
-        exposed: communication while the rank waits
-        hidden: communication while it does not
-        idle: waiting for nothing of its own
-        unattributed: the rest
+        predicted: as simulated
+        measured: mean over the middle half of the steps
     """
 
     rank: int
-    step: Figure
-    forward: Figure
-    backward: Figure
-    update: Figure
-    load: Figure
-    exposed: Figure
-    hidden: Figure
-    idle: Figure
-    unattributed: Figure
+    predicted: Breakdown
+    measured: Breakdown
+
+    def figure(self, part: str) -> Figure:
+        """The step, or a part of it.
+
+        Args:
+            part: "step", one of `breakdown.PARTS`, or "overlapped", which is no part of the sum
+        """
+        return Figure(predicted_s=getattr(self.predicted, f"{part}_s"), measured_s=getattr(self.measured, f"{part}_s"))
+
+    @property
+    def step(self) -> Figure:
+        """Length of the step."""
+        return self.figure("step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ class Comparison:
 def compare(
     program: Program, predicted: Timeline, measured: Timeline, *, warmup: int = 1, at_once: int = 1
 ) -> Comparison:
-    """Set a prediction beside a measurement.
+    """Compare a prediction with a measurement.
 
     Args:
         program: what ran
@@ -174,14 +173,7 @@ def _by_rank(predicted: Sequence[Breakdown], measured: Sequence[Breakdown]) -> t
                 code="report.rank-missing",
                 rank=expected.rank,
             )
-        figures = {
-            name: Figure(
-                predicted_s=getattr(expected, f"{name}_s"),
-                measured_s=fmean(getattr(part, f"{name}_s") for part in found),
-            )
-            for name in ("step", "hidden", *PARTS)
-        }
-        rows.append(RankComparison(rank=expected.rank, **figures))
+        rows.append(RankComparison(rank=expected.rank, predicted=expected, measured=mean_step(found)))
     return tuple(rows)
 
 
@@ -191,8 +183,8 @@ def _middle_half(parts: Sequence[Breakdown]) -> set[int]:
     for part in parts:
         lengths[part.step].append(part.step_s)
     ordered = sorted(lengths, key=lambda step: (fmean(lengths[step]), step))
-    cut = len(ordered) // 4
-    return set(ordered[cut : len(ordered) - cut])
+    quarter = len(ordered) // 4
+    return set(ordered[quarter : len(ordered) - quarter])
 
 
 def _by_instruction(

@@ -31,7 +31,7 @@ _FAR_BELOW = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What one batch needs.
+    """Training that one batch needs.
 
     Attributes:
         global_batch: samples of one update
@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveStudy:
-    """A curve, how well it foretells, and what was asked.
+    """A curve, how well it predicts, and what was asked.
 
     Attributes:
         name: in the catalog, or of the file
@@ -60,7 +60,7 @@ class CurveStudy:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the points, what their source notes, and what is odd about the batches asked for."""
+        """Warnings about the points, notes of their source, and warnings about the batches asked for."""
         table = self.curve.table
         projection = ("a study's projection, not measured",) if table.projection else ()
         found = [*projection, *oddities(table), *self._of_fit(), *table.notes]
@@ -138,7 +138,7 @@ def study_document(study: CurveStudy) -> dict[str, object]:
 
 
 def need_document(curve: Curve, batch: int, need: Need) -> dict[str, object]:
-    """What a batch needs as JSON data, in every unit that the table knows.
+    """Training that a batch needs as JSON data, in every unit that the table knows.
 
     Args:
         curve: it comes from
@@ -218,7 +218,7 @@ def points_table(study: CurveStudy) -> Table:
     curve, unit = study.curve, study.curve.table.unit
     left_out = {point.global_batch: point for point in study.quality.left_out}
     table = Table(box=None, pad_edge=False)
-    add_figures(table, "batch", unit, "runs", "spread", "form", "foretold by the others")
+    add_figures(table, "batch", unit, "runs", "spread", "form", "leave-one-out error")
     for point in curve.table.points:
         form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
         spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
@@ -228,13 +228,13 @@ def points_table(study: CurveStudy) -> Table:
             str(point.runs),
             spread,
             f"{form / point.amount - 1:+.1%}",
-            _foretold(left_out.get(point.global_batch)),
+            _leave_one_out(left_out.get(point.global_batch)),
         )
     return table
 
 
 def asked_table(study: CurveStudy) -> Table:
-    """What each batch that was asked for needs."""
+    """Training that each batch that was asked for needs."""
     table = Table(box=None, pad_edge=False)
     for title in ("batch", study.curve.table.unit, "interval", ""):
         table.add_column(title, justify="left" if not title else "right", no_wrap=bool(title))
@@ -260,7 +260,7 @@ def quality_lines(quality: Quality) -> list[str]:
     if quality.mean is not None and quality.coverage is not None:
         inside = "" if quality.mean_inside is None else f", {quality.mean_inside:.1%} where others lie on both sides"
         found.append(
-            f"each left out and foretold by the others: off by {quality.mean:.1%}{inside}; "
+            f"leave-one-out error: {quality.mean:.1%} in the mean{inside}; "
             f"{quality.coverage:.0%} of {len(quality.left_out)} within 90 % intervals"
         )
     return found
@@ -300,7 +300,7 @@ def figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _foretold(point: LeftOut | None) -> str:
+def _leave_one_out(point: LeftOut | None) -> str:
     if point is None:
         return ""
     mark = "" if point.covered else " !"
@@ -390,7 +390,7 @@ def print_curve(out: Console, study: CurveStudy) -> None:
     table = study.curve.table
     out.print(f"[bold]{escape(study.name)}[/]: {escape(table.task)}\n")
     out.print(points_table(study))
-    out.print("[dim]form, foretold: against what was measured; ! outside its 90 % interval[/]\n")
+    out.print("[dim]form, leave-one-out: against the measurement; ! outside its 90 % interval[/]\n")
     for line in fit_lines(study):
         out.print(escape(line))
     if study.asked:
@@ -408,7 +408,7 @@ def print_catalog(
 ) -> None:
     """Print the catalog."""
     out.print(catalog_table(studies))
-    out.print("[dim]left out: mean error of each point foretold by the others   * a study's projection[/]\n")
+    out.print("[dim]left out: mean leave-one-out error   * a study's projection[/]\n")
     out.print("All measured curves together:")
     for line in quality_lines(quality):
         out.print(f"  {escape(line)}")

@@ -1,4 +1,4 @@
-"""What a measurement of convergence found."""
+"""Results of a measurement of convergence."""
 
 import math
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ class ConvergedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseComparison:
-    """The critical batch by gradient noise, beside the fitted one.
+    """The critical batch by gradient noise, compared with the fitted one.
 
     Attributes:
         b_crit: median over all runs, as the fit weighs their batches; infinite where most show no signal [samples]

@@ -37,7 +37,7 @@ class Worker:
     Attributes:
         width: devices, M
         batch: samples of the worker
-        strategy: of the plan; "one device" where no division is faster
+        strategy: of the plan; "one device" where no model parallelism is faster
         speedup: SU^M, over one device with the same batch
         interval: its 90 % interval
         slow_links: the speedup on links half as fast
@@ -55,7 +55,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to train on so many devices.
+    """One way to train on a number of devices.
 
     Attributes:
         devices: that it uses
@@ -137,7 +137,7 @@ class Crossing:
 
     Attributes:
         width: devices of a worker
-        basis: how it is reckoned
+        basis: how it is calculated
         worker: at the local batch of paper mode
         needed_speedup: of a worker, for as short a step as data parallelism has with the same global batch, without
             exchanges: T(b) / T(b / M); None where a share has no whole sample
@@ -163,7 +163,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedCurve:
-    """The convergence curve that is reckoned with.
+    """The convergence curve that is used.
 
     Attributes:
         name: as it was asked for
@@ -302,7 +302,7 @@ TITLES = {"paper": "paper mode: fixed local batch, SE = 1", "ours": "local batch
 
 
 def head_lines(found: Crossover) -> list[str]:
-    """What is compared, and by which curve."""
+    """The inputs of the comparison."""
     lines = [f"local batch of paper mode: {found.local_batch}; {found.software}"]
     if found.curve is not None:
         low, high = found.curve.range
@@ -313,7 +313,7 @@ def head_lines(found: Crossover) -> list[str]:
 
 def summary_table(found: Crossover) -> Table:
     """One line a width: the worker, and from how many devices on it is ahead on each basis."""
-    told = "from so many devices on" if found.curve else f"where, on {max(found.counts)} devices,"
+    told = "from this number of devices on" if found.curve else f"where, on {max(found.counts)} devices,"
     table = frame_table(f"The hybrid is ahead {told}")
     for title in ("M", "worker", "SU^M"):
         table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
@@ -362,7 +362,7 @@ def reason_lines(found: Crossover) -> list[str]:
 
 
 def legend_lines(found: Crossover) -> list[str]:
-    """What the columns mean."""
+    """The legend of the columns."""
     if found.curve is None:
         return [
             "Ways are workers × local batch, here those with the most samples a second.",
@@ -385,7 +385,7 @@ def _from(crossing: Crossing, *, is_known: bool) -> str:
 
 
 def _needed(crossing: Crossing) -> str:
-    """What would have to hold, where there is no curve."""
+    """The condition for a crossover, where there is no curve."""
     if not crossing.rows:
         return "never"
     last = crossing.rows[-1]

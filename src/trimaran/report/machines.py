@@ -214,7 +214,7 @@ def _print_tree(out: Console, node: Node) -> None:
         out.print(f"{edge.a} - {edge.b}: {edge.count} x {edge.link.name}" + (" and so on" if len(sockets) > 1 else ""))
     switches = sorted({end for edge in node.edges for end in (edge.a, edge.b) if end.startswith("nvsw")})
     if switches:
-        out.print(f"links of devices go to {len(switches)} switch{'es' if len(switches) > 1 else ''} of their own")
+        out.print(f"links of devices go to {len(switches)} separate switch{'es' if len(switches) > 1 else ''}")
 
 
 def _print_below(out: Console, below: dict[str, list[tuple[str, Edge]]], vertex: str, indent: str) -> None:

@@ -1,10 +1,11 @@
-"""What a step's memory is without help, at its floor, and under plans: the figures, before any run.
+"""Memory of a step without a plan, at its minimum, and under plans: the figures, before any run.
 
 Every size is of live bytes: what tensors hold, not what an allocator has set aside around them. Peak and mean are given
 with and without weights (parameters, buffers, gradients and the optimizer's state), as figures of others leave those
-out. A mean is over the operations of forward and backward, each counted once, as the vDNN paper counts layers; the mean
-over time is beside it. The slowdown of a plan is against the same step with memory without end. Where the plan runs
-modules in parts of the batch, it is against the whole step, and only plan, floor and limit are of the step in parts.
+out. A mean is over the operations of forward and backward, each counted once, as the vDNN paper counts layers; there is
+also the mean over time. The slowdown of a plan is against the same step with unlimited memory. Where the plan runs
+modules in parts of the batch, it is against the whole step, and only plan, minimum memory and lower bound are of the
+step in parts.
 
 Times are modelled; what a figure rests on is in `source`.
 
@@ -19,13 +20,13 @@ Live bytes over a step as text, readable at 80 columns and without colour.
               forward       │ backward       │ update
 
 A column stands for a share of the time of the step and shows the most that lives within it, so no peak is lost. Filled:
-under the plan. Dots: what autograd alone would hold above that. The budget has a line of its own.
+under the plan. Dots: what autograd alone would hold above that. The budget has a separate line.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +35,9 @@ from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.graph.trace.types import StepTrace, TraceStorage
+from trimaran.program.json_files import to_plain
+from trimaran.program.memory import MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -42,19 +46,19 @@ from trimaran.report.tables import add_figures, add_words, frame_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFigures:
-    """Modules that run on a part of the batch at a time, and the split step with everything kept.
+    """Modules that run on a part of the batch at a time, and the split step without offload or recompute.
 
     Attributes:
         name: which modules in how many parts, for people
         written: the same as the command takes it
-        whole_floor_bytes: least memory of the step that is not split [bytes]
-        kept_s: the split step with memory without end [s]
-        keep_peak_bytes: peak of the split step as autograd keeps everything [bytes]
+        whole_minimum_bytes: minimum memory of the step that is not split [bytes]
+        kept_s: the split step with unlimited memory [s]
+        keep_peak_bytes: peak of the split step as autograd alone runs it [bytes]
     """
 
     name: str
     written: str
-    whole_floor_bytes: int
+    whole_minimum_bytes: int
     kept_s: float
     keep_peak_bytes: int
 
@@ -80,7 +84,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """What a part of the floor is made of.
+    """A part of the minimum memory.
 
     Attributes:
         name: of a module or a weight; "" where unknown
@@ -104,11 +108,11 @@ class PolicyFigures:
         fits: whether its peak is within the budget
         usage: memory over the step
         step_time_s: of the step under the plan [s]
-        slowdown: against the whole step with memory without end; 0.02 is 2 % slower
+        slowdown: against the whole step with unlimited memory; 0.02 is 2 % slower
         to_host_bytes: offloaded [bytes]
         to_device_bytes: brought back [bytes]
-        recomputed_bytes: made again [bytes]
-        recompute_s: time of making them again [s]
+        recomputed_bytes: recomputed [bytes]
+        recompute_s: time of recomputing them [s]
         stall_s: time for which operations wait for copies [s]
         note: what else there is to say; "" for nothing
     """
@@ -128,7 +132,7 @@ class PolicyFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLine:
-    """What becomes of one storage, and why.
+    """The decision on one storage, and its reason.
 
     Attributes:
         number: in the trace
@@ -147,21 +151,43 @@ class StorageLine:
     reason: str
 
 
+def storage_lines(trace: StepTrace, plan: MemoryPlan) -> tuple[StorageLine, ...]:
+    """The decision on each storage that a plan may move, largest first."""
+    ordered = sorted(trace.movable, key=lambda storage: (-storage.nbytes, storage.number))
+    return tuple(
+        StorageLine(
+            number=storage.number,
+            module=storage.module,
+            nbytes=storage.nbytes,
+            role=str(storage.role),
+            decision=str(plan.of(storage.number)),
+            reason=_reason(plan, storage),
+        )
+        for storage in ordered
+    )
+
+
+def _reason(plan: MemoryPlan, storage: TraceStorage) -> str:
+    """Why, without the size, which is in another column."""
+    given = plan.reasons.get(storage.number, "" if storage.number in plan.decisions else "it fits")
+    return given.removeprefix(f"{format_bytes(storage.nbytes)}: ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestBatch:
     """The most samples that fit.
 
     Attributes:
-        without_help: as autograd keeps everything; 0: not even one
+        without_plan: as autograd alone runs it; 0: not even one
         with_plan: with a plan that costs at most `slowdown_limit`; 0: not even one
-        at_floor: at any price
+        ignoring_slowdown: with a plan, whatever it costs
         slowdown_limit: most that the plan may cost
         slowdown: what it costs at `with_plan`
     """
 
-    without_help: int
+    without_plan: int
     with_plan: int
-    at_floor: int
+    ignoring_slowdown: int
     slowdown_limit: float
     slowdown: float
 
@@ -175,7 +201,7 @@ class LiveCurve:
     Attributes:
         seconds: duration of each moment [s]
         phases: phase of each moment, "FP", "BP" or "WU"
-        kept_bytes: as autograd keeps everything [bytes]
+        kept_bytes: as autograd alone runs it [bytes]
         plan_bytes: under the plan [bytes]; empty where there is none
     """
 
@@ -187,7 +213,7 @@ class LiveCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """What a job's step needs on a device, and what a plan makes of it.
+    """Memory of a job's step on a device, and its memory plan.
 
     Attributes:
         job: its name
@@ -202,21 +228,21 @@ class MemoryEstimate:
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
         gradient_bytes: gradients of the parameters [bytes]
-        kept_s: the whole step with memory without end [s]
+        kept_s: the whole step with unlimited memory [s]
         keep: memory of that step
-        floor_bytes: no plan of whole operations needs less [bytes]
-        floor_at: operation that needs it
-        floor_held_by: what it holds, largest first
-        bound_s: no plan within the budget makes the step faster [s]
-        offload_bound_s: the same for plans that only offload [s]
-        decides: what keeps the plan from being faster, in a sentence
+        minimum_memory_bytes: no plan of whole operations needs less [bytes]
+        minimum_at: operation that needs it
+        minimum_held_by: what it holds, largest first
+        lower_bound_s: no plan within the budget makes the step faster [s]
+        offload_lower_bound_s: the same for plans that only offload [s]
+        bottleneck: of the plan, in a sentence
         policy: which of `policies` is the plan
         policies: the paper's and ours, in the order in which they are shown
         storages: what becomes of each, largest first
         curve: live bytes over the step
         largest_batch: None: it was not looked for
-        split: modules that run in parts under the plan; plan, floor, bounds, storages and curve are then of the step in
-            parts; None: none do
+        split: modules that run in parts under the plan; plan, minimum memory, bounds, storages and curve are then of
+            the step in parts; None: none do
         trace_s: time that tracing took here [s]
         planning_s: time that planning took here [s]
     """
@@ -233,12 +259,12 @@ class MemoryEstimate:
     gradient_bytes: int
     kept_s: float
     keep: Usage
-    floor_bytes: int
-    floor_at: str
-    floor_held_by: tuple[Holder, ...]
-    bound_s: float
-    offload_bound_s: float
-    decides: str
+    minimum_memory_bytes: int
+    minimum_at: str
+    minimum_held_by: tuple[Holder, ...]
+    lower_bound_s: float
+    offload_lower_bound_s: float
+    bottleneck: str
     policy: str
     policies: tuple[PolicyFigures, ...]
     storages: tuple[StorageLine, ...]
@@ -251,8 +277,8 @@ class MemoryEstimate:
     planning_s: float = 0.0
 
     @property
-    def fits_without_help(self) -> bool:
-        """Whether the step fits as autograd keeps everything."""
+    def fits_without_plan(self) -> bool:
+        """Whether the step fits without offload or recompute."""
         return self.keep.peak_bytes <= self.budget_bytes
 
     @property
@@ -261,17 +287,14 @@ class MemoryEstimate:
         return next(line for line in self.policies if line.name == self.policy)
 
     @property
-    def ratio_to_limit(self) -> float:
-        """How much longer the step takes under the plan than the bound; at least 1."""
-        return self.plan.step_time_s / self.bound_s if self.bound_s else math.inf
+    def ratio_to_lower_bound(self) -> float:
+        """Time of the step under the plan by its lower bound; at least 1."""
+        return self.plan.step_time_s / self.lower_bound_s if self.lower_bound_s else math.inf
 
     @property
     def kept_bytes(self) -> int:
         """Of what a plan may move, what this one keeps [bytes]."""
-        return self._decided("keep")
-
-    def _decided(self, decision: Literal["keep", "offload", "recompute"]) -> int:
-        return sum(line.nbytes for line in self.storages if line.decision == decision)
+        return sum(line.nbytes for line in self.storages if line.decision == "keep")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,61 +304,34 @@ class MemoryEstimate:
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
     plan, batches = estimate.plan, estimate.largest_batch
-    return {
-        "job": estimate.job,
+    apart = {"batch", "minimum_at", "minimum_held_by", "policy", "policies", "storages", "curve", "largest_batch"}
+    figures = {name: value for name, value in to_plain(estimate).items() if name not in apart}
+    return figures | {
         "local_batch_size": estimate.batch,
-        "device": estimate.device,
-        "precision": estimate.precision,
-        "precision_source": estimate.precision_source,
-        "source": estimate.source,
-        "card_bytes": estimate.card_bytes,
-        "context_bytes": estimate.context_bytes,
-        "budget_bytes": estimate.budget_bytes,
         "fits": plan.fits,
-        "fits_without_help": estimate.fits_without_help,
+        "fits_without_plan": estimate.fits_without_plan,
         "keep_peak_bytes": estimate.keep.peak_bytes,
         "keep_mean_bytes": estimate.keep.mean_bytes,
-        "keep": asdict(estimate.keep),
-        "weight_bytes": estimate.weight_bytes,
-        "optimizer_bytes": estimate.optimizer_bytes,
-        "gradient_bytes": estimate.gradient_bytes,
-        "floor_bytes": estimate.floor_bytes,
-        "floor": {"at": estimate.floor_at, "held_by": [asdict(holder) for holder in estimate.floor_held_by]},
-        "kept_s": estimate.kept_s,
+        "minimum_memory": {"at": estimate.minimum_at, "held_by": to_plain(estimate.minimum_held_by)},
         "plan": {"policy": estimate.policy, "kept_bytes": estimate.kept_bytes} | _policy_document(plan),
-        "bound_s": estimate.bound_s,
-        "offload_bound_s": estimate.offload_bound_s,
-        "ratio_to_limit": estimate.ratio_to_limit,
-        "decides": estimate.decides,
+        "ratio_to_lower_bound": estimate.ratio_to_lower_bound,
         "policies": {line.name: _policy_document(line) for line in estimate.policies},
         "largest_batch": None if batches is None else batches.with_plan,
-        "largest_batch_without_help": None if batches is None else batches.without_help,
-        "largest_batch_at_floor": None if batches is None else batches.at_floor,
+        "largest_batch_without_plan": None if batches is None else batches.without_plan,
+        "largest_batch_ignoring_slowdown": None if batches is None else batches.ignoring_slowdown,
         "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
-        "split": None if estimate.split is None else asdict(estimate.split),
-        "trace_s": estimate.trace_s,
-        "planning_s": estimate.planning_s,
     }
 
 
 def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
-    """What becomes of each storage, for programs."""
-    return [asdict(line) for line in estimate.storages]
+    """The decision on each storage, for programs."""
+    return [to_plain(line) for line in estimate.storages]
 
 
 def _policy_document(line: PolicyFigures) -> dict[str, Any]:
-    return {
-        "fits": line.fits,
-        **asdict(line.usage),
-        "step_time_s": line.step_time_s,
-        "slowdown": line.slowdown,
-        "to_host_bytes": line.to_host_bytes,
-        "to_device_bytes": line.to_device_bytes,
-        "recomputed_bytes": line.recomputed_bytes,
-        "recompute_s": line.recompute_s,
-        "stall_s": line.stall_s,
-        "note": line.note,
-    }
+    plain: dict[str, Any] = to_plain(line)
+    usage: dict[str, Any] = plain.pop("usage")
+    return usage | {name: value for name, value in plain.items() if name != "name"}
 
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -380,7 +376,7 @@ def memory_chart(curve: LiveCurve, *, budget_bytes: int, width: int = 80, height
 
 
 def chart_legend(curve: LiveCurve, *, split: bool = False) -> str:
-    """What the signs of the chart mean.
+    """The legend of the chart.
 
     Args:
         curve: that is drawn
@@ -388,7 +384,7 @@ def chart_legend(curve: LiveCurve, *, split: bool = False) -> str:
     """
     if not curve.plan_bytes:
         return "█ live bytes   ─ budget"
-    return f"█ under the plan   · with everything kept{', in parts' if split else ''}   ─ budget"
+    return f"█ under the plan   · without a plan{', in parts' if split else ''}   ─ budget"
 
 
 def _row(kept: Sequence[float], plan: Sequence[float], *, size: float, level: int, line: bool) -> str:
@@ -453,51 +449,54 @@ def budget_line(estimate: MemoryEstimate) -> str:
 
 
 def summary_table(estimate: MemoryEstimate) -> Table:
-    """Peak, mean and time: without help, at the floor, under the plan, at the limit."""
+    """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
     table = frame_table("")
     split = estimate.split
     table.add_column("", no_wrap=split is None)
     add_figures(table, "peak", "mean", "step", "slower")
     add_words(table, "", no_wrap=True)
     plan = estimate.plan
-    keep = "fits as it is" if estimate.fits_without_help else "does not fit"
-    table.add_row("everything kept", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
-    fits = f"{estimate.ratio_to_limit:.3f} × the limit" if plan.fits else "does not fit"
+    keep = "fits as it is" if estimate.fits_without_plan else "does not fit"
+    table.add_row("without a plan", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
+    fits = f"{estimate.ratio_to_lower_bound:.3f} × lower bound" if plan.fits else "does not fit"
     name = Text("the plan" if split is None else f"the plan, {split.name}")
     table.add_row(name, *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
-    limit = max(0.0, estimate.bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
+    bound_s = estimate.lower_bound_s
+    share = max(0.0, bound_s / estimate.kept_s - 1) if estimate.kept_s else 0.0
     parts = "" if split is None else ", in parts"
-    table.add_row(f"the limit{parts}", "", "", format_seconds(estimate.bound_s), slower(limit), "no plan is faster")
-    table.add_row(f"the floor{parts}", format_bytes(estimate.floor_bytes), "", "", "", "no plan needs less")
+    table.add_row(f"lower bound{parts}", "", "", format_seconds(bound_s), slower(share), "no plan is faster")
+    minimum = format_bytes(estimate.minimum_memory_bytes)
+    table.add_row(f"minimum memory{parts}", minimum, "", "", "", "no plan needs less")
     if split is not None:
-        table.add_row("the floor, whole", format_bytes(split.whole_floor_bytes), "", "", "", "without the split")
+        whole = format_bytes(split.whole_minimum_bytes)
+        table.add_row("minimum memory, whole", whole, "", "", "", "without the split")
     return table
 
 
 def explanation_lines(estimate: MemoryEstimate) -> list[str]:
-    """What the floor holds, what the plan does, what decides, and which batches fit."""
+    """Sentences on the minimum memory, the plan, its bottleneck, and the batches that fit."""
     plan = estimate.plan
     held = ", ".join(
         f"{format_bytes(one.nbytes)} {f'{one.count} × ' if one.count > 1 else ''}{one.name or one.role}"
-        for one in estimate.floor_held_by[:4]
+        for one in estimate.minimum_held_by[:4]
     )
     lines = [
         "" if estimate.split is None else split_line(estimate.split),
-        f"The floor is at {estimate.floor_at}: {held}." if held else "",
+        f"The minimum memory is that of {estimate.minimum_at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
-        f"{format_bytes(plan.to_host_bytes)} and makes {format_bytes(plan.recomputed_bytes)} again "
+        f"{format_bytes(plan.to_host_bytes)} and recomputes {format_bytes(plan.recomputed_bytes)} "
         f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
-        f"What decides: {estimate.decides}" if estimate.decides else "",
+        f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
     ]
     return [line for line in lines if line]
 
 
 def split_line(split: SplitFigures) -> str:
-    """What a split is, and what is of it."""
+    """A sentence on a split, and on the figures that are of it."""
     return (
-        f"Split: {split.name}; the plan, its floor and its limit are of the step in parts, all else is of the whole "
-        f"step. In parts with everything kept it would need {format_bytes(split.keep_peak_bytes)} and "
+        f"Split: {split.name}; the plan, its minimum memory and its lower bound are of the step in parts, all else is "
+        f"of the whole step. In parts without a plan it would need {format_bytes(split.keep_peak_bytes)} and "
         f"{format_seconds(split.kept_s)}."
     )
 
@@ -508,17 +507,17 @@ def _waiting(seconds: float) -> str:
 
 def batch_line(batches: LargestBatch) -> str:
     """The most samples that fit."""
-    text = f"Largest batch: {batches.without_help} without help, {batches.with_plan} with a plan"
+    text = f"Largest batch: {batches.without_plan} without a plan, {batches.with_plan} with a plan"
     if batches.with_plan:
         text += f" at most {100 * batches.slowdown_limit:g} % slower ({slower(batches.slowdown)} by plan)"
-    return f"{text}, {batches.at_floor} at any price."
+    return f"{text}, {batches.ignoring_slowdown} ignoring slowdown."
 
 
 def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
     table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
     add_words(table, "", "policy", no_wrap=True)
-    add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "again")
+    add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "recomp.")
     add_words(table, "fits", no_wrap=True)
     for line in estimate.policies:
         table.add_row(
@@ -536,12 +535,12 @@ def policy_table(estimate: MemoryEstimate) -> Table:
 
 
 def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
-    """What else there is to say of policies."""
+    """Notes on policies."""
     return [f"{_POLICY_NAMES.get(line.name, line.name)}: {line.note}" for line in policies if line.note]
 
 
 def storage_table(lines: Sequence[StorageLine]) -> Table:
-    """What becomes of each storage, and why."""
+    """The decision on each storage, and its reason."""
     table = frame_table("Storages")
     add_figures(table, "")
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
@@ -575,7 +574,7 @@ _WIDEST = 120  # columns: a wider chart is no clearer
 
 
 def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
-    """Print the estimate, and what was asked for beside it."""
+    """Print the estimate, with the chart and the storages where these were asked for."""
     out.print(
         f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
         f"{precision_words(found.precision, found.precision_source)}\n"

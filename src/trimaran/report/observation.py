@@ -1,4 +1,4 @@
-"""What a script was seen to do: the page that `observe` prints, and the same as JSON data."""
+"""Observation of a script: the page that `observe` prints, and the same as JSON data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ObservedRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a script was seen to do.
+    """The observation of a script.
 
     Attributes:
         model: class of the model

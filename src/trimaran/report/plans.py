@@ -1,4 +1,4 @@
-"""The text of a plan for a machine that is not here, from its document."""
+"""The text of a plan for a target cluster, from its document."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def outlook_lines(document: Mapping[str, Any]) -> list[str | Table]:
 
 
 def training_line(training: Mapping[str, Any]) -> str:
-    """What a plan file says of the training to its target, in a line.
+    """The training to its target by a plan file, in a line.
 
     Args:
         training: `Plan.training` as plain data
@@ -83,7 +83,7 @@ def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     epochs, time_s = row["epochs_to_converge"], row["time_to_accuracy_s"]
     time = format_duration(time_s)
     unit = time.partition(" ")[2]
-    ends = (_end(end, beside=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
+    ends = (_end(end, unit_of=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
     return "" if epochs is None else f"{epochs:.3g}", time, "–".join(ends), f"{row['cost']:.3g}"
 
 
@@ -130,7 +130,7 @@ def _timed(document: Mapping[str, Any]) -> Iterator[str]:
         f"{format_seconds(chosen['step_time_s'])}; {_cost(document)}."
     )
     yield f"Curve {curve['name']}: {curve['task']}, {chosen['convergence_source']}."
-    yield f"Hybrid or not: {document['rivals']['reason']}."
+    yield f"Hybrid or not: {document['hybrid_comparison']['reason']}."
     if document["stop"] is not None:
         yield _stop(document["stop"])
 
@@ -172,8 +172,8 @@ def _target_interval(ends: Sequence[float | None]) -> str:
     return " to ".join(map(_end, ends))
 
 
-def _end(seconds: float | None, *, beside: float | None = None) -> str:
-    return "?" if seconds is None else format_duration(seconds, unit_of=beside)
+def _end(seconds: float | None, *, unit_of: float | None = None) -> str:
+    return "?" if seconds is None else format_duration(seconds, unit_of=unit_of)
 
 
 STRATEGY_ROWS = 12
@@ -209,7 +209,7 @@ def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
         lines += ["", *outlook_lines(document), ""]
     counts = document["rejected_counts"]
     if counts:
-        lines.append("Not among them: " + ", ".join(f"{cause} ({number})" for cause, number in counts.items()) + ".")
+        lines.append("Rejected: " + ", ".join(f"{number} ({cause})" for cause, number in counts.items()) + ".")
     return [*lines, *(f"Note: {note}." for note in document["notes"])]
 
 

@@ -32,7 +32,7 @@ from trimaran.program.strategy import Execution
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 Grouping = Literal["module", "operation", "kind"]
-"""What one line of a profile is."""
+"""The unit of one line of a profile."""
 
 # See the definition of a small operation above.
 SMALL_FIXED_SHARE = 0.5
@@ -83,7 +83,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What a job's compute costs beside its arithmetic.
+    """Overhead of a job's compute, in addition to its arithmetic.
 
     Attributes:
         forward: whole forward over the sum of its operations [1]
@@ -279,7 +279,7 @@ class PhaseFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryClasses:
-    """What the fullest rank holds at its peak.
+    """Memory of the fullest rank at its peak.
 
     Attributes:
         parameters: of the model [bytes]
@@ -311,7 +311,7 @@ class StepProfile:
         step_s: length of the step [s]
         interval_s: 90 % interval of it [s]
         phases: the parts, which sum to the step
-        hidden_s: communication while rank 0 computes, no part of the step [s]
+        overlapped_s: communication while rank 0 computes, no part of the step [s]
         memory: at the peak
     """
 
@@ -320,7 +320,7 @@ class StepProfile:
     step_s: float
     interval_s: tuple[float, float]
     phases: tuple[PhaseFigure, ...]
-    hidden_s: float
+    overlapped_s: float
     memory: MemoryClasses
 
 
@@ -373,8 +373,8 @@ def profile_document(profile: Profile, *, top: int | None = None) -> dict[str, A
 
 def step_table(step: StepProfile) -> Table:
     """A step by phase, with intervals, shares and sources."""
-    hidden = f"\nhidden exchange {format_seconds(step.hidden_s)}, beside compute" if step.hidden_s else ""
-    table = frame_table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{hidden}")
+    overlapped = f"\nexchange overlapped with compute: {format_seconds(step.overlapped_s)}" if step.overlapped_s else ""
+    table = frame_table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{overlapped}")
     add_words(table, "phase")
     add_figures(table, "time", "interval", "share")
     add_words(table, "source")
@@ -440,11 +440,11 @@ def spot_table(profile: Profile, *, top: int) -> Table:
 
 
 def overhead_lines(overhead: Overhead) -> tuple[str, ...]:
-    """What calling operations costs, in sentences."""
+    """The overhead of calling operations, in sentences."""
     parts = [f"{name} {_factor(cost)}" for name, cost in (("FP", overhead.forward), ("BP", overhead.backward))]
     lines = [f"The whole model takes, of the sum of its {overhead.operations} operations: {', '.join(parts)}."]
     if overhead.small is None or overhead.small_share is None or overhead.fixed_share is None:
-        return (*lines, "Whether it is bound by small operations cannot be told from one batch size.")
+        return (*lines, "One batch size does not show whether it is bound by small operations.")
     lines.append(f"{overhead.fixed_share:.0%} of FP and BP does not depend on the batch.".replace("%", " %", 1))
     verdict = "It is bound by" if overhead.is_bound_by_small_operations else "It is not bound by"
     share = f"{100 * overhead.small_share:.0f} %"

@@ -55,7 +55,7 @@ def remedies_view(
 
 def _in_a_line(remedy: Remedy) -> RenderableType:
     low, high = remedy.gain_interval
-    figures = _percent(remedy.predicted_gain, 1), _percent(low, 1), _percent(high, 1)
+    figures = share_saved(remedy.predicted_gain, 1), share_saved(low, 1), share_saved(high, 1)
     text = Text(f"{remedy.name}: {figures[0]} ({figures[1]} to {figures[2]}). ")
     text.append(remedy.basis, style="dim")
     return bullet(text)
@@ -81,8 +81,8 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
             str(number),
             Text(remedy.name),
             Text(remedy.limiter),
-            Text(_percent(remedy.predicted_gain), style="bold" if number == 1 else ""),
-            f"{_percent(low)} to {_percent(high)}",
+            Text(share_saved(remedy.predicted_gain), style="bold" if number == 1 else ""),
+            f"{share_saved(low)} to {share_saved(high)}",
         )
     caption = Text("gain: share of the time saved; interval: 90 %, or over low to high costs", style="dim")
     return Group(table, caption, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
@@ -108,6 +108,6 @@ _ACTORS: Mapping[Actor, str] = {
 }
 
 
-def _percent(share: float, digits: int = 0) -> str:
+def share_saved(share: float, digits: int = 0) -> str:
     """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
     return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.{digits}f} %"

@@ -1,9 +1,9 @@
 """The report of a run as a JSON file, `report.json`.
 
 One nested object, `schema_version` first. Errors are `predicted / measured - 1`, intervals are at 90 % as
-`[low, high]`, figures of ranks and instructions are lists, one entry each; null is what nobody measured.
+`[low, high]`, figures of ranks and instructions are lists, one entry each; null: not measured.
 
-The noise of repeated runs, as it is said beside a comparison.
+The noise of repeated runs, as it is said with a comparison.
 
 An error of a prediction means little where it is smaller than the difference of two runs that are alike.
 """
@@ -24,7 +24,7 @@ from trimaran.report.comparison import Comparison, Figure
 
 
 def noise_line(noise: Noise | None) -> str:
-    """One line for people, to be read beside a measured figure.
+    """One line for people, to be read with a measured figure.
 
     Args:
         noise: of runs like the measured one; None where it is not known
@@ -71,19 +71,19 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What is kept of a run.
+    """The record of a run.
 
     Attributes:
         job: reference or name of the job
         strategy: how it ran
         prediction: of the step, before the run
-        comparison: prediction beside measurement; None where nothing was recorded
+        comparison: of prediction and measurement; None where nothing was recorded
         samples_per_s: throughput of training over the whole run [samples/s]
         final: figures at the end by name, such as "accuracy" and "loss"
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
-        memory: what the memory plan of rank 0 did, by name; None where everything was kept
+        memory: what the memory plan of rank 0 did, by name; None where there is none
         gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
         verified: how far the first steps were from those of one process; None where nobody asked
         notes: what the user should know, such as what the model could not be used for
@@ -141,16 +141,16 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """The parts of a comparison as JSON data.
 
     Args:
-        comparison: prediction beside measurement
+        comparison: of prediction and measurement
 
     Returns:
-        `by_rank`, one list an attribute of `RankComparison`; `by_kind`, one object a kind; `by_instruction`, lists.
+        `by_rank`, one list a part of the step; `by_kind`, one object a kind; `by_instruction`, lists.
     """
     ranks = comparison.ranks
     return {
         "by_rank": {
             "rank": [rank.rank for rank in ranks],
-            **{name: _lists(getattr(rank, name) for rank in ranks) for name in ("step", *PARTS, "hidden")},
+            **{name: _lists(rank.figure(name) for rank in ranks) for name in ("step", *PARTS, "overlapped")},
         },
         "by_kind": [
             {

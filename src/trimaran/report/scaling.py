@@ -1,4 +1,4 @@
-"""A scaling study as values: what a job does on so many devices of a machine, what limits it, what would help.
+"""A scaling study as values: throughput of a job on numbers of devices, what limits it, what would help.
 
 A scaling study for people: one table a batch and method, readable at 80 columns and without colour.
 
@@ -51,7 +51,7 @@ class ScalingRow:
         speedup: against one device, with the same batch a device (weak) or in all (strong)
         efficiency: speedup by devices
         peak_bytes: memory of the rank that needs the most, as its framework's allocator counts [bytes]
-        own_peak_bytes: memory of a rank that is home to no tensor [bytes]
+        own_peak_bytes: memory of a rank that owns no tensor of others [bytes]
         card_bytes: memory of a device, as its driver reports [bytes]
         fits: whether the rank that needs the most fits its device, with what no allocator counts
     """
@@ -70,7 +70,7 @@ class ScalingRow:
 
     @property
     def limiter(self) -> str:
-        """What the step would be shortened by; memory before all where it does not fit."""
+        """The bottleneck of the step; memory where it does not fit."""
         return self.step.limiter if self.fits else "memory"
 
 
@@ -152,7 +152,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "backward_s": step.backward_s,
         "communication_s": step.communication_s,
         "exposed_communication_s": step.exposed_communication_s,
-        "hidden_communication_s": step.communication_s - step.exposed_communication_s,
+        "overlapped_communication_s": step.communication_s - step.exposed_communication_s,
         "update_s": step.update_s,
         "overhead_s": step.overhead_s,
         "feeding_s": step.feeding_s,
@@ -170,7 +170,7 @@ _SHORT = {
     "feeding": "feed",
     "memory": "memory",
 }
-_COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "hidden", "exposed", "update", "other")
+_COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "optim", "other")
 _LAYERS = 4
 _UNITS = {"ms": 1e-3, "s": 1.0, "h": 3600.0}
 # Of a unit, so that it takes five characters.
@@ -237,8 +237,8 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
 
 def _times(step: ScaledStep) -> tuple[float, ...]:
     """The parts of a step that are shown [s]."""
-    hidden_s = step.communication_s - step.exposed_communication_s
-    return step.fp_bp_s, hidden_s, step.exposed_communication_s, step.update_s, step.overhead_s + step.feeding_s
+    overlapped_s = step.communication_s - step.exposed_communication_s
+    return step.fp_bp_s, overlapped_s, step.exposed_communication_s, step.update_s, step.overhead_s + step.feeding_s
 
 
 def _unit(rows: Sequence[ScalingRow]) -> str:
@@ -301,12 +301,12 @@ def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
 
 
 def legend_lines(study: ScalingStudy) -> list[str]:
-    """What the columns mean."""
+    """The legend of the columns."""
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     return [
-        f"{'ms' if in_ms else 'Parts'} of a step: FP+BP beside the exchange; communication hidden behind it and "
-        "exposed; the optimizer; other: "
-        "calls, copies into buffers, waits for the slowest. ±: half of the 90 % interval.",
+        f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
+        "that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest. ±: half of the 90 % "
+        "interval.",
         "memory: of the rank that needs the most, in GiB; !: more than a device has.",
         f"Times are {study.source}; {study.software}.",
         *study.notes,
@@ -427,7 +427,7 @@ def print_study(out: Console, study: ScalingStudy) -> None:
     )
     for table in study_tables(study):
         out.print(table, "")
-    _print_list(out, "Layers whose gradients cannot hide", layer_lines(study))
+    _print_list(out, "Layers whose gradients do not overlap", layer_lines(study))
     if study.advice:
         out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):

@@ -1,4 +1,4 @@
-"""What a step of a job waits for: the page that `profile --stalls` prints, and the same as JSON data."""
+"""The waits of a step of a job: the page that `profile --stalls` prints, and the same as JSON data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from trimaran.report.remedies import remedies_document, remedies_view
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
 _TITLES = {
-    "fetch": "fetch           standing still for data",
+    "fetch": "fetch           waiting for data",
     "prepare": "prepare         decode, augment, collate",
     "copy": "copy            host to device",
     "compute": "compute         forward, backward, update",
     "communication": "communication   exchanges, exposed",
     "synchronization": "synchronization waiting for other ranks",
-    "unattributed": "unattributed    what nobody measured",
+    "unattributed": "unattributed    not measured",
 }
 _SHORT = {"communication": "comm", "synchronization": "sync", "unattributed": "rest"}
 _WAYS = {
@@ -81,7 +81,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallReport:
-    """What a step of a job waits for.
+    """The waits of a step of a job.
 
     Attributes:
         job: its name

@@ -4,17 +4,15 @@ Every function returns a rich renderable and prints nothing. Nothing is said by 
 where NO_COLOR is set.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.units import format_bytes, format_seconds
-from trimaran.program.strategy import strategy_legend
-from trimaran.report.breakdown import Utilization
-from trimaran.report.comparison import Comparison, Figure, RankComparison
+from trimaran.base.units import format_seconds
+from trimaran.report.breakdown import Breakdown
+from trimaran.report.comparison import Comparison, Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables that pages for people are made of: a title, one line under the head, no frame
@@ -81,37 +79,8 @@ _PARTS = (
     ("idle", "idle"),
     ("other", "unattributed"),
     ("step", "step"),
-    ("hidden", "hidden"),
+    ("overlap", "overlapped"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateLine:
-    """One line of a table of candidates.
-
-    Attributes:
-        strategy: its short name
-        step_time_s: predicted time of a step [s]; None: it was not simulated
-        interval_s: 90 % interval of it [s]
-        peak_bytes: largest memory of a rank [bytes]
-        epoch_s: predicted time of an epoch with its evaluation [s]; None: not asked for
-        limiter: what keeps it from being faster
-        note: anything else
-        baseline: what people do without a plan
-        pareto: no other one beats it in both time and memory
-        chosen: the plan
-    """
-
-    strategy: str
-    step_time_s: float | None = None
-    interval_s: tuple[float, float] | None = None
-    peak_bytes: float | None = None
-    epoch_s: float | None = None
-    limiter: str = ""
-    note: str = ""
-    baseline: bool = False
-    pareto: bool = False
-    chosen: bool = False
 
 
 def rank_table(comparison: Comparison) -> Table:
@@ -121,13 +90,13 @@ def rank_table(comparison: Comparison) -> Table:
         comparison: of a prediction and a run
 
     Returns:
-        Three lines a rank. The parts sum to the step; hidden communication is beside them.
+        Three lines a rank. The parts sum to the step; overlapped communication is not one of them.
     """
-    unit, size = _unit(_longest(comparison))
+    unit, size = unit_of(_longest(comparison))
     table = frame_table(
         f"Predicted and measured step by rank [{unit}]",
         "comm: communication while waiting   other: unattributed\n"
-        "hidden: communication while working, not part of the step\n"
+        "overlap: communication while working, not part of the step\n"
         f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
     )
     add_figures(table, "rank", no_wrap=False)
@@ -135,9 +104,9 @@ def rank_table(comparison: Comparison) -> Table:
     for title, _ in _PARTS:
         table.add_column(title, justify="right")
     for rank in comparison.ranks:
-        figures = [_figure(rank, name) for _, name in _PARTS]
-        table.add_row(str(rank.rank), "predicted", *(_number(figure.predicted_s, size) for figure in figures))
-        table.add_row("", "measured", *(_number(figure.measured_s, size) for figure in figures))
+        figures = [rank.figure(name) for _, name in _PARTS]
+        table.add_row(str(rank.rank), "predicted", *(number_in(figure.predicted_s, size) for figure in figures))
+        table.add_row("", "measured", *(number_in(figure.measured_s, size) for figure in figures))
         table.add_row("", "error", *(_error(figure) for figure in figures), end_section=True)
     return table
 
@@ -164,45 +133,7 @@ def kind_table(comparison: Comparison) -> Table:
     return table
 
 
-def candidate_table(candidates: Iterable[CandidateLine]) -> Table:
-    """The candidates of a plan, in the given order.
-
-    Args:
-        candidates: what was considered
-
-    Returns:
-        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` what nothing beats in both time and memory.
-        The last columns are shown where they say something.
-    """
-    rows = list(candidates)
-    marks = [("*", "chosen", "chosen"), ("=", "baseline", "baseline"), ("^", "Pareto: time, memory, devices", "pareto")]
-    legend = "   ".join(f"{mark} {what}" for mark, what, name in marks if any(getattr(row, name) for row in rows))
-    words = strategy_legend(row.strategy for row in rows)
-    lines = (legend, "interval: 90 %, in the unit of the step", words)
-    table = frame_table("Candidates", "\n".join(line for line in lines if line))
-    add_words(table, "", no_wrap=True)
-    table.add_column("strategy", min_width=12)
-    add_figures(table, "step", "interval", "peak")
-    epochs = any(row.epoch_s is not None for row in rows)
-    if epochs:
-        add_figures(table, "epoch")
-    extra = [name for name in ("limiter", "note") if any(getattr(row, name) for row in rows)]
-    for name in extra:
-        table.add_column(name, min_width=13)
-    for row in rows:
-        table.add_row(
-            "".join(mark for mark, _, name in marks if getattr(row, name)),
-            row.strategy,
-            *_times(row),
-            "–" if row.peak_bytes is None else format_bytes(row.peak_bytes),
-            *(["–" if row.epoch_s is None else format_seconds(row.epoch_s)] if epochs else []),
-            *(getattr(row, name) for name in extra),
-            style="bold" if row.chosen else None,
-        )
-    return table
-
-
-def utilization_table(devices: Sequence[Utilization]) -> Table:
+def utilization_table(devices: Sequence[Breakdown]) -> Table:
     """Busy, waiting and empty share of each device.
 
     Args:
@@ -216,24 +147,11 @@ def utilization_table(devices: Sequence[Utilization]) -> Table:
     return table
 
 
-def _figure(rank: RankComparison, name: str) -> Figure:
-    figure: Figure = getattr(rank, name)
-    return figure
-
-
 def _longest(comparison: Comparison) -> float:
     return max((max(rank.step.predicted_s, rank.step.measured_s or 0.0) for rank in comparison.ranks), default=0.0)
 
 
-def _times(line: CandidateLine) -> tuple[str, str]:
-    if line.step_time_s is None:
-        return "–", ""
-    unit, size = _unit(line.step_time_s)
-    ends = () if line.interval_s is None else line.interval_s
-    return f"{_number(line.step_time_s, size)} {unit}", "–".join(_number(seconds, size) for seconds in ends)
-
-
-def _unit(seconds: float) -> tuple[str, float]:
+def unit_of(seconds: float) -> tuple[str, float]:
     """Unit in which a duration has at least two digits before the point, and its size [s]."""
     return next((entry for entry in _UNITS if seconds >= 10 * entry[1]), _UNITS[-1])
 
@@ -241,7 +159,7 @@ def _unit(seconds: float) -> tuple[str, float]:
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
-def _number(seconds: float | None, size: float) -> str:
+def number_in(seconds: float | None, size: float) -> str:
     """A duration in a given unit: three digits, or all that are before the point."""
     if seconds is None:
         return "–"

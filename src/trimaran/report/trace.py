@@ -18,10 +18,10 @@ Source:
 
 One simulated step under a memory plan, for Perfetto or chrome://tracing.
 
-    compute    every operation by its name, what is made again, and what is waited for
+    compute    every operation by its name, recomputation, and waits
     d2h        copies to the host
     h2d        copies back
-    counter    live bytes under the plan, as everything kept, and the budget
+    counter    live bytes under the plan, without a plan, and the budget
 
 Times are microseconds with three decimals.
 
@@ -142,16 +142,9 @@ def _source_events(
             for span in members:
                 if span.stream != WAIT:
                     places[span.step, span.instruction] = (process, thread, span)
-                yield _complete(process, thread, span, comparison, shift_s)
+                yield _compared(process, thread, span, comparison, shift_s)
         for time_s, nbytes in timeline.memory[rank] if rank < len(timeline.memory) else ():
-            yield {
-                "ph": "C",
-                "pid": process,
-                "tid": 0,
-                "ts": _microseconds(time_s + shift_s),
-                "name": "live bytes",
-                "args": {"bytes": nbytes},
-            }
+            yield _live_bytes(process, time_s + shift_s, bytes=nbytes)
     yield from _arrows(program, timeline.steps, places, source=source, shift_s=shift_s)
 
 
@@ -173,23 +166,15 @@ def _threads(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     ]
 
 
-def _complete(process: int, thread: int, span: Span, comparison: Comparison | None, shift_s: float) -> Event:
+def _compared(process: int, thread: int, span: Span, comparison: Comparison | None, shift_s: float) -> Event:
     arguments: dict[str, Any] = {"instruction": span.instruction, "step": span.step, "bytes": span.nbytes}
     figure = comparison.instructions.get(span.instruction) if comparison else None
     if figure is not None:
         arguments |= {"predicted_s": figure.predicted_s, "measured_s": figure.measured_s, "error": figure.error}
     token = span.instruction.partition("/")[2]
-    begin, end = _microseconds(span.start_s + shift_s), _microseconds(span.end_s + shift_s)
-    return {
-        "ph": "X",
-        "pid": process,
-        "tid": thread,
-        "ts": begin,
-        "dur": round(end - begin, 3),
-        "name": f"wait for {token}" if span.stream == WAIT else token,
-        "cat": span.stream,
-        "args": arguments,
-    }
+    name = f"wait for {token}" if span.stream == WAIT else token
+    ends_s = span.start_s + shift_s, span.end_s + shift_s
+    return _complete(process, thread, name, ends_s, span.stream, arguments)
 
 
 def _arrows(
@@ -228,6 +213,27 @@ def _metadata(process: int, thread: int, what: str, **arguments: object) -> Even
     return {"ph": "M", "pid": process, "tid": thread, "ts": 0, "name": what, "args": arguments}
 
 
+def _complete(
+    process: int, thread: int, name: str, ends_s: tuple[float, float], category: str, arguments: Event
+) -> Event:
+    begin, end = map(_microseconds, ends_s)
+    return {
+        "ph": "X",
+        "pid": process,
+        "tid": thread,
+        "ts": begin,
+        "dur": round(end - begin, 3),
+        "name": name,
+        "cat": category,
+        "args": arguments,
+    }
+
+
+def _live_bytes(process: int, time_s: float, **nbytes: int) -> Event:
+    figures = {name.replace("_", " "): value for name, value in nbytes.items()}
+    return {"ph": "C", "pid": process, "tid": 0, "ts": _microseconds(time_s), "name": "live bytes", "args": figures}
+
+
 def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
@@ -247,7 +253,7 @@ class PlannedStep:
         plan: what happens to its storages
         run: its simulation
         live: live bytes under the plan
-        kept: live bytes with everything kept
+        kept: live bytes without a plan
         budget_bytes: that the plan holds [bytes]
     """
 
@@ -262,8 +268,8 @@ class PlannedStep:
 
 def memory_trace(step: PlannedStep) -> dict[str, Any]:
     """The trace as the object that its JSON file holds."""
-    events = [_named(0, "process_name", step.title)]
-    events += [_named(lane, "thread_name", name) for lane, name in _LANES.items()]
+    events = [_metadata(1, 0, "process_name", name=step.title)]
+    events += [_metadata(1, lane, "thread_name", name=name) for lane, name in _LANES.items()]
     return {
         "displayTimeUnit": "ms",
         "traceEvents": [*events, *_operations(step), *_waits(step), *_recomputes(step), *_copies(step), *_live(step)],
@@ -285,23 +291,25 @@ def _operations(step: PlannedStep) -> Iterator[Event]:
         seconds = float(step.run.durations_s[op.moment])
         if seconds > 0:
             arguments = {"moment": op.moment, "module": op.module, "flops": op.flops, "bytes": op.nbytes}
-            yield _span(_COMPUTE, op.name, float(starts_s[op.moment]), seconds, str(op.phase), arguments)
+            start_s = float(starts_s[op.moment])
+            yield _complete(1, _COMPUTE, op.name, (start_s, start_s + seconds), str(op.phase), arguments)
 
 
 def _waits(step: PlannedStep) -> Iterator[Event]:
-    """Operations wait where they neither run nor make something again."""
+    """Operations wait where they neither run nor recompute."""
     run = step.run
     busy = [(start_s, end_s) for _, start_s, end_s in run.recomputes]
     busy += zip(run.starts_s.tolist(), (run.starts_s + run.durations_s).tolist(), strict=True)
     united = unite(busy)
     for start_s, end_s in subtract([(0.0, united[-1][1])], united) if united else ():
         if end_s - start_s > _SHORTEST_WAIT_S:
-            yield _span(_COMPUTE, "wait for a copy", start_s, end_s - start_s, "wait", {})
+            yield _complete(1, _COMPUTE, "wait for a copy", (start_s, end_s), "wait", {})
 
 
 def _recomputes(step: PlannedStep) -> Iterator[Event]:
     for what, start_s, end_s in step.run.recomputes:
-        yield _span(_COMPUTE, f"again: {_made_by(step, what.storage)}", start_s, end_s - start_s, "recompute", {})
+        name = f"recompute: {_made_by(step, what.storage)}"
+        yield _complete(1, _COMPUTE, name, (start_s, end_s), "recompute", {})
 
 
 def _copies(step: PlannedStep) -> Iterator[Event]:
@@ -309,41 +317,17 @@ def _copies(step: PlannedStep) -> Iterator[Event]:
         lane = _TO_HOST if copy.step.kind == Kind.OFFLOAD else _TO_DEVICE
         arguments = {"bytes": copy.nbytes, "step": copy.step.token}
         name = _made_by(step, copy.step.storage)
-        yield _span(lane, name, copy.start_s, copy.end_s - copy.start_s, "copy", arguments)
+        yield _complete(1, lane, name, (copy.start_s, copy.end_s), "copy", arguments)
 
 
 def _live(step: PlannedStep) -> Iterator[Event]:
     last: tuple[int, int] | None = None
     for moment, (planned, kept) in enumerate(zip(step.live.at.tolist(), step.kept.at.tolist(), strict=True)):
         if (planned, kept) != last:
-            yield {
-                "ph": "C",
-                "pid": 1,
-                "tid": 0,
-                "ts": _microseconds(float(step.run.starts_s[moment])),
-                "name": "live bytes",
-                "args": {"under the plan": planned, "everything kept": kept, "budget": step.budget_bytes},
-            }
+            time_s, budget = float(step.run.starts_s[moment]), step.budget_bytes
+            yield _live_bytes(1, time_s, under_the_plan=planned, without_a_plan=kept, budget=budget)
             last = planned, kept
 
 
 def _made_by(step: PlannedStep, number: int) -> str:
     return f"{step.trace.storages[number].module or 'storage'} [{number}]"
-
-
-def _span(lane: int, name: str, start_s: float, seconds: float, category: str, arguments: Event) -> Event:
-    begin = _microseconds(start_s)
-    return {
-        "ph": "X",
-        "pid": 1,
-        "tid": lane,
-        "ts": begin,
-        "dur": round(_microseconds(start_s + seconds) - begin, 3),
-        "name": name,
-        "cat": category,
-        "args": arguments,
-    }
-
-
-def _named(lane: int, what: str, name: str) -> Event:
-    return {"ph": "M", "pid": 1, "tid": lane, "ts": 0, "name": what, "args": {"name": name}}

@@ -1,9 +1,10 @@
-"""What a loop under `virtual_memory` did, as figures, and as text of 80 columns."""
+"""The report of a loop under `virtual_memory`, as figures and as text of 80 columns."""
 
 import textwrap
 from dataclasses import dataclass
 
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.report.memory import StorageLine
 
 _PHASES = {
     "record": "the next is recorded",
@@ -14,34 +15,17 @@ _PHASES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorageDecision:
-    """What becomes of one storage.
-
-    Attributes:
-        module: path of the module that makes it; "" where unknown
-        nbytes: its size [bytes]
-        decision: "offload" or "recompute"
-        reason: why, in a few words
-    """
-
-    module: str
-    nbytes: int
-    decision: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReport:
     """A loop under a memory budget, so far. What is not known yet is None.
 
-    Peaks and the floor are those of the step that needs most, and count all that it holds on the device.
+    Peaks and the minimum memory are those of the step that needs most, and count all that it holds on the device.
 
     Attributes:
         phase: what the next step is for: "record", "verify", "run" or "keep"
         device: "cpu" or "cuda"
         budget_bytes: what a step may hold at once [bytes]
-        keep_peak_bytes: peak without help [bytes]
-        floor_bytes: least that any plan can reach [bytes]
+        keep_peak_bytes: peak without a plan [bytes]
+        minimum_memory_bytes: least that any plan can reach [bytes]
         predicted_peak_bytes: of the plan [bytes]
         measured_peak_bytes: largest of the steps since plans were made last: allocated on a GPU, accounted on a CPU
             [bytes]
@@ -53,8 +37,8 @@ class MemoryReport:
         step_time_s: median of the steps that ran as planned [s]
         keep_time_s: sum of the operations of a step, as measured while recording [s]
         planned_time_s: of the step under the plan, simulated [s]
-        limit_time_s: below this no plan can get within the budget [s]
-        ratio_to_limit: planned time over limit
+        lower_bound_s: no plan within the budget makes the step faster [s]
+        ratio_to_lower_bound: planned time over lower bound
         stall_s: the host's waiting for copies in the last step [s]; None on a GPU, whose streams wait
         to_host_bytes: copied to the host in that step [bytes]
         to_device_bytes: copied back in that step [bytes]
@@ -66,7 +50,7 @@ class MemoryReport:
     device: str
     budget_bytes: int | None = None
     keep_peak_bytes: int | None = None
-    floor_bytes: int | None = None
+    minimum_memory_bytes: int | None = None
     predicted_peak_bytes: int | None = None
     measured_peak_bytes: int | None = None
     steps: int = 0
@@ -77,17 +61,17 @@ class MemoryReport:
     step_time_s: float | None = None
     keep_time_s: float | None = None
     planned_time_s: float | None = None
-    limit_time_s: float | None = None
-    ratio_to_limit: float | None = None
+    lower_bound_s: float | None = None
+    ratio_to_lower_bound: float | None = None
     stall_s: float | None = 0.0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
-    decisions: tuple[StorageDecision, ...] = ()
+    decisions: tuple[StorageLine, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool | None:
-        """Whether the step fits without help; None before a step was recorded."""
+        """Whether the step fits without a plan; None before a step was recorded."""
         if self.keep_peak_bytes is None or self.budget_bytes is None:
             return None
         return self.keep_peak_bytes <= self.budget_bytes
@@ -100,8 +84,8 @@ def _lines(report: MemoryReport) -> list[str]:
     lines = [f"virtual memory on {report.device}: {_state(report)}"]
     for name, size, note in (
         ("budget", report.budget_bytes, ""),
-        ("peak without help", report.keep_peak_bytes, ""),
-        ("floor", report.floor_bytes, "no plan needs less"),
+        ("peak without plan", report.keep_peak_bytes, ""),
+        ("minimum memory", report.minimum_memory_bytes, "no plan needs less"),
         ("peak, predicted", report.predicted_peak_bytes, ""),
         ("peak, measured", report.measured_peak_bytes, _measured(report.device)),
     ):
@@ -109,8 +93,8 @@ def _lines(report: MemoryReport) -> list[str]:
             lines.append(f"  {name:<18} {format_bytes(size):>10}  {note}".rstrip())
     for name, seconds, note in (
         ("operations", report.keep_time_s, "of a step, measured"),
-        ("step, limit", report.limit_time_s, "no plan is faster in this budget"),
-        ("step, planned", report.planned_time_s, _ratio(report.ratio_to_limit)),
+        ("step, lower bound", report.lower_bound_s, "no plan is faster in this budget"),
+        ("step, planned", report.planned_time_s, _ratio(report.ratio_to_lower_bound)),
         ("step, measured", report.step_time_s, "median, with all that the loop does"),
         ("stalls", report.stall_s, "waiting for copies"),
     ):
@@ -140,7 +124,7 @@ def _measured(device: str) -> str:
 
 
 def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.3f} x limit"
+    return "" if ratio is None else f"{ratio:.3f} x lower bound"
 
 
 def _decisions(report: MemoryReport, most: int = 8) -> list[str]:
@@ -150,7 +134,7 @@ def _decisions(report: MemoryReport, most: int = 8) -> list[str]:
     for one in report.decisions[:most]:
         size = format_bytes(one.nbytes)
         module = one.module if len(one.module) <= 16 else "…" + one.module[-15:]
-        line = f"  {one.decision:<9} {size:>9}  {module:<16} {one.reason.removeprefix(f'{size}: ')}"
+        line = f"  {one.decision:<9} {size:>9}  {module:<16} {one.reason}"
         lines.append(line if len(line) <= 80 else line[:79] + "…")
     rest = report.decisions[most:]
     if rest:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.features.scaling import StudyRequest, study
+from trimaran.features.scaling import predict_scaling
 from trimaran.planning.requests import default_software
 from trimaran.report.scaling import ScalingRow, row_document
 from trimaran.report.tables import add_figures, add_words, frame_table
@@ -200,10 +200,7 @@ def reproduce_dgx1(
     found = []
     for place, name in enumerate(dict.fromkeys(names)):
         progress(name, place, len(names))
-        request = StudyRequest(
-            cluster=_CLUSTER, devices=devices, batches=batches, syncs=("kvstore", "nccl"), software=software
-        )
-        result = study(name, request)
+        result = predict_scaling(name, cluster=_CLUSTER, devices=devices, local_batch=batches, sync=("kvstore", "nccl"))
         found.append(StudiedNetwork(network=name, rows=result.rows, published=PUBLISHED_RATIOS.get(name)))
     return ReproducedExchange(
         cluster=_CLUSTER, software=f"{software.framework} of {software.year:.0f}", networks=tuple(found)

@@ -53,7 +53,7 @@ _COLUMNS = (
     ("update", "update_s"),
     ("other", "overhead_s"),
     ("step", "step_s"),
-    ("hidden", "hidden_s"),
+    ("overlapped", "overlapped_s"),
 )
 
 
@@ -81,7 +81,7 @@ class MeasuredExchange:
         """Predicted minus measured, as a share of the measured step.
 
         Args:
-            term: of `TERMS`, or "step" or "hidden"
+            term: of `TERMS`, or "step" or "overlapped"
         """
         name = f"{term}_s"
         difference: float = getattr(self.predicted, name) - getattr(self.measured, name)
@@ -122,7 +122,7 @@ def _network_document(network: MeasuredNetwork) -> dict[str, Any]:
         entry["measured"]["wu_s"] = exchange.measured.wu_s
         entry["predicted"]["wu_s"] = exchange.predicted.wu_s
         entry["missing"] = exchange.measured.missing
-        entry["error"] = {term: exchange.error(term) for term in (*TERMS, "hidden", "step")}
+        entry["error"] = {term: exchange.error(term) for term in (*TERMS, "overlapped", "step")}
     return plain
 
 
@@ -151,7 +151,7 @@ def measured_lines(networks: Sequence[MeasuredNetwork]) -> list[str]:
     recording = max(exchange.recording for exchange in exchanges)
     return [
         "WU is exposed + update + other: communication while a rank waits, the optimizer, and loading, waiting for a "
-        "peer and what the host does in between. hidden: communication while ranks compute; not part of the step. "
+        "peer and what the host does in between. overlapped: communication while ranks compute; not part of the step. "
         "error: (predicted - measured) / measured step.",
         "all-reduce: DDP's buckets, every rank updates everything. p2p: every parameter has a home, which sums, "
         "updates and hands out, as MXNet's KVStore device. Networks are reduced: every layer is there, narrower.",

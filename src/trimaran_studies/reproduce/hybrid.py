@@ -22,9 +22,10 @@ from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
-from trimaran.features.crossover.request import CrossoverRequest, machine_for
+from trimaran.features.crossover.request import machine_for
 from trimaran.features.crossover.steps import Replicas, Workers
 from trimaran.planner.pins import Pins
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
@@ -392,8 +393,7 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     from trimaran.pricing.convergence.curve import fit_curve
 
     cluster, machine = machine_for(CLUSTER, max(studied.devices))
-    request = CrossoverRequest(cluster=cluster, devices=studied.devices, software=software)
-    replicas = Replicas.of(studied.network, request, machine)
+    replicas = Replicas(DataParallelJob(reference=studied.network, machine=machine, software=software))
     asked = PlanRequest(cluster=cluster, software=software)
     workers = Workers(studied.network, asked, studied.local_batch)
     demand = Demand(fit_curve(_table(studied)))

@@ -1,13 +1,13 @@
 """Where a step of data parallelism went: FP, BP, and WU as what gradients and weights add to it.
 
-    step = FP + BP + WU        WU = exposed + update + overhead        beside them: hidden
+    step = FP + BP + WU        WU = exposed + update + overhead        and: overlapped
 
-exposed, hidden: communication while a rank waits, and while it does not. update: of the optimizer. overhead: loading,
+exposed, overlapped: communication while a rank waits, and while it does not. update: optimizer. overhead: loading,
 waiting for a peer with nothing under way, and what the host does between the parts that it records. All are those of
 `report/breakdown`, averaged over the ranks.
 
 The measured split is a mean over the middle half of the steps by length: a mean keeps the sum, and a disturbed step
-does not move it. The end of a transfer is seen in some steps only, so `hidden` is a mean over those.
+does not move it. The end of a transfer is seen in some steps only, so `overlapped` is a mean over those.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,7 +51,7 @@ class SplitTerms:
         exposed_s: communication while a rank waits
         update_s: of the weights
         overhead_s: the rest
-        hidden_s: communication while a rank does not wait; not part of the sum
+        overlapped_s: communication while a rank does not wait; not part of the sum
     """
 
     step_s: float
@@ -60,7 +60,7 @@ class SplitTerms:
     exposed_s: float
     update_s: float
     overhead_s: float
-    hidden_s: float
+    overlapped_s: float
 
     @property
     def wu_s(self) -> float:
@@ -73,7 +73,7 @@ class SplitTerms:
 
         Example:
             >>> parts = {"forward_s": 1.0, "backward_s": 2.0, "exposed_s": 0.5, "update_s": 0.2, "overhead_s": 0.2}
-            >>> round(SplitTerms(step_s=4.0, hidden_s=0.0, **parts).missing, 3)
+            >>> round(SplitTerms(step_s=4.0, overlapped_s=0.0, **parts).missing, 3)
             -0.025
         """
         return (self.forward_s + self.backward_s + self.wu_s) / self.step_s - 1.0
@@ -168,5 +168,5 @@ def _terms(parts: Sequence[Breakdown], seen: Sequence[Breakdown], step_s: float)
         exposed_s=fmean(part.exposed_s for part in parts),
         update_s=fmean(part.update_s for part in parts),
         overhead_s=fmean(part.load_s + part.idle_s + part.unattributed_s for part in parts),
-        hidden_s=fmean(part.hidden_s for part in seen),
+        overlapped_s=fmean(part.overlapped_s for part in seen),
     )

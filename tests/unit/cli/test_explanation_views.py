@@ -8,8 +8,8 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.base.units import format_seconds
-from trimaran.cli.views.explanation import _rejected, contrast_table, outcome_table, parts_table, rival_table
-from trimaran.cli.views.plans import print_notes, print_prices
+from trimaran.cli.views.explanation import alternative_table, contrast_table, outcome_table, parts_table
+from trimaran.cli.views.plans import print_notes, print_prices, print_rejections
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.problem import assess
@@ -54,7 +54,7 @@ def test_two_plans_are_shown_class_by_class() -> None:
 
 
 def test_rivals_are_shown_with_how_sure_it_is() -> None:
-    lines = shown(rival_table(explanation().rivals, explanation().chosen.candidate))
+    lines = shown(alternative_table(explanation().alternatives, explanation().chosen.candidate))
     assert row(lines, "one device")[2:6] == ["98.5", "ms", "+64", "%"]
     assert row(lines, "one device")[-1] == "slower"
 
@@ -70,7 +70,7 @@ def test_a_faster_rival_of_a_given_plan_is_shown_as_such() -> None:
     given = problem()
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
     found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=plan)
-    lines = shown(rival_table(found.rivals, plan))
+    lines = shown(alternative_table(found.alternatives, plan))
     assert " ".join(row(lines, "dp2")[-3:]) == "faster: plan again"
 
 
@@ -78,9 +78,9 @@ def test_epochs_are_compared_where_they_are_made_best() -> None:
     """80 samples: 10 steps of 8, 98.5 ms each on one device."""
     given = dataclasses.replace(problem(), epoch=EpochData(samples=80, evaluation_samples=0, drop_last=True))
     found = explain(SimulatedCase(problem=given, found=search(given), changes=[parse_change("compute=x2")]))
-    rivals = shown(rival_table(found.rivals, found.chosen.candidate))
-    assert "epoch" in row(rivals, "strategy")
-    assert row(rivals, "one device")[2:4] == ["985", "ms"]
+    alternatives = shown(alternative_table(found.alternatives, found.chosen.candidate))
+    assert "epoch" in row(alternatives, "strategy")
+    assert row(alternatives, "one device")[2:4] == ["985", "ms"]
     chosen = found.chosen.candidate
     outcomes = shown(outcome_table(found.outcomes))
     assert row(outcomes, "change")[-1] == "epoch"
@@ -98,8 +98,13 @@ def test_a_reason_of_one_is_not_that_of_all() -> None:
         )
         for count in (1, 2)
     ]
-    assert _rejected("memory", rejections) == "rejected 2, such as dp2: rank 0 needs 1 B"
-    assert _rejected("memory", rejections[:1]) == "rejected dp2: rank 0 needs 1 B"
+    text = io.StringIO()
+    print_rejections(Console(file=text, width=80), rejections, named=True)
+    print_rejections(Console(file=text, width=80), rejections[:1], named=True)
+    assert text.getvalue().splitlines() == [
+        "rejected 2, such as dp2: rank 0 needs 1 B",
+        "rejected dp2: rank 0 needs 1 B",
+    ]
 
 
 def test_brackets_of_a_note_are_no_markup() -> None:
@@ -112,8 +117,8 @@ def test_percentages_that_count_samples_are_to_the_target() -> None:
     found = explanation()
     chosen = found.chosen.candidate
     lossy = dataclasses.replace(chosen, samples_factor=1.5)
-    assert "to the target" not in "\n".join(shown(rival_table(found.rivals, chosen)))
-    assert "to the target" in "\n".join(shown(rival_table(found.rivals, lossy)))
+    assert "to the target" not in "\n".join(shown(alternative_table(found.alternatives, chosen)))
+    assert "to the target" in "\n".join(shown(alternative_table(found.alternatives, lossy)))
     outcome = dataclasses.replace(found.outcomes[0], kept=chosen, best=lossy)
     assert "to the target" in "\n".join(shown(outcome_table([outcome])))
     out = Console(file=io.StringIO(), width=80)

@@ -87,9 +87,9 @@ def test_a_simulation_says_of_what_it_is() -> None:
 def test_an_explanation_says_by_what_it_compares() -> None:
     document = explanation_document(explained(epochs()))
     assert (document["link"], document["objective"]) == ("1 Gb/s", "epoch")
-    plan, rival, change = document["plan"], document["rivals"][0], document["what_if"][0]
+    plan, alternative, change = document["plan"], document["alternatives"][0], document["what_if"][0]
     assert plan["epoch_s"] > plan["step_time_s"]
-    assert rival["slower"] == pytest.approx(rival["epoch_s"] / plan["epoch_s"] - 1)
+    assert alternative["slower"] == pytest.approx(alternative["epoch_s"] / plan["epoch_s"] - 1)
     assert change["gain"] == pytest.approx(1 - change["epoch_s"] / plan["epoch_s"])
     plain = explanation_document(explained(problem()))
     assert (plain["link"], plain["objective"], plain["plan"]["epoch_s"]) == (None, "throughput", None)

@@ -51,7 +51,7 @@ def test_the_largest_batch_under_a_slowdown_is_found_by_halving() -> None:
         asked.append(samples)
         return (samples - 10) / 100 if samples <= 40 else None
 
-    assert most_with_plan(slowdown, at_most=0.05, fits=10, floor=100) == (15, 0.05)
+    assert most_with_plan(slowdown, at_most=0.05, fits=10, possible=100) == (15, 0.05)
     assert len(asked) <= 8
 
 
@@ -63,16 +63,16 @@ def test_large_batches_are_found_to_within_two_percent() -> None:
         asked.append(samples)
         return samples / 50_000
 
-    found, cost = most_with_plan(slowdown, at_most=0.1, fits=1000, floor=20_000)
+    found, cost = most_with_plan(slowdown, at_most=0.1, fits=1000, possible=20_000)
     assert 4900 <= found <= 5000
     assert cost == found / 50_000
     assert len(asked) <= 9
 
 
 def test_where_no_plan_is_cheap_enough_the_batch_without_help_remains() -> None:
-    assert most_with_plan(lambda _: 1.0, at_most=0.1, fits=10, floor=100) == (10, 0.0)
+    assert most_with_plan(lambda _: 1.0, at_most=0.1, fits=10, possible=100) == (10, 0.0)
 
 
 def test_a_floor_below_what_fits_is_refused() -> None:
     with raises("batches.fewer-than-without-plan", match=r"\b10\b"):
-        most_with_plan(lambda _: 0.0, at_most=0.1, fits=10, floor=9)
+        most_with_plan(lambda _: 0.0, at_most=0.1, fits=10, possible=9)

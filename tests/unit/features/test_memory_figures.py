@@ -2,18 +2,18 @@ import pytest
 from tests.unit.report.memory_steps import COSTS, PLAN, TRACE
 
 from trimaran.features.memory_fit.figures import (
-    decides,
+    bottleneck,
     holders,
     live_curve,
     phases,
     place,
     policy_figures,
     simulated,
-    storage_lines,
     usage,
     weight_bytes,
 )
 from trimaran.program.memory import KEEP_ALL
+from trimaran.report.memory import storage_lines
 from trimaran.simulator.storage_lifetimes import live_bytes
 
 
@@ -78,11 +78,11 @@ def test_the_curve_has_both_lives_at_every_moment() -> None:
 
 def test_what_decides_is_the_larger_of_waiting_and_making_again() -> None:
     """The plan waits 2 s of 8 s; the least that offloading alone takes is 9 s."""
-    text = decides(simulated(TRACE, PLAN, COSTS), 9.0, budget_bytes=3100, kept_peak_bytes=3604)
+    text = bottleneck(simulated(TRACE, PLAN, COSTS), 9.0, budget_bytes=3100, kept_peak_bytes=3604)
     assert text.startswith("the link to the host, for which operations wait 25.0 % of the step.")
     assert "at least 12.5 %" in text
 
 
 def test_where_everything_fits_the_operations_decide() -> None:
-    text = decides(simulated(TRACE, KEEP_ALL, COSTS), 8.0, budget_bytes=4000, kept_peak_bytes=3604)
+    text = bottleneck(simulated(TRACE, KEEP_ALL, COSTS), 8.0, budget_bytes=4000, kept_peak_bytes=3604)
     assert "nothing has to move" in text

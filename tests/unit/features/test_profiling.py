@@ -57,8 +57,8 @@ def test_an_exchange_is_exposed_or_hidden() -> None:
     assert milliseconds(step) == pytest.approx(
         {"load": 0.5, "FP": 16.0, "BP": 32.0, "WU update": UPDATE_MS, "WU exchange": 10.0}
     )
-    assert step.hidden_s == pytest.approx(0.0, abs=1e-6)
-    assert profile_step(builders.strategy(dp=2, bucket_bytes=1), problem()).hidden_s == pytest.approx(8e-3)
+    assert step.overlapped_s == pytest.approx(0.0, abs=1e-6)
+    assert profile_step(builders.strategy(dp=2, bucket_bytes=1), problem()).overlapped_s == pytest.approx(8e-3)
 
 
 def test_intervals_are_those_of_the_costs() -> None:

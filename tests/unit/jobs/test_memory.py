@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import builders
 from tests.raising import raises
 from torch import nn
 from torch.nn import functional
@@ -44,7 +43,7 @@ SOURCE = Source(reference="chain")
 
 
 def _study(**asked: object) -> MemoryStudy:
-    return estimate_memory(SOURCE, builders.memory_request(**asked))  # type: ignore[arg-type]
+    return estimate_memory(SOURCE, **{"device": "titan-x", "largest_batch": False} | asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +53,9 @@ def study() -> MemoryStudy:
 
 def test_the_plan_holds_the_budget_between_floor_and_keep_peak(study: MemoryStudy) -> None:
     found = study.estimate
-    assert found.floor_bytes <= found.plan.usage.peak_bytes <= found.budget_bytes < found.keep.peak_bytes
+    assert found.minimum_memory_bytes <= found.plan.usage.peak_bytes <= found.budget_bytes < found.keep.peak_bytes
     assert found.plan.fits
-    assert not found.fits_without_help
+    assert not found.fits_without_plan
 
 
 def test_a_share_is_of_what_autograd_alone_needs(study: MemoryStudy) -> None:
@@ -68,8 +67,8 @@ def test_a_share_is_of_what_autograd_alone_needs(study: MemoryStudy) -> None:
 def test_no_policy_is_faster_than_everything_kept_and_ours_not_than_the_limit(study: MemoryStudy) -> None:
     found = study.estimate
     assert all(line.slowdown >= 0 for line in found.policies)
-    assert found.kept_s <= found.bound_s <= found.plan.step_time_s
-    assert found.ratio_to_limit >= 1
+    assert found.kept_s <= found.lower_bound_s <= found.plan.step_time_s
+    assert found.ratio_to_lower_bound >= 1
 
 
 def test_the_policies_come_in_the_order_of_the_paper_with_ours_last(study: MemoryStudy) -> None:
@@ -93,8 +92,8 @@ def test_decisions_sum_to_what_is_moved(study: MemoryStudy) -> None:
 def test_larger_batches_fit_with_more_help(study: MemoryStudy) -> None:
     batches = study.estimate.largest_batch
     assert batches is not None
-    assert 0 < batches.without_help < study.estimate.batch
-    assert batches.without_help <= batches.with_plan <= batches.at_floor
+    assert 0 < batches.without_plan < study.estimate.batch
+    assert batches.without_plan <= batches.with_plan <= batches.ignoring_slowdown
     assert batches.slowdown <= batches.slowdown_limit
 
 
@@ -103,8 +102,8 @@ def test_the_largest_batches_are_those_of_real_traces(study: MemoryStudy) -> Non
     batches, tracer = study.estimate.largest_batch, JobTracer(chain())
     assert batches is not None
     for most, need in (
-        (batches.without_help, lambda trace: int(live_kept(trace).max())),
-        (batches.at_floor, lambda trace: minimum_memory(trace).nbytes),
+        (batches.without_plan, lambda trace: int(live_kept(trace).max())),
+        (batches.ignoring_slowdown, lambda trace: minimum_memory(trace).nbytes),
     ):
         budget = study.estimate.budget_bytes
         assert need(tracer.trace(most)) <= budget < need(tracer.trace(most + 1))
@@ -120,7 +119,7 @@ def test_a_size_stands_for_a_card_less_its_context() -> None:
     found = _study(budget="1GiB").estimate
     assert found.card_bytes == 2**30
     assert found.budget_bytes == 2**30 - found.context_bytes
-    assert found.fits_without_help
+    assert found.fits_without_plan
     assert found.plan.slowdown == 0.0
     assert found.largest_batch is None
 
@@ -149,12 +148,9 @@ def test_below_the_floor_it_says_what_holds_it_and_the_ways_out() -> None:
     with raises("memory.nothing-fits", InfeasibleError) as caught:
         _study(budget="10%", split="none")
     figures = caught.value.figures
-    assert figures["budget_bytes"] < figures["floor_bytes"]  # type: ignore[operator]
-    minimum_memory = estimate_memory(
-        Source(reference="chain"),
-        builders.memory_request(),
-    ).estimate.floor_bytes
-    assert figures["floor_bytes"] == minimum_memory
+    assert figures["budget_bytes"] < figures["minimum_memory_bytes"]  # type: ignore[operator]
+    floor = _study().estimate.minimum_memory_bytes
+    assert figures["minimum_memory_bytes"] == floor
 
 
 @pytest.mark.parametrize(

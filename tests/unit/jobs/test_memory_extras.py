@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import builders
 from tests.raising import raises
 from torch import nn
 from torch.nn import functional
@@ -42,15 +41,15 @@ class Source(JobSource):
 
 
 def _estimate(**asked: object) -> MemoryEstimate:
-    request = builders.memory_request(**asked)  # type: ignore[arg-type]
-    return estimate_memory(Source(reference="chain"), request).estimate
+    asked = {"device": "titan-x", "largest_batch": False} | asked
+    return estimate_memory(Source(reference="chain"), **asked).estimate  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
 def below() -> str:
     """A budget of nine tenths of the floor."""
     found = _estimate(budget="100%")
-    return f"{100 * 0.9 * found.floor_bytes / found.keep.peak_bytes:.3f}%"
+    return f"{100 * 0.9 * found.minimum_memory_bytes / found.keep.peak_bytes:.3f}%"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,12 @@ def parts(below: str) -> MemoryEstimate:
 
 def test_a_budget_below_the_floor_is_kept_with_a_split_without_being_asked(parts: MemoryEstimate) -> None:
     assert parts.split is not None
-    assert parts.floor_bytes <= parts.plan.usage.peak_bytes <= parts.budget_bytes < parts.split.whole_floor_bytes
+    assert (
+        parts.minimum_memory_bytes
+        <= parts.plan.usage.peak_bytes
+        <= parts.budget_bytes
+        < parts.split.whole_minimum_bytes
+    )
     assert parts.plan.fits
 
 
@@ -73,21 +77,21 @@ def test_what_the_plan_is_compared_with_is_the_whole_step(parts: MemoryEstimate)
     assert (parts.optimizer_bytes, parts.gradient_bytes) == (whole.optimizer_bytes, whole.gradient_bytes)
     for line, same in list(zip(parts.policies, whole.policies, strict=True))[:3]:
         assert (line.usage, line.slowdown) == (same.usage, same.slowdown)
-    assert parts.split.whole_floor_bytes == whole.floor_bytes > parts.floor_bytes
+    assert parts.split.whole_minimum_bytes == whole.minimum_memory_bytes > parts.minimum_memory_bytes
     assert parts.split.keep_peak_bytes != whole.keep.peak_bytes
     assert parts.plan.slowdown == pytest.approx(parts.plan.step_time_s / whole.kept_s - 1)
-    assert parts.plan.step_time_s >= parts.bound_s >= parts.split.kept_s > whole.kept_s
-    assert parts.ratio_to_limit == parts.plan.step_time_s / parts.bound_s
+    assert parts.plan.step_time_s >= parts.lower_bound_s >= parts.split.kept_s > whole.kept_s
+    assert parts.ratio_to_lower_bound == parts.plan.step_time_s / parts.lower_bound_s
 
 
 def test_the_document_and_the_words_tell_the_two_steps_apart(parts: MemoryEstimate) -> None:
     assert parts.split is not None
     document = memory_document(parts)
-    assert set(document["split"]) == {"name", "written", "whole_floor_bytes", "kept_s", "keep_peak_bytes"}
+    assert set(document["split"]) == {"name", "written", "whole_minimum_bytes", "kept_s", "keep_peak_bytes"}
     assert document["keep_peak_bytes"] == document["policies"]["none"]["peak_bytes"] == parts.keep.peak_bytes
     assert any(parts.split.name in line for line in explanation_lines(parts))
     assert parts.split.name in parts.plan.note
-    assert "their forward once more" in parts.decides
+    assert "their forward once more" in parts.bottleneck
 
 
 def test_the_split_is_the_one_whose_plan_is_fastest(below: str, parts: MemoryEstimate) -> None:
@@ -128,11 +132,11 @@ def test_batches_without_help_are_those_of_the_whole_step(below: str) -> None:
     found = _estimate(budget=below, largest_batch=True)
     batches, tracer = found.largest_batch, JobTracer(chain())
     assert batches is not None
-    most = batches.without_help
+    most = batches.without_plan
     kept = [int(live_kept(tracer.trace(samples)).max()) for samples in (most, most + 1)]
     assert kept[0] <= found.budget_bytes < kept[1]
-    assert most < found.batch <= batches.at_floor
-    assert minimum_memory(tracer.trace(batches.at_floor)).nbytes > found.budget_bytes
+    assert most < found.batch <= batches.ignoring_slowdown
+    assert minimum_memory(tracer.trace(batches.ignoring_slowdown)).nbytes > found.budget_bytes
 
 
 def test_a_share_is_of_the_whole_step() -> None:
@@ -164,6 +168,6 @@ def test_a_shared_link_makes_plans_slower_and_moves_less() -> None:
     alone, shared = (_estimate(budget="70%", sharing=devices) for devices in (1, 4))
     assert shared.plan.slowdown > alone.plan.slowdown
     assert shared.plan.to_host_bytes <= alone.plan.to_host_bytes
-    assert shared.offload_bound_s > alone.offload_bound_s
-    assert (shared.kept_s, shared.floor_bytes) == (alone.kept_s, alone.floor_bytes)
+    assert shared.offload_lower_bound_s > alone.offload_lower_bound_s
+    assert (shared.kept_s, shared.minimum_memory_bytes) == (alone.kept_s, alone.minimum_memory_bytes)
     assert "4 devices on one link" in shared.device

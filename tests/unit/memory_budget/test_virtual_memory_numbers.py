@@ -15,7 +15,7 @@ from trimaran.measure.offload import CopyRates
 from trimaran.memory_budget import device
 from trimaran.memory_budget.loop import Tally
 from trimaran.memory_budget.options import VERIFY_EVERY
-from trimaran.memory_budget.passes import FlightStats
+from trimaran.memory_budget.passes import PassStats
 from trimaran.memory_budget.settling import Taken, changed
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -120,7 +120,7 @@ def test_a_number_that_shows_nowhere_is_found_by_the_bytes() -> None:
 def test_what_was_not_noticed_for_a_while_is_a_warning() -> None:
     tally = Tally()
     with pytest.warns(RuntimeWarning, match=f"gradients of up to {VERIFY_EVERY} steps"):
-        tally.add(FlightStats(planned=True, banned=("1.0 MiB of h.1 by aten.add.Tensor",), unnoticed=True))
+        tally.add(PassStats(planned=True, banned=("1.0 MiB of h.1 by aten.add.Tensor",), unnoticed=True))
     assert "aten.add" in tally.notes[0]
 
 

@@ -13,7 +13,7 @@ SHARES = {"resnet50": (0.5, 0.0), "gpt2": (0.5, 0.0), "lstm": (0.9, 0.0)}
 def test_the_predicted_peak_is_that_of_a_real_run(name: str) -> None:
     fitting = train(name, accumulating(1, 3), budget="1GiB", account=True).report
     assert fitting is not None
-    keep, floor = fitting.keep_peak_bytes, fitting.floor_bytes
+    keep, floor = fitting.keep_peak_bytes, fitting.minimum_memory_bytes
     assert keep is not None
     assert floor is not None
     assert fitting.measured_peak_bytes == pytest.approx(keep, rel=TOLERANCE)

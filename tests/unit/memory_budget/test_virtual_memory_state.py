@@ -26,8 +26,8 @@ def floors(name: str, optimizer: Make) -> tuple[int, int]:
     for place in ("device", "host"):
         report = train(name, accumulating(1, 4), budget="1GiB", optimizer=optimizer, optimizer_state=place).report
         assert report is not None
-        assert report.floor_bytes is not None
-        found.append(report.floor_bytes)
+        assert report.minimum_memory_bytes is not None
+        found.append(report.minimum_memory_bytes)
     return found[0], found[1]
 
 

@@ -70,9 +70,9 @@ def test_a_rival_within_the_uncertainty_is_not_called_slower() -> None:
     given = problem(all_reduce=proportional(48e-3), message=flat(1.0))
     found = explained(given, "dp")
     assert found.chosen.candidate.strategy == builders.strategy()
-    rivals = {rival.candidate.strategy.name: rival for rival in found.rivals}
-    assert not rivals["dp2"].is_certain
-    assert rivals["dp2"].slower == pytest.approx((STEP_MS + 38.0) / (97.0 + UPDATE_MS) - 1, rel=1e-4)
+    alternatives = {alternative.candidate.strategy.name: alternative for alternative in found.alternatives}
+    assert not alternatives["dp2"].is_certain
+    assert alternatives["dp2"].slower == pytest.approx((STEP_MS + 38.0) / (97.0 + UPDATE_MS) - 1, rel=1e-4)
     sentence = "which is within the uncertainty, and one device is chosen for simpler kinds of parallelism."
     assert found.contrasts[0].conclusion.endswith(sentence)
     # The same sentence says of the runners-up why the fastest of them was not chosen.
@@ -86,8 +86,8 @@ def test_a_given_plan_is_explained_against_the_search() -> None:
     plan = assess(builders.strategy(pp=2, microbatches=2), given)
     found = explain(SimulatedCase(problem=given, found=search(given), changes=[]), chosen=plan)
     assert found.chosen.candidate is plan
-    assert found.rivals[0].candidate.strategy == builders.strategy(dp=2)
-    assert found.rivals[0].slower < 0
+    assert found.alternatives[0].candidate.strategy == builders.strategy(dp=2)
+    assert found.alternatives[0].slower < 0
 
 
 def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> None:
@@ -97,7 +97,7 @@ def test_a_rival_that_is_certainly_faster_than_a_given_plan_is_said_to_be() -> N
     found = explain(
         SimulatedCase(problem=given, found=search(given), why_not=[read_family("dp2")], changes=[]), chosen=plan
     )
-    assert found.rivals[0].is_certain
+    assert found.alternatives[0].is_certain
     assert found.contrasts[0].conclusion == (
         "dp2 is predicted 34 % faster (60.0 ms against 90.2 ms), beyond the uncertainty: plan again."
     )
@@ -113,10 +113,10 @@ def test_what_is_not_simpler_is_not_called_so() -> None:
         SimulatedCase(problem=given, found=search(given), why_not=[read_family("one device")], changes=[]),
         chosen=replicas,
     )
-    rival = found.contrasts[0]
-    assert rival.other is not None
-    assert rival.other.candidate.step_time_s < replicas.step_time_s
-    assert rival.conclusion.endswith("which is within the uncertainty.")
+    alternative = found.contrasts[0]
+    assert alternative.other is not None
+    assert alternative.other.candidate.step_time_s < replicas.step_time_s
+    assert alternative.conclusion.endswith("which is within the uncertainty.")
 
 
 def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, float]:

@@ -130,7 +130,7 @@ def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Pa
     explained = explain_plan("llama2:7b", path=tmp_path / "plan.json")
     assert explained.explanation.chosen.candidate.strategy.pp == 8
     assert not explained.explanation.is_fresh
-    assert explained.explanation.rivals[0].slower < 0.0
+    assert explained.explanation.alternatives[0].slower < 0.0
     assert any("would be chosen" in note for note in explained.notes)
 
 

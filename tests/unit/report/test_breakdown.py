@@ -31,7 +31,7 @@ def test_the_first_rank_of_a_measurement() -> None:
             "backward": 1.5,
             "update": 0.5,
             "exposed": 1.5,
-            "hidden": 0.5,
+            "overlapped": 0.5,
             "idle": 2.55,
             "unattributed": 0.95,
         }
@@ -52,7 +52,7 @@ def test_the_second_rank_of_a_measurement() -> None:
             "backward": 1.5,
             "update": 1.0,
             "exposed": 1.0,
-            "hidden": 1.0,
+            "overlapped": 1.0,
             "idle": 3.25,
             "unattributed": 2.25,
         }
@@ -69,7 +69,7 @@ def test_a_prediction_has_nothing_unattributed() -> None:
             "backward": 1.5,
             "update": 1.0,
             "exposed": 0.5,
-            "hidden": 0.5,
+            "overlapped": 0.5,
             "idle": 5.0,
             "unattributed": 0.0,
         }
@@ -107,7 +107,7 @@ def test_without_recorded_waits_a_rank_waits_while_a_transfer_is_under_way() -> 
     program = Program(ranks=((FORWARDS[0], copy, last),), segments=1, microbatches=1)
     timeline = Timeline([span(FORWARDS[0], 0.0, 2.0), span(copy, 1.0, 3.0), span(last, 4.0, 5.0)])
     found = parts(program, timeline, Source.MEASURED, rank=0)
-    assert (found["exposed"], found["hidden"], found["idle"], found["unattributed"]) == (1.0, 1.0, 0.0, 1.0)
+    assert (found["exposed"], found["overlapped"], found["idle"], found["unattributed"]) == (1.0, 1.0, 0.0, 1.0)
 
 
 def test_loading_beside_compute_is_not_counted_twice() -> None:

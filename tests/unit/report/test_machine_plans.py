@@ -63,7 +63,7 @@ def outlook() -> dict[str, Any]:
         "cost_interval": [rows[0]["cost"], None],
         "cost_unit": "device-hours",
         "curve": {"name": "resnet50", "task": "ImageNet to 75.9 %"},
-        "rivals": {
+        "hybrid_comparison": {
             "reason": "the best hybrid is that of batch 2048, and nothing else comes near to it on this machine"
         },
         "stop": None,
@@ -120,7 +120,7 @@ def test_sentences_and_rows_stay_whole_where_they_are_not_for_a_terminal() -> No
     """Who searches a file for a word finds the sentence or the row that it is in."""
     lines = shown(for_target(), terminal=False)
     assert any(LONG in line and "2048" in line and "51.4 min" in line for line in lines)
-    assert any(line.startswith("Not among them: ") and line.endswith("(20).") for line in lines)
+    assert any(line.startswith("Rejected: ") for line in lines)
     assert any(line.startswith("Hybrid or not: ") and line.endswith("this machine.") for line in lines)
 
 

@@ -7,9 +7,9 @@ from rich.console import Console, RenderableType
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.program.types import Kind
-from trimaran.report.breakdown import utilization
+from trimaran.report.breakdown import PARTS, Breakdown, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
-from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
+from trimaran.report.tables import kind_table, rank_table, utilization_table
 
 
 def lines(table: RenderableType, width: int = 80) -> list[str]:
@@ -25,7 +25,7 @@ def words(line: str) -> list[str]:
 def test_the_rank_table_has_three_lines_a_rank() -> None:
     """Rank 0 as worked by hand in `test_breakdown`; the longest step, 10 s, makes the unit s."""
     rows = lines(rank_table(compare(PROGRAM, predicted(), measured(6))))
-    assert words(rows[1]) == ["rank", "FP", "BP", "WU", "load", "comm", "idle", "other", "step", "hidden"]
+    assert words(rows[1]) == ["rank", "FP", "BP", "WU", "load", "comm", "idle", "other", "step", "overlap"]
     first = next(place for place, row in enumerate(rows) if "predicted" in row and place > 1)
     assert words(" ".join(rows[first : first + 3])) == [
         *("0", "predicted", "2.00", "1.50", "1.00", "1.00", "1.00", "2.50", "0.00", "9.00", "0.00"),
@@ -43,8 +43,9 @@ def test_the_rank_table_says_what_was_left_out() -> None:
 def widest() -> Comparison:
     """Every number as wide as it gets, with errors beyond a thousand percent."""
     figure = Figure(predicted_s=9.999, measured_s=0.5)
-    names = ("step", "forward", "backward", "update", "load", "exposed", "hidden", "idle", "unattributed")
-    ranks = tuple(RankComparison(rank=rank, **dict.fromkeys(names, figure)) for rank in (0, 1023))
+    names = [f"{name}_s" for name in ("step", "overlapped", *PARTS)]
+    long, short = (Breakdown(rank=0, step=0, **dict.fromkeys(names, seconds)) for seconds in (9.999, 0.5))
+    ranks = tuple(RankComparison(rank=rank, predicted=long, measured=short) for rank in (0, 1023))
     kinds = tuple(KindComparison(kind=kind, count=9999, observed=9999, each=figure) for kind in Kind)
     return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)
 
@@ -66,48 +67,6 @@ def test_the_kind_table_shows_what_was_not_observed() -> None:
     assert words(lines(kind_table(comparison))[-1]) == ["AR", "3", "0", "2.00", "ms", "–", "–"]
 
 
-CANDIDATES = [
-    CandidateLine(
-        strategy="dp2",
-        step_time_s=0.0123,
-        interval_s=(0.0119, 0.0128),
-        peak_bytes=3 * 2**30,
-        limiter="compute of rank 1",
-        chosen=True,
-        baseline=True,
-    ),
-    CandidateLine(
-        strategy="dp2 pp2 1f1b m16 compiled",
-        step_time_s=1.152,
-        interval_s=(1.142, 1.161),
-        peak_bytes=87 * 2**30,
-        limiter="communication of gradients",
-        note="more devices than there are",
-    ),
-    CandidateLine(strategy="pp2 gpipe m4", note="does not fit"),
-]
-
-
-def test_the_candidate_table_marks_the_chosen_and_the_baseline() -> None:
-    rows = lines(candidate_table(CANDIDATES))
-    row = next(row for row in rows if "dp2 " in row)
-    assert words(row)[:7] == ["*=", "dp2", "12.3", "ms", "11.9–12.8", "3.0", "GiB"]
-
-
-def test_the_candidate_table_shows_what_was_not_simulated() -> None:
-    assert any("pp2 gpipe" in row and row.count("–") == 2 for row in lines(candidate_table(CANDIDATES)))
-
-
-def test_the_candidate_table_leaves_out_columns_that_say_nothing() -> None:
-    header = lines(candidate_table([CandidateLine(strategy="one device", step_time_s=1.0, interval_s=(0.9, 1.1))]))[1]
-    assert words(header) == ["strategy", "step", "interval", "peak"]
-
-
-@pytest.mark.parametrize("text", ["more", "devices", "than", "there", "are", "communication", "gradients", "compiled"])
-def test_the_candidate_table_keeps_every_word_at_80_columns(text: str) -> None:
-    assert text in " ".join(lines(candidate_table(CANDIDATES)))
-
-
 def test_the_utilization_table_shows_shares() -> None:
     """Rank 1 of the prediction: 3.5, 0.5 and 5 of 9 s."""
     rows = lines(utilization_table(utilization(PROGRAM, predicted())))
@@ -117,5 +76,5 @@ def test_the_utilization_table_shows_shares() -> None:
 def test_tables_are_plain_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     file = io.StringIO()
-    Console(file=file, width=80, force_terminal=True).print(candidate_table(CANDIDATES))
+    Console(file=file, width=80, force_terminal=True).print(rank_table(widest()))
     assert "\x1b[3" not in file.getvalue().replace("\x1b[3m", "")

@@ -13,9 +13,9 @@ from trimaran.simulator import simulate
 
 
 def test_shares_of_a_prediction() -> None:
-    """9 s. Rank 0 works 1 + 2 + 1.5 + 1 = 5.5 and waits for 0.5 + 0.5; rank 1 works 3.5, and 0.5 are not hidden."""
+    """9 s. Rank 0 works 1 + 2 + 1.5 + 1 = 5.5 and waits for 0.5 + 0.5; rank 1 works 3.5, and 0.5 are exposed."""
     devices = utilization(PROGRAM, predicted())
-    assert [(device.busy_s, device.wait_s, device.bubble_s) for device in devices] == [
+    assert [(device.busy_s, device.exposed_s, device.bubble_s) for device in devices] == [
         (pytest.approx(5.5), pytest.approx(1.0), pytest.approx(2.5)),
         (pytest.approx(3.5), pytest.approx(0.5), pytest.approx(5.0)),
     ]
@@ -33,7 +33,7 @@ def test_a_measurement_is_the_mean_over_its_steps() -> None:
     """Rank 0 works 1 + 2 + 1.5 + 0.5 = 5 s in every step; messages flow for 2 s in which it does not work."""
     device = utilization(PROGRAM, measured(4), warmup=1)[0]
     assert device.busy_s == pytest.approx(5.0)
-    assert device.wait_s == pytest.approx(2.0)
+    assert device.exposed_s == pytest.approx(2.0)
 
 
 INTERLEAVED = """

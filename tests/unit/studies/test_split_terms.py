@@ -60,7 +60,7 @@ def test_the_parts_of_a_step_are_those_that_were_written_down() -> None:
     assert found.forward_s == pytest.approx(2.0)
     assert found.backward_s == pytest.approx(3.0)
     assert found.exposed_s == pytest.approx(2.0)
-    assert found.hidden_s == pytest.approx(1.0)
+    assert found.overlapped_s == pytest.approx(1.0)
     assert found.update_s == pytest.approx(1.0)
     assert found.overhead_s == pytest.approx(2.0)
     assert found.wu_s == pytest.approx(5.0)
@@ -114,7 +114,7 @@ def test_a_prediction_is_split_alike() -> None:
     """The last second is waiting for nothing of its own: the step ends when the last rank ends, here after 9 s."""
     only = Timeline(span for span in steps([0]) if span.stream != WAIT)
     found = predicted_terms(program(), only)
-    assert (found.step_s, found.exposed_s, found.hidden_s) == pytest.approx((9.0, 2.0, 1.0))
+    assert (found.step_s, found.exposed_s, found.overlapped_s) == pytest.approx((9.0, 2.0, 1.0))
     assert found.overhead_s == pytest.approx(1.0)
 
 

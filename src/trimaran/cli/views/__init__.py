@@ -1,1 +1,1 @@
-"""What commands print of plans, explanations and calibrations."""
+"""Pages of commands on plans, explanations, placements and calibrations."""

@@ -37,7 +37,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:
-    """What was measured, without the cost tables, which are in the file.
+    """The calibration without the cost tables, which are in the file.
 
     Args:
         calibration: what was measured
@@ -69,11 +69,11 @@ def _device_table(device: DeviceFigures) -> Table:
 def _link_table(calibration: Calibration) -> Table:
     table = frame_table(
         "Transfers between ranks of this machine",
-        "largest: its rate and the interval of that   beside compute: how much slower\n"
+        "largest: its rate and the interval of that   during compute: how much slower\n"
         f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}",
     )
     add_words(table, "link", "kind", "ranks", no_wrap=True)
-    add_figures(table, "smallest", "largest", "90 % interval", "beside compute", no_wrap=False)
+    add_figures(table, "smallest", "largest", "90 % interval", "during compute", no_wrap=False)
     for link in calibration.links:
         rate, ends = _interval(link.bytes_per_s, format_rate)
         table.add_row(

@@ -8,27 +8,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rule, rejection_line
+from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rejections, print_rule
 from trimaran.measure.costs import name_link
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
 from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Rival, rival
+from trimaran.planner.explain import Alternative, alternative
 from trimaran.planner.remedies import Outcome
-from trimaran.planner.space import Cause, Rejection
 from trimaran.planning.documents import degrees, goal_of_plan, search_document
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.plans import training_line
-from trimaran.report.remedies import remedies_document, remedies_view
+from trimaran.report.remedies import remedies_document, remedies_view, share_saved
 from trimaran.report.tables import add_figures, add_words, frame_table
 
-# Rivals that a table shows; the JSON document has them all.
-MOST_RIVALS = 8
+# Alternatives that a table shows; the JSON document has them all.
+MOST_ALTERNATIVES = 8
 
-# Gains below this are not shown as a line of their own.
+# Gains below this are not shown in a separate line.
 NO_DIFFERENCE = 0.001
 
 
@@ -42,12 +41,12 @@ def print_explanation(out: Console, explained: Explained) -> None:
     peak = format_bytes(explanation.chosen.peak_bytes)
     out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.memory_bytes))}.\n")
     if outlook is not None:
-        out.print(escape(f"Over all batches: {outlook.rivals.reason}."), soft_wrap=True)
+        out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."), soft_wrap=True)
     if explained.training is not None:
         out.print(escape(f"{training_line(to_plain(explained.training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
     print_prices(out, explanation.prices)
-    _print_rivals(out, explained)
+    _print_alternatives(out, explained)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
         if answer.other is not None and answer.other.candidate.name != explanation.chosen.candidate.name:
@@ -97,9 +96,9 @@ def parts_table(anatomy: Anatomy) -> Table:
 
 _MEANINGS: Mapping[str, str] = {
     Part.LOAD: "fetching and collating batches",
-    Part.FORWARD: "with nothing beside it",
-    Part.BACKWARD: "with nothing beside it",
-    Part.SLOWED: "what compute loses to transfers beside it",
+    Part.FORWARD: "with nothing at the same time",
+    Part.BACKWARD: "with nothing at the same time",
+    Part.SLOWED: "what compute loses to transfers at the same time",
     Part.EXCHANGE: "of gradients, not overlapped",
     Part.MESSAGES: "between stages, not overlapped",
     Part.BUBBLE: "other stages, while the one that binds waits",
@@ -142,30 +141,30 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     return table
 
 
-def rival_table(
-    rivals: Sequence[Rival],
+def alternative_table(
+    alternatives: Sequence[Alternative],
     chosen: Option,
     *,
-    references: Sequence[tuple[str, Rival]] = (),
+    references: Sequence[tuple[str, Alternative]] = (),
     is_fresh: bool = False,
 ) -> Table:
     """The other candidates, fastest first, and what others would run.
 
     Args:
-        rivals: of the plan
+        alternatives: of the plan
         chosen: the plan
         references: what others would run, by its role
-        is_fresh: the search that found the rivals chose it, by a rule that is said below
+        is_fresh: the search that found the alternatives chose it, by a rule that is said below
     """
     caption = "slower: than the plan\ninterval: over low, median and high costs"
-    if any(one.candidate.samples_factor != chosen.samples_factor for one in rivals):
+    if any(one.candidate.samples_factor != chosen.samples_factor for one in alternatives):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
     table = frame_table("Runners-up, and what others would run" if references else "Runners-up", caption)
     add_words(table, "strategy")
-    table.add_column(_measure(one.candidate for one in rivals), justify="right", no_wrap=True)
+    table.add_column(_measure(one.candidate for one in alternatives), justify="right", no_wrap=True)
     add_figures(table, "slower", "interval", "memory")
     add_words(table, "so it is")
-    for role, one in [*(("", one) for one in rivals), *references]:
+    for role, one in [*(("", one) for one in alternatives), *references]:
         low, high = one.interval
         table.add_row(
             f"{role}: {one.candidate.name}" if role else one.candidate.name,
@@ -178,7 +177,7 @@ def rival_table(
     return table
 
 
-def _verdict(one: Rival, *, is_fresh: bool) -> str:
+def _verdict(one: Alternative, *, is_fresh: bool) -> str:
     if not one.is_certain:
         return "within the uncertainty"
     if one.slower > 0.0:
@@ -187,15 +186,15 @@ def _verdict(one: Rival, *, is_fresh: bool) -> str:
 
 
 def _measure(candidates: Iterable[Option]) -> str:
-    """What is compared: steps or epochs."""
+    """The unit of the comparison: steps or epochs."""
     return "epoch" if any(candidate.objective == "epoch" for candidate in candidates) else "step"
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """What each change would give."""
+    """The gain of each change."""
     caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
     if any(outcome.change.what == "devices" for outcome in outcomes):
-        caption += "\ndevices: each like those there are, with a core of its own"
+        caption += "\ndevices: each like those there are, with a core each"
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
@@ -210,7 +209,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
         table.add_row(
             outcome.change.name,
             "–" if outcome.kept is None else format_seconds(outcome.kept.time_s),
-            _share(outcome.gain),
+            "–" if outcome.gain is None else share_saved(outcome.gain),
             "" if outcome.gain_interval is None else _range(outcome.gain_interval),
             "–" if best is None else best.strategy.name if outcome.switches else "=",
             format_seconds(best.time_s) if best is not None and outcome.switches else "",
@@ -218,30 +217,26 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def _print_rivals(out: Console, explained: Explained) -> None:
+def _print_alternatives(out: Console, explained: Explained) -> None:
     explanation = explained.explanation
-    chosen, rivals = explanation.chosen.candidate, explanation.rivals[:MOST_RIVALS]
-    shown = {chosen.name, *(one.candidate.name for one in rivals)}
+    chosen, alternatives = explanation.chosen.candidate, explanation.alternatives[:MOST_ALTERNATIVES]
+    shown = {chosen.name, *(one.candidate.name for one in alternatives)}
     others = explained.found.baselines
     known = [(one.role, one.candidate) for one in others if one.candidate is not None]
-    references = [(role, rival(candidate, chosen)) for role, candidate in known if candidate.name not in shown]
-    if rivals or references:
+    references = [(role, alternative(candidate, chosen)) for role, candidate in known if candidate.name not in shown]
+    if alternatives or references:
         out.print()
-        out.print(rival_table(rivals, chosen, references=references, is_fresh=explanation.is_fresh))
+        out.print(alternative_table(alternatives, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
             out.print(f"[dim]{words}[/]", soft_wrap=True)
-        more = len(explanation.rivals) - MOST_RIVALS
+        more = len(explanation.alternatives) - MOST_ALTERNATIVES
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
     print_rule(out, explanation.rule)
     for one in others:
         if one.candidate is None:
             out.print(f"[dim]no {escape(one.role)}: {escape(one.reason)}[/]", soft_wrap=True)
-    by_cause: dict[Cause, list[Rejection]] = {}
-    for rejection in explanation.rejected:
-        by_cause.setdefault(rejection.cause, []).append(rejection)
-    for cause, rejections in by_cause.items():
-        out.print(f"[dim]{escape(_rejected(cause, rejections))}[/]")
+    print_rejections(out, explanation.rejected, named=True)
     if explained.found.counts:
         counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.counts.items())
         out.print(f"[dim]rejected: {escape(counts)}[/]")
@@ -259,16 +254,6 @@ def _print_outcomes(out: Console, outcomes: Sequence[Outcome]) -> None:
             out.print(f"[dim]{outcome.change.name}: {escape(outcome.obstacle)}[/]")
 
 
-def _rejected(cause: Cause, rejections: Sequence[Rejection]) -> str:
-    """What was rejected for one cause, in one line."""
-    names = ", ".join(rejection.strategy.name for rejection in rejections)
-    if cause == "bound" and len(rejections) > 1:
-        return f"rejected by the bound of their time, without a simulation: {names}"
-    if cause == "batch":
-        return f"rejected, as the batch does not divide: {names}"
-    return rejection_line(rejections)
-
-
 def _compared(mine_s: float, theirs_s: float) -> tuple[str, str, str]:
     return format_seconds(mine_s), format_seconds(theirs_s), _signed(theirs_s - mine_s)
 
@@ -279,13 +264,6 @@ def _signed(seconds: float) -> str:
     return ("+" if seconds > 0 else "−") + format_seconds(abs(seconds))
 
 
-def _share(share: float | None) -> str:
-    """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
-    if share is None:
-        return "–"
-    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.0f} %"
-
-
 def _is_nothing(outcome: Outcome) -> bool:
     """Whether a change makes no difference that the table would show."""
     return outcome.gain is not None and abs(outcome.gain) < NO_DIFFERENCE and not outcome.switches
@@ -293,7 +271,7 @@ def _is_nothing(outcome: Outcome) -> bool:
 
 def _range(ends: tuple[float, float]) -> str:
     low, high = ends
-    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{_share(low)} to {_share(high)}"
+    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{share_saved(low)} to {share_saved(high)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -323,7 +301,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             }
             for leg in explanation.chosen.legs
         ],
-        "rivals": [_rival(one) for one in explanation.rivals],
+        "alternatives": [_alternative(one) for one in explanation.alternatives],
         "rejected": [
             {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
             for entry in explanation.rejected
@@ -365,7 +343,7 @@ def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     }
 
 
-def _rival(one: Rival) -> dict[str, Any]:
+def _alternative(one: Alternative) -> dict[str, Any]:
     return _option(one.candidate) | {
         "slower": one.slower,
         "slower_interval": list(one.interval),

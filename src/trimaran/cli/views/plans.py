@@ -1,4 +1,4 @@
-"""What `trimaran plan` does, for this machine and for machines of the catalog."""
+"""Pages of `trimaran plan`, `train`, `simulate` and `emulate`."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,12 +26,21 @@ from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned
 from trimaran.program.json_files import to_plain
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
 from trimaran.report.plans import machine_plan_lines, outlook_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
-from trimaran.report.tables import CandidateLine, candidate_table, kind_table, rank_table, utilization_table
+from trimaran.report.tables import (
+    add_figures,
+    add_words,
+    frame_table,
+    kind_table,
+    number_in,
+    rank_table,
+    unit_of,
+    utilization_table,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files
@@ -85,20 +94,20 @@ def print_plan(out: Console, planned: Planned) -> None:
 
 
 def print_training(out: Console, planned: Planned) -> None:
-    """What a plan from a file says of the training to its target; of a plan just made the table says it."""
+    """Print the training to its target by a plan from a file; of a plan just made the table has it."""
     training = planned.simulated.plan.training
     if training is not None and planned.outlook is None:
         out.print(escape(training_line(to_plain(training))), soft_wrap=True)
 
 
 def print_rule(out: Console, rule: str) -> None:
-    """What rule chose the plan, where something faster is listed."""
+    """Print the rule that chose the plan, where something faster is listed."""
     if rule:
         out.print(escape(rule), soft_wrap=True)
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
-    """What each pin costs."""
+    """Print the cost of each pin."""
     for entry in prices:
         if entry.without is None:
             out.print(f"{escape(entry.pin)}: nothing fits without it")
@@ -139,44 +148,41 @@ def print_candidates(out: Console, found: Search[Candidate]) -> None:
     known = {id(one): one for one in (*found.candidates, *found.references)}
     ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
     rows = shown(ranked, always=(found.chosen, *found.references), front=found.pareto)
-    out.print(candidate_table(_lines(found, rows)))
+    out.print(candidate_table(rows, chosen=found.chosen, baselines=found.references, front=found.pareto))
     more = len(ranked) - len(rows)
     if more:
         out.print(f"[dim]and {more} more: --json lists all[/]")
-    by_cause: dict[str, list[Rejection]] = {}
-    for rejection in found.rejected:
-        by_cause.setdefault(rejection.cause, []).append(rejection)
-    for rejections in by_cause.values():
-        out.print(f"[dim]{escape(rejection_line(rejections))}[/]")
+    print_rejections(out, found.rejected)
 
 
 def print_trained(out: Console, trained: Trained) -> None:
     """Print the epochs, predicted against measured, and where everything is."""
-    if trained.verified is not None:
-        out.print(escape(str(trained.verified)), soft_wrap=True)
-        print_notes(out, trained.verified.notes)
-    for epoch in trained.epochs:
+    result, comparison = trained.result, trained.report.comparison
+    if result.verified is not None:
+        out.print(escape(str(result.verified)), soft_wrap=True)
+        print_notes(out, result.verified.notes)
+    for epoch in result.epochs:
         accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
-        out.print(f"epoch {epoch.number:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")
-    if trained.comparison is not None:
+        out.print(f"epoch {epoch.epoch:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")
+    if comparison is not None:
         out.print()
-        out.print(rank_table(trained.comparison))
-        out.print(kind_table(trained.comparison))
+        out.print(rank_table(comparison))
+        out.print(kind_table(comparison))
         out.print(noise_line(trained.report.noise))
-    if trained.memory is not None:
-        out.print(f"\n{escape(str(trained.memory))}")
-    if trained.gradient_noise is not None:
+    if result.memory is not None:
+        out.print(f"\n{escape(str(result.memory))}")
+    if result.gradient_noise is not None:
         out.print()
-        for line in gradient_noise_lines(trained.gradient_noise):
+        for line in gradient_noise_lines(result.gradient_noise):
             out.print(escape(line), soft_wrap=True)
-    print_notes(out, trained.notes)
+    print_notes(out, result.notes)
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
         out.print(f"\n{rate:.0f} samples/s")
     if "accuracy" in trained.report.final:
         out.print(f"accuracy [bold]{trained.report.final['accuracy']:.4f}[/]")
-    if trained.comparison is not None:
+    if comparison is not None:
         out.print(f"trace    {escape(str(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
     out.print(f"model    {escape(str(run.model))}", soft_wrap=True)
     out.print(f"run      {escape(str(run.path))}", soft_wrap=True)
@@ -207,13 +213,34 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
         **candidate_document(run.chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
-        "wait_s": [device.wait_s for device in spent],
+        "wait_s": [device.exposed_s for device in spent],
         "bubble_s": [device.bubble_s for device in spent],
         "notes": list(planned.notes),
     }
 
 
-def rejection_line(rejections: Sequence[Rejection]) -> str:
+def print_rejections(out: Console, rejected: Iterable[Rejection], *, named: bool = False) -> None:
+    """Print what was rejected, a line for each cause.
+
+    Args:
+        out: where to
+        rejected: candidates, each with its cause
+        named: name all that are rejected by the bound or the batch
+    """
+    by_cause: dict[str, list[Rejection]] = {}
+    for rejection in rejected:
+        by_cause.setdefault(rejection.cause, []).append(rejection)
+    for cause, rejections in by_cause.items():
+        line = _rejection_line(rejections)
+        names = ", ".join(rejection.strategy.name for rejection in rejections)
+        if named and cause == "bound" and len(rejections) > 1:
+            line = f"rejected by the bound of their time, without a simulation: {names}"
+        elif named and cause == "batch":
+            line = f"rejected, as the batch does not divide: {names}"
+        out.print(f"[dim]{escape(line)}[/]")
+
+
+def _rejection_line(rejections: Sequence[Rejection]) -> str:
     """Rejections of one cause, in a line."""
     first = rejections[0]
     if len(rejections) == 1:
@@ -223,22 +250,52 @@ def rejection_line(rejections: Sequence[Rejection]) -> str:
     return f"rejected {len(rejections)}, such as {first.strategy.name}: {first.reason}"
 
 
-def _lines(found: Search[Candidate], rows: Iterable[Candidate]) -> list[CandidateLine]:
-    front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
-    return [
-        CandidateLine(
-            strategy=candidate.strategy.name,
-            step_time_s=candidate.step_time_s,
-            interval_s=candidate.interval_s,
-            peak_bytes=max(candidate.peak_bytes, default=0),
-            epoch_s=candidate.epoch_s,
-            limiter=candidate.limiter,
-            baseline=id(candidate) in references,
-            pareto=id(candidate) in front,
-            chosen=candidate is found.chosen,
+def candidate_table(
+    candidates: Iterable[Candidate],
+    *,
+    chosen: Candidate | None = None,
+    baselines: Iterable[Candidate] = (),
+    front: Iterable[Candidate] = (),
+) -> Table:
+    """The candidates of a plan, in the given order.
+
+    Args:
+        candidates: that are shown
+        chosen: the plan
+        baselines: what people do without a plan
+        front: those that no other one beats in both time and memory
+
+    Returns:
+        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of epochs and
+        limiters are shown where they say something.
+    """
+    rows = list(candidates)
+    marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
+    marked = [(mark, what, {id(one) for one in some}) for mark, what, some in marks]
+    legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(id(row) in known for row in rows))
+    notes = (legend, "interval: 90 %, in the unit of the step", strategy_legend(row.strategy.name for row in rows))
+    table = frame_table("Candidates", "\n".join(note for note in notes if note))
+    add_words(table, "", no_wrap=True)
+    table.add_column("strategy", min_width=12)
+    add_figures(table, "step", "interval", "peak")
+    epochs, limiters = any(row.epoch_s is not None for row in rows), any(row.limiter for row in rows)
+    if epochs:
+        add_figures(table, "epoch")
+    if limiters:
+        table.add_column("limiter", min_width=13)
+    for row in rows:
+        unit, size = unit_of(row.step_time_s)
+        table.add_row(
+            "".join(mark for mark, _, known in marked if id(row) in known),
+            row.strategy.name,
+            f"{number_in(row.step_time_s, size)} {unit}",
+            "–".join(number_in(seconds, size) for seconds in row.interval_s),
+            format_bytes(max(row.peak_bytes, default=0)),
+            *(["–" if row.epoch_s is None else format_seconds(row.epoch_s)] if epochs else []),
+            *([row.limiter] if limiters else []),
+            style="bold" if row is chosen else None,
         )
-        for candidate in rows
-    ]
+    return table
 
 
 def _against_baseline(found: Search[Candidate]) -> str:
@@ -276,7 +333,7 @@ def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, a
 
 
 def print_emulation(out: Console, found: Emulated) -> None:
-    """Print the simulated step beside the emulated one, by rank and by kind of instruction."""
+    """Print the simulated step and the emulated one, by rank and by kind of instruction."""
     out.print(rank_table(found.comparison))
     out.print(kind_table(found.comparison))
     out.print(

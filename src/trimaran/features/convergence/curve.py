@@ -1,4 +1,4 @@
-"""What `trimaran curve` answers: a curve, how well it foretells, and what batches need."""
+"""`trimaran curve`: a curve, its leave-one-out error, and the training that batches need."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ def study_curve(
 
 
 def study_catalog() -> tuple[tuple[CurveStudy, ...], Quality]:
-    """Every curve of the catalog, and how well measured ones foretell together."""
+    """Every curve of the catalog, and how well measured ones predict together."""
     found = tuple(study_curve(name) for name in catalog_names())
     # The form passes through one or two points: they would flatter it.
     measured = [study for study in found if study.quality.left_out and not study.curve.table.projection]

@@ -148,7 +148,7 @@ _ROUNDS = 20  # of weighing again, most of which change nothing
 def gather(
     task: Task, target: Target, runs: Mapping[tuple[int, int], Run], *, repeats: int
 ) -> tuple[ConvergedBatch, ...]:
-    """What each batch needed.
+    """Epochs that each batch needed.
 
     Args:
         task: what was trained
@@ -279,7 +279,7 @@ def _median(found: Sequence[tuple[float, int]], weights: Sequence[float]) -> flo
 
 
 def warnings_of(task: Task, target: Target, measured: Sequence[ConvergedBatch], table: CurveTable) -> tuple[str, ...]:
-    """What the reader should know of the points."""
+    """Warnings about the points."""
     found = list(task.warnings)
     for one in measured:
         if one.missing:
@@ -341,7 +341,7 @@ def converge_job(
     Args:
         source: where the job comes from
         request: what is measured, and within which limits
-        output: of the curve file; None: `curve.json` beside the runs
+        output: of the curve file; None: `curve.json` next to the runs
         progress: told what is being done
 
     Raises:

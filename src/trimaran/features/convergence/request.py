@@ -1,18 +1,18 @@
-"""What a person asks of `trimaran converge`, checked before anything runs."""
+"""Options of `trimaran converge`, checked before anything runs."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_seconds
 from trimaran.jobs.learning_rate import Schedule, check_rule
-from trimaran.measure.convergence.batches import parse_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvergeRequest:
-    """What is to be measured, and within which limits.
+    """Options of a measurement.
 
     Attributes:
         batches: global batches [samples]; None: around the job's own
@@ -42,80 +42,55 @@ class ConvergeRequest:
     microbatch: int | None = None
     parent: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what means nothing.
 
-def parse_converge_request(
-    *,
-    batches: str | None = None,
-    target: str | None = None,
-    repeats: int = 3,
-    rule: str | None = None,
-    warmup: float = 1.0,
-    schedule: str = "hold",
-    max_epochs: float | None = None,
-    time_limit: str | None = None,
-    evaluations: int = 4,
-    devices: int | None = None,
-    microbatch: int | None = None,
-    runs: Path | None = None,
-) -> ConvergeRequest:
-    """A request as it is written on the command line.
+        Raises:
+            InputError: an unknown schedule or rule, a number of epochs out of range
+        """
+        if self.schedule not in get_args(Schedule):
+            raise InputError(f'--schedule must be "hold" or "job", got "{self.schedule}"', value=self.schedule)
+        if self.rule is not None:
+            check_rule(self.rule)
+        for name, value in (("--warmup", self.warmup_epochs), ("--max-epochs", self.max_epochs)):
+            if value is not None and (not math.isfinite(value) or value < 0):
+                raise InputError(
+                    f"{name} must be a number of epochs, got {value}", code="converge.bad-epochs", value=str(value)
+                )
+        if self.max_epochs == 0:
+            raise InputError("--max-epochs must be more than 0", value=self.max_epochs)
+
+
+def parse_time_limit(text: str) -> float:
+    """A limit of the time [s].
 
     Args:
-        batches: such as "32,64,…,1024"
-        target: a number
-        repeats: as in `ConvergeRequest`
-        rule: "linear", "sqrt", "constant", or "file.py:function"
-        warmup: as in `ConvergeRequest` [epochs]
-        schedule: "hold" or "job"
-        max_epochs: as in `ConvergeRequest`
-        time_limit: seconds, or with a unit, such as "10min"
-        evaluations: as in `ConvergeRequest`
-        devices: as in `ConvergeRequest`
-        microbatch: as in `ConvergeRequest`
-        runs: as in `ConvergeRequest`
+        text: seconds, or with a unit, such as "10min"
 
     Raises:
-        InputError: a text that means nothing, a figure out of range
+        InputError: it is none, or leaves no time
     """
-    if schedule not in ("hold", "job"):
-        raise InputError(f'--schedule must be "hold" or "job", got "{schedule}"', value=schedule)
-    if rule is not None:
-        check_rule(rule)
-    for name, value in (("--warmup", warmup), ("--max-epochs", max_epochs)):
-        if value is not None and (not math.isfinite(value) or value < 0):
-            raise InputError(
-                f"{name} must be a number of epochs, got {value}", code="converge.bad-epochs", value=str(value)
-            )
-    if max_epochs == 0:
-        raise InputError("--max-epochs must be more than 0", value=max_epochs)
-    return ConvergeRequest(
-        batches=None if batches is None else parse_batches(batches),
-        target=None if target is None else _number(target, "--target"),
-        repeats=repeats,
-        rule=rule,
-        warmup_epochs=warmup,
-        schedule="job" if schedule == "job" else "hold",
-        max_epochs=max_epochs,
-        time_limit_s=None if time_limit is None else _time_limit(time_limit),
-        evaluations=evaluations,
-        devices=devices,
-        microbatch=microbatch,
-        parent=runs,
-    )
-
-
-def _time_limit(text: str) -> float:
     seconds = parse_seconds(text)
     if not seconds > 0:
         raise InputError(f'--time-limit "{text}" leaves no time', code="converge.no-time", text=text)
     return seconds
 
 
-def _number(text: str, name: str) -> float:
+def parse_target_value(text: str) -> float:
+    """A value of the metric.
+
+    Args:
+        text: a number
+
+    Raises:
+        InputError: it is none
+    """
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f'{name} must be a number, such as 0.97, got "{text}"', code="converge.bad-target", value=text)
+        raise InputError(
+            f'--target must be a number, such as 0.97, got "{text}"', code="converge.bad-target", value=text
+        )
     return value

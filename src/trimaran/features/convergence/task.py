@@ -1,4 +1,4 @@
-"""What a measurement trains, checked before anything runs, and the folder that its runs are kept in.
+"""The job that a measurement trains, checked before anything runs, and the folder of its runs.
 
 The runs that one device does: it takes the next that nobody has taken, until none is left.
 
@@ -6,8 +6,8 @@ The runs that one device does: it takes the next that nobody has taken, until no
     device 0                  a ──────────── d ────
     device 1                  b ─────── c ──────── e ──       whoever is free takes the next
 
-Devices do not talk to each other: each run is a training of its own on one of them. Taking is making a file that must
-not exist yet, so that no two take the same.
+Devices do not communicate: each run is a training on one of them. A device takes a run by making a file that must not
+exist yet, so that no two take the same.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ class Work:
     Attributes:
         batch: global batch [samples]
         seed: of weights, order and dropout
-        microbatches: into which a device cuts a batch
+        microbatches: into which a device splits a batch
         program: text form of a step
         evaluation: text form of the evaluation of a batch
     """
@@ -138,7 +138,7 @@ def do_run(job: Any, work: Work, recipe: Recipe, limits: Limits, held_out: Any, 
 
 
 def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_records: bool) -> dict[str, Any] | None:
-    """What the gradients of a run say, as `Run.noise` has it.
+    """The noise of the gradients of a run, as `Run.noise` has it.
 
     Args:
         observations: of its steps
@@ -158,7 +158,7 @@ def noise_of(observations: Sequence[Observation], outcome: Outcome, *, at_record
 
 
 def _noise_document(observations: Sequence[Observation]) -> dict[str, Any] | None:
-    """What the gradients of a run say, plain; None where too few steps can be used, null where a figure is infinite."""
+    """The noise of gradients, plain; None where too few steps can be used, null where a figure is infinite."""
     usable = [one for one in observations if math.isfinite(one.whole) and math.isfinite(one.pieces)]
     # Where the optimizer scales each element, as Adam does, noise and signal count as it scales them.
     scaled = as_scaled(usable)
@@ -222,7 +222,7 @@ class Task:
     warnings: tuple[str, ...] = ()
 
     def seed(self, batch: int, number: int) -> int:
-        """Seed of a run, of its own: runs of two batches that start from the same weights would stray alike.
+        """Seed of a run: it differs between batches, as runs that start from the same weights would stray alike.
 
         Those of the job's own batch are the job's and the ones after it, as those are by which a target is found.
 
@@ -276,6 +276,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_metric(job, source.reference)
     _check_callbacks(job, source.reference)
     from trimaran.graph.capture.capture import capture_and_look
+    from trimaran.graph.optimizers import written_options
     from trimaran.machine.detect import detect_machine
     from trimaran.planning.preparation import epoch_data
 
@@ -311,7 +312,13 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         _file_digests(source.reference, rule),
         microbatch,
     ]
-    facts += [request.evaluations, job.precision, job.clip_norm, job.drop_last, _describe(optimizer)]
+    facts += [
+        request.evaluations,
+        job.precision,
+        job.clip_norm,
+        job.drop_last,
+        f"{type(optimizer).__name__} {written_options(optimizer)}",
+    ]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
     return Task(
         source=source,
@@ -363,14 +370,6 @@ def _file_digests(*references: str) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
 
 
-def _describe(optimizer: "Optimizer") -> str:
-    groups = [
-        sorted((name, repr(value)) for name, value in group.items() if name != "params")
-        for group in optimizer.param_groups
-    ]
-    return f"{type(optimizer).__name__} {groups}"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The value of the metric that runs are to reach: asked for, the job's own, or by what the job itself reaches
 
@@ -381,7 +380,7 @@ SHARE = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is to be reached.
+    """The target of the runs.
 
     Attributes:
         value: of the metric

@@ -1,8 +1,8 @@
-"""Data parallelism and hybrids on each number of devices: the best way of each, and how sure their order is.
+"""Data parallelism and hybrids on each number of devices: the best set-up of each, and how sure their order is.
 
 Everything that is unsure is drawn `COUNT` times: the curve, the workers' speedup by its interval, what exchanges add
 (± 30 %, as in `simulator/data_parallel.py`) and how much less efficient small local batches are. In every draw both
-sides choose their best way again. The compute of one device, the least certain of all, is in both and cancels.
+sides choose their best set-up again. The compute of one device, the least certain of all, is in both and cancels.
 
 How many samples each global batch needs, in figures that compare batches, and how unsure they are together.
 
@@ -57,7 +57,7 @@ class Samples:
 
 @dataclass(slots=True)
 class Demand:
-    """What batches need by a curve; without a curve all need the same, which says nothing of convergence.
+    """Samples that batches need by a curve; without a curve all need the same, which says nothing of convergence.
 
     Attributes:
         curve: None where there is none
@@ -76,13 +76,13 @@ class Demand:
         return per_unit.get(table.unit, 1) is not None
 
     def at(self, batch: int) -> Samples:
-        """What a global batch needs."""
+        """Samples to the target of a global batch."""
         if batch not in self._known:
             self._known[batch] = self._need(batch)
         return self._known[batch]
 
     def draws(self, batches: Sequence[int], random: np.random.Generator) -> Mapping[int, Draws]:
-        """What each batch needs in each draw."""
+        """Samples to the target of each batch in each draw."""
         kept = sorted(set(batches))
         logs = np.log(np.array(kept, dtype=float))
         likeness = np.exp(-((logs[:, None] - logs[None, :]) ** 2) / (2 * _REACH**2))
@@ -92,7 +92,7 @@ class Demand:
         return {batch: self.at(batch).drawn(normals[place]) for place, batch in enumerate(kept)}
 
     def steeper(self, batches: Sequence[int], share: float) -> Mapping[int, float]:
-        """What batches need if the curve rose as much more (1) or less (−1) as its intervals allow.
+        """Samples that batches need under the steepest (1) or the flattest (−1) curve within the intervals.
 
         The smallest batch is at one end of its interval, the largest at the other, those between them in between.
         """
@@ -128,19 +128,19 @@ def spread(amount: float, low: float, high: float, normal: Draws) -> Draws:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# All ways to train on so many devices: replicas of one device, or workers of several, at each local batch
+# All set-ups on a number of devices: replicas of one device, or workers of several, at each local batch
 
 
 LINKS = (0.5, 1.0, 2.0)
-"""How many times as fast links are tried, for what a crossover rests on."""
+"""Factors on the rate of links that are tried, for the sensitivities of a crossover."""
 
 LARGEST = 4
-"""Local batches are tried up to so many times that of paper mode."""
+"""Local batches are tried up to this multiple of that of paper mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way with the parts of its step, so that some of them can be otherwise.
+    """A set-up whose step is kept in parts, so that each of them can be changed.
 
     Attributes:
         devices: that it uses
@@ -148,7 +148,7 @@ class Option:
         local_batch: samples of a worker
         alone_s: a step of one device with that batch [s]
         worker: of several devices; None: of one
-        exchanges: what the exchange adds, by how many times as fast links are
+        exchanges: what the exchange adds, by the factor on the rate of links
         small: how often the local batch of paper mode is halved in it
         simulated_s: the step of all workers, simulated; None: its parts are the step [s]
     """
@@ -173,7 +173,7 @@ class Option:
         return 1.0 if self.worker is None else self.worker.speedup
 
     def speedup_on(self, links: float) -> float:
-        """The same where links are so many times as fast."""
+        """The same where the rate of links is multiplied by a factor."""
         if self.worker is None or links == 1.0:
             return self.speedup
         return self.worker.fast_links if links > 1 else self.worker.slow_links
@@ -189,7 +189,7 @@ class Option:
 
     def _parts_s(self, links: float) -> float:
         speedup = self.speedup_on(links)
-        return self.alone_s / speedup + self.exchanges[links].beside(speedup)
+        return self.alone_s / speedup + self.exchanges[links].added_s(speedup)
 
     def way(self, demand: Demand) -> Way:
         """The way with its time."""
@@ -253,7 +253,7 @@ def free_options(
         base: local batch of paper mode
         replicas: steps of one device, and exchanges
         workers: of several devices
-        links: how many times as fast they are tried; 1 among them
+        links: factors on their rate that are tried; 1 among them
     """
     found: list[Option] = []
     for batch in local_batches(base):
@@ -340,7 +340,7 @@ def compare(
         data: ways of data parallelism
         hybrid: ways with workers of several devices
         demand: what batches need
-        idle: devices may be left idle; without it each way uses all
+        idle: devices may be left idle; without it each set-up uses all
     """
     random = np.random.default_rng(_SEED)
     batches = [option.global_batch for option in (*data, *hybrid)]
@@ -449,7 +449,7 @@ def _drawn(option: Option, needs: Mapping[int, Draws], normals: Mapping[str, Dra
     exchange = np.exp(spread(1.0, 1 / EXCHANGE_UNSURE, EXCHANGE_UNSURE, normals["exchange"]))
     small = np.exp(option.small * spread(1.0, 1 / SMALL_UNSURE, SMALL_UNSURE, normals["small"]))
     step_s = option.alone_s * small / (option.speedup * factor)
-    step_s = step_s + option.exchanges[1.0].beside(option.speedup) * exchange
+    step_s = step_s + option.exchanges[1.0].added_s(option.speedup) * exchange
     return option.whole * step_s * needs[option.global_batch] / option.global_batch
 
 

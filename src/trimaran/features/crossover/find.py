@@ -15,12 +15,14 @@ from trimaran.features.crossover.candidates import (
     fixed_options,
     free_options,
 )
-from trimaran.features.crossover.request import CrossoverRequest, check_request, counts_of, machine_for
+from trimaran.features.crossover.request import check_request, counts_of, machine_for
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
 from trimaran.jobs.resolve import resolve
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
-from trimaran.planning.requests import PlanRequest
+from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
+from trimaran.pricing.kernels.software import Software
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def reason_of(
     Args:
         rows: by devices
         worker: at the local batch of paper mode
-        basis: how it is reckoned
+        basis: how it is calculated
         demand: what batches need
         devices: at which the hybrid is first ahead; None: at none, or no curve
         needed: speedup that the worker needs at the same global batch, where exchanges cost nothing
@@ -71,7 +73,7 @@ def reason_of(
     """
     if idle:
         return (
-            f"never: no division of a step over {worker.width} devices is faster than one device, so the devices of a "
+            f"never: no model parallelism over {worker.width} devices is faster than one device, so the devices of a "
             "worker are better used as replicas"
         )
     if demand.curve is None:
@@ -160,7 +162,7 @@ def _ours(row: Row, rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What all widths share.
+    """The inputs that all widths share.
 
     Attributes:
         asked: numbers of devices
@@ -183,7 +185,7 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
     Args:
         case: what all widths share
         width: devices of a worker
-        basis: how it is reckoned
+        basis: how it is calculated
     """
     counts = counts_of(case.asked, width)
     data, hybrid = (_options(case, counts, each, basis) for each in (1, width))
@@ -265,7 +267,7 @@ def _sensitivities(
 
 
 def _with_workers(needs: Mapping[int, float], factor: float) -> Callable[[Option], float]:
-    """Time to the target by what batches need, with workers of several devices so many times as fast."""
+    """Time to the target by what batches need, with a factor on the speed of workers of several devices."""
 
     def cost(one: Option) -> float:
         changed_s = 0.0
@@ -284,51 +286,77 @@ def _on_links(needs: Mapping[int, float], links: float) -> Callable[[Option], fl
 BASES: tuple[Basis, ...] = ("paper", "ours")
 
 
-def find_crossover(reference: str, request: CrossoverRequest, *, progress: Progress = ignore_progress) -> Crossover:
-    """Each width of workers against data parallelism, on the study's basis and on ours.
+def find_crossover(
+    job: str,
+    *,
+    cluster: str,
+    devices: Sequence[int],
+    widths: Sequence[int] = (2, 4, 8),
+    curve: str | None = None,
+    local_batch: int | None = None,
+    precision: str | None = None,
+    software: str | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Progress = ignore_progress,
+) -> Crossover:
+    """Find from how many devices on workers of several devices reach a target sooner than data parallelism.
+
+    Each width of workers is compared with data parallelism, on the study's basis and on ours.
 
     Args:
-        reference: of the job
-        request: what is asked
+        job: as for `trimaran.check`
+        cluster: machine of the catalog, such as "dgx1-v100", with the number of nodes that is needed, or "dgx-a100:64"
+        devices: numbers of devices
+        widths: devices of a worker
+        curve: of convergence: name in the catalog, or a file; None: the job's own
+        local_batch: samples of a worker; None: the job's batch
+        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
+        software: framework and year, such as "pytorch:2022"; None: PyTorch of today
+        options: of the job, by name
         progress: told what is being done
 
     Raises:
         InputError: an unknown job, machine or curve, a curve of another task, or too few devices
     """
-    check_request(request)
-    cluster, machine = machine_for(request.cluster, max(request.devices))
-    precision = choose_precision(reference, request.precision, machine.node.device)
-    job = resolve(reference)
-    name = request.curve or getattr(job, "curve", None)
-    curve = None if name is None else _curve(name, reference)
-    base = request.local_batch or job.global_batch_size
-    asked = PlanRequest(cluster=cluster, precision=precision.name, software=request.software, options=request.options)
-    check_size(reference, asked, max(request.widths))
-    workers = Workers(reference, asked, base)
+    counts = tuple(sorted(set(devices)))
+    check_request(counts, tuple(widths), local_batch)
+    found_cluster, machine = machine_for(cluster, max(counts))
+    made = resolve(job)
+    name = curve or getattr(made, "curve", None)
+    known = None if name is None else _curve(name, job)
+    base = local_batch or made.global_batch_size
+    framework = Software() if software is None else parse_software(software)
+    chosen = choose_precision(job, precision, machine.node.device)
+    asked = PlanRequest(cluster=found_cluster, precision=chosen.name, software=framework, options=options or {})
+    check_size(job, asked, max(widths))
+    workers = Workers(job, asked, base)
+    alone = DataParallelJob(
+        reference=job, machine=machine, precision=chosen.name, software=framework, options=options or {}
+    )
     case = Case(
-        asked=tuple(sorted(set(request.devices))),
+        asked=counts,
         base=base,
-        replicas=Replicas.of(reference, request, machine),
+        replicas=Replicas(alone),
         workers=workers,
-        demand=Demand(None if curve is None else curve[0]),
+        demand=Demand(None if known is None else known[0]),
     )
     crossings = []
-    for place, width in enumerate(request.widths):
-        progress(f"workers of {width} devices", place, len(request.widths))
+    for place, width in enumerate(widths):
+        progress(f"workers of {width} devices", place, len(widths))
         crossings += [cross(case, width, basis) for basis in BASES]
-    used = None if curve is None or name is None else _used(name, case, *curve)
+    used = None if known is None or name is None else _used(name, case, *known)
     return Crossover(
-        job=reference,
-        cluster=cluster,
+        job=job,
+        cluster=found_cluster,
         device=machine.node.device.title,
-        precision=precision.name,
-        precision_source=precision.source,
-        software=f"{request.software.framework} of {request.software.year:.0f}",
+        precision=chosen.name,
+        precision_source=chosen.source,
+        software=f"{framework.framework} of {framework.year:.0f}",
         local_batch=base,
         counts=case.asked,
         curve=used,
         crossings=tuple(crossings),
-        notes=_notes(request, cluster, case, used),
+        notes=_notes(cluster, found_cluster, case, used),
     )
 
 
@@ -354,14 +382,14 @@ def _used(name: str, case: Case, curve: "Curve", warnings: tuple[str, ...]) -> U
     )
 
 
-def _notes(request: CrossoverRequest, cluster: str, case: Case, used: UsedCurve | None) -> tuple[str, ...]:
+def _notes(asked: str, cluster: str, case: Case, used: UsedCurve | None) -> tuple[str, ...]:
     found = []
-    if cluster != request.cluster:
-        found.append(f'"{request.cluster}" has fewer devices than were asked for: {cluster} is taken')
+    if cluster != asked:
+        found.append(f'"{asked}" has fewer devices than were asked for: {cluster} is taken')
     if used is None:
         found.append("no curve: what would have to hold is said, and when it holds is not (--curve NAME|FILE)")
     elif used.projection:
         found.append("the curve is a study's projection, not a measurement")
     if not case.replicas.fits(case.base):
-        found.append(f"no device holds a step of {case.base} samples: paper mode reckons as if one did")
+        found.append(f"no device holds a step of {case.base} samples: paper mode calculates as if one did")
     return (*found, *case.workers.notes.values())

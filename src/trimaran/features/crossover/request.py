@@ -1,44 +1,15 @@
-"""What a person asks of a crossover, and the machine that it needs."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+"""Numbers of devices and machines of a crossover, checked before anything is calculated."""
 
 from trimaran.base.errors import InputError
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.kernels.software import Software
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossoverRequest:
-    """What is asked.
-
-    Attributes:
-        cluster: machine, such as "dgx1-v100" (as many nodes as are needed) or "dgx-a100:64"
-        devices: numbers of devices
-        widths: devices of a worker
-        curve: name in the catalog or file; None: the job's own, if it has one
-        local_batch: samples of a worker in paper mode; None: the job's batch
-        precision: in which is computed; None: as `trimaran.planning.precision` chooses
-        software: framework and year
-        options: of the job
-    """
-
-    cluster: str
-    devices: tuple[int, ...]
-    widths: tuple[int, ...] = (2, 4, 8)
-    curve: str | None = None
-    local_batch: int | None = None
-    precision: str | None = None
-    software: Software = field(default_factory=Software)
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def machine_for(name: str, devices: int) -> tuple[str, Machine]:
     """A machine with enough nodes.
 
     Args:
-        name: of a machine; where it does not say how many nodes, there are as many as are needed
+        name: of a machine; where it gives no number of nodes, it has the number that is needed
         devices: that it must have
 
     Returns:
@@ -93,23 +64,28 @@ def counts_of(devices: tuple[int, ...], width: int) -> tuple[int, ...]:
     return found
 
 
-def check_request(request: CrossoverRequest) -> None:
+def check_request(devices: tuple[int, ...], widths: tuple[int, ...], local_batch: int | None = None) -> None:
     """Refuse what cannot be answered.
+
+    Args:
+        devices: numbers of devices
+        widths: devices of a worker
+        local_batch: samples of a worker; None: the job's batch
 
     Raises:
         InputError: a width below 2, a local batch below 1, or too few devices
     """
-    if not request.widths or min(request.widths) < 2:
+    if not widths or min(widths) < 2:
         raise InputError(
-            f"a hybrid has workers of two devices or more, got --widths {','.join(map(str, request.widths))}",
+            f"a hybrid has workers of two devices or more, got --widths {','.join(map(str, widths))}",
             code="crossover.width-too-small",
-            widths=list(request.widths),
+            widths=list(widths),
         )
-    if request.local_batch is not None and request.local_batch < 1:
+    if local_batch is not None and local_batch < 1:
         raise InputError(
-            f"a worker has at least one sample, got --local-batch {request.local_batch}",
+            f"a worker has at least one sample, got --local-batch {local_batch}",
             code="crossover.empty-worker",
-            local_batch=request.local_batch,
+            local_batch=local_batch,
         )
-    for width in request.widths:
-        counts_of(request.devices, width)
+    for width in widths:
+        counts_of(devices, width)

@@ -1,8 +1,8 @@
 """A worker of several devices: the best model parallelism for it, and how much faster than one device it is.
 
-The planner searches stages, placements and sharded operations once for each width, at one batch. What it found is
+The planner searches stages, placements and sharded operations once for each width, at one batch. Its candidates are
 simulated again at other batches and on other links, so a search is not repeated for each of them. Several such workers
-are one strategy with as many replicas: their step is simulated as that of any plan.
+are one strategy with one replica a worker: their step is simulated as that of any plan.
 
 The speedup's interval: compute and links err apart, so the lower end is that on links `_LINKS_UNSURE` times as slow
 against compute, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no estimate.
@@ -15,8 +15,8 @@ From these parts follows what a step would take with other links or faster worke
 
 The exchange of workers of M devices: each device sums its part of the gradients with its peers, and the M groups share
 the links of a node, so it takes as long as that of all gradients over all M·N devices. Their backward is shorter by
-SU^M, so less of it is hidden; waits for the slowest are in proportion to compute, and each device copies its part of
-the gradients alone, so these are shorter by SU^M too.
+SU^M, so less of it is overlapped; waits for the slowest are in proportion to compute, and each device copies its part
+of the gradients alone, so these are shorter by SU^M too.
 """
 
 import dataclasses
@@ -24,8 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.features.crossover.request import CrossoverRequest
-from trimaran.machine.types import Machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
@@ -35,7 +33,6 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
-from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import context_of, operation_costs
 from trimaran.pricing.exchange.costs import straggling
@@ -110,7 +107,7 @@ class Workers:
         return self._steps[key]
 
     def speedups(self, width: int) -> Mapping[str, float]:
-        """The best speedup of each kind of division at the base batch, by the names of `_KINDS`."""
+        """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""
         problem = machine_problem(self.reference, self._asked(width, self.base_batch, _STAGES))
         alone_s = one_device(problem).step_time_s
         found: dict[str, float] = {}
@@ -153,7 +150,7 @@ class Workers:
         try:
             found = make_plan(self.reference, self._asked(width, self.base_batch, pins)).simulated.search
         except InfeasibleError as error:
-            self.notes[width] = f"no division over {width} devices: {error.message}"
+            self.notes[width] = f"no model parallelism over {width} devices: {error.message}"
             return []
         return [one for one in (found.candidates if found else ()) if one.strategy.devices > 1]
 
@@ -198,7 +195,7 @@ def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
 
 
 def check_size(reference: str, request: PlanRequest, width: int) -> None:
-    """Refuse a decoder that is planned by closed forms.
+    """Refuse a decoder that is planned by the analytical model.
 
     Args:
         reference: of the job
@@ -206,12 +203,12 @@ def check_size(reference: str, request: PlanRequest, width: int) -> None:
         width: devices of a worker
 
     Raises:
-        InputError: it is so large
+        InputError: the decoder is that large
     """
     if shape_of(reference, dataclasses.replace(request, devices=width)) is not None:
         raise InputError(
-            f'"{reference}" is planned by closed forms, not operation by operation, so its crossover is not known: ask '
-            "for a smaller size of it",
+            f'"{reference}" is planned by the analytical model, not operation by operation, so its crossover is not '
+            "known: ask for a smaller size of it",
             reference=reference,
         )
 
@@ -255,28 +252,28 @@ def _idle(width: int, batch: int) -> Worker:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What an exchange adds to a step.
+    """Time that an exchange adds to a step.
 
     Attributes:
-        exposed_s: communication that nothing hides [s]
-        hidden_s: communication that the backward hides [s]
+        exposed_s: communication that does not overlap with compute [s]
+        overlapped_s: communication that overlaps with the backward [s]
         backward_s: the backward of one device, as long as it takes with the exchange in progress [s]
         other_s: calls, copies into buffers, waits [s]
     """
 
     exposed_s: float
-    hidden_s: float
+    overlapped_s: float
     backward_s: float
     other_s: float
 
-    def beside(self, speedup: float) -> float:
-        """What it adds where the backward is so many times as fast [s].
+    def added_s(self, speedup: float) -> float:
+        """Time that it adds to a step whose compute is faster by a factor [s].
 
         Example:
-            >>> Exchanged(exposed_s=1.0, hidden_s=3.0, backward_s=4.0, other_s=0.5).beside(2.0)
+            >>> Exchanged(exposed_s=1.0, overlapped_s=3.0, backward_s=4.0, other_s=0.5).added_s(2.0)
             2.25
         """
-        exposed_s = max(self.exposed_s, self.exposed_s + self.hidden_s - self.backward_s / speedup)
+        exposed_s = max(self.exposed_s, self.exposed_s + self.overlapped_s - self.backward_s / speedup)
         return exposed_s + self.other_s / speedup
 
 
@@ -291,27 +288,8 @@ class Replicas:
     job: DataParallelJob
     _fits: dict[int, bool] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, reference: str, request: CrossoverRequest, machine: Machine) -> "Replicas":
-        """Those of a request.
-
-        Args:
-            reference: of the job
-            request: says precision and software
-            machine: with enough nodes
-        """
-        return cls(
-            DataParallelJob(
-                reference=reference,
-                machine=machine,
-                precision=choose_precision(reference, request.precision, machine.node.device).name,
-                software=request.software,
-                options=request.options,
-            )
-        )
-
     def is_even(self, devices: int) -> bool:
-        """Whether so many devices are equally many on each node that they take."""
+        """Whether each node that the devices take has the same number of them."""
         return devices % self.job.nodes(devices) == 0
 
     def alone_s(self, batch: int) -> float:
@@ -319,12 +297,12 @@ class Replicas:
         return self.job.step(batch, 1).step.seconds
 
     def exchange(self, batch: int, devices: int, links: float = 1.0, *, width: int = 1) -> Exchanged:
-        """What an exchange over so many devices adds.
+        """Time that an exchange over a number of devices adds.
 
         Args:
             batch: samples of a device, or of a worker of several
             devices: in all
-            links: how many times as fast they are
+            links: factor on their rate
             width: devices of a worker, whose own step has the wait for its slowest device
         """
         if devices == 1:
@@ -335,13 +313,13 @@ class Replicas:
         waited_s = straggling(width, self.job.nodes(width)) * step.fp_bp_s
         return Exchanged(
             exposed_s=exposed_s,
-            hidden_s=step.communication_s - exposed_s,
+            overlapped_s=step.communication_s - exposed_s,
             backward_s=step.backward_s,
             other_s=max(0.0, added_s - exposed_s - waited_s),
         )
 
     def fits(self, batch: int) -> bool:
-        """Whether a device holds a step of so many samples."""
+        """Whether a device holds a step of this batch."""
         if batch not in self._fits:
             self._fits[batch] = self.job.memory(self.job.step(batch, min(2, self.job.machine.devices))).fits
         return self._fits[batch]

@@ -1,1 +1,1 @@
-"""What the steps of a job or a script are spent on, what limits them, and what would help."""
+"""Where the time of the steps of a job or a script goes, their bottleneck, and remedies."""

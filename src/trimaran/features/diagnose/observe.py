@@ -1,4 +1,4 @@
-"""Run a script that knows nothing of Trimaran, watch it, and say what limits it.
+"""Run a script that does not use Trimaran, watch it, and say what limits it.
 
 with trimaran.observe(model) as watch:     in a script
     ...
@@ -122,7 +122,7 @@ def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def conclude(records: Sequence[ProcessRecord]) -> Observation:
-    """What the records say.
+    """The conclusions from the records.
 
     Args:
         records: of the processes of one script
@@ -244,7 +244,7 @@ class Watch:
             self._output.LEDGER.thread = 0
 
     def report(self, *, again: bool = True) -> Observation:
-        """What was seen of this process so far; `print` it.
+        """The observation of this process so far; `print` it.
 
         Args:
             again: time a copy of the model on larger batches, which takes two seconds; the model itself, its gradients

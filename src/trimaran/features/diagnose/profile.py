@@ -42,7 +42,7 @@ class _Phase:
 
 
 _EXCHANGES = frozenset({Kind.ALL_REDUCE, Kind.BROADCAST, Kind.REDUCE_SCATTER, Kind.ALL_GATHER})
-"""What replicas do together in a step."""
+"""Collectives of replicas in a step."""
 
 _PHASES = (
     _Phase(name="load", figure="load_s", kinds=frozenset({Kind.LOAD})),
@@ -118,13 +118,13 @@ def profile_step(strategy: Strategy, problem: Problem) -> StepProfile:
         step_s=candidate.step_time_s,
         interval_s=candidate.interval_s,
         phases=tuple(_figure(phase, (low, median, high), candidate, costs) for phase in _PHASES),
-        hidden_s=median.hidden_s,
+        overlapped_s=median.overlapped_s,
         memory=_memory(candidate, problem),
     )
 
 
 def unseen(problem: Problem) -> tuple[str, ...]:
-    """What a profile of a job could not see."""
+    """The blind spots of a profile."""
     graph, table = problem.graph, problem.table
     contents = {op.content for op in graph.ops}
     points = [cost for key, costs in table.operations.items() if key.content in contents for cost in costs.values()]

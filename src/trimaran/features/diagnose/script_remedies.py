@@ -1,8 +1,8 @@
-"""What would help a script that was observed: known remedies, each with what it would save.
+"""Remedies for a script that was observed, each with the time that it would save.
 
-A step is cut into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without a part
-of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of the
-model that was timed again. The limiter of the script is what the best remedy acts on.
+A step is split into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without some
+share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of
+the model that was timed again. The limiter of the script is what the best remedy acts on.
 
     loader            T' = max(T − load + arrival, load / workers, processor time / cores)
     exchange          T' = T − (exchange + update) (1 − 1/k)            accumulated over k steps
@@ -17,7 +17,7 @@ model that was timed again. The limiter of the script is what the best remedy ac
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds
@@ -39,11 +39,13 @@ LEAST_GAIN = 0.01
 """Smaller predicted gains are not worth a line."""
 
 # Of a step that is nearly all saved, something is left.
-_MOST = 0.999
+MOST_GAIN = 0.99
+
+_Step = TypeVar("_Step")
 
 
 class Gain(TypedDict):
-    """A gain as a share of the step [0..1].
+    """A gain as a share of the step [0..1], as arguments of `Remedy`.
 
     Attributes:
         predicted_gain: what is expected
@@ -54,6 +56,23 @@ class Gain(TypedDict):
     gain_interval: tuple[float, float]
 
 
+def gain_between(
+    share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step], *ends: Callable[[_Step], float]
+) -> Gain:
+    """The share of the step that a remedy saves, with its 90 % interval.
+
+    Args:
+        share: that it saves of a step, or of what else sums up steps
+        mean: of all blocks
+        blocks: of consecutive steps
+        ends: the share at the ends of the interval of something that was measured besides
+    """
+    intervals = [figure_interval(of, mean, blocks) for of in (share, *ends)]
+    found = min(intervals[0][0], MOST_GAIN)
+    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
+    return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), MOST_GAIN))}
+
+
 def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[Parts], float]) -> Gain:
     """The gain from what is saved of a step, with its interval.
 
@@ -62,13 +81,8 @@ def gain(findings: Findings, saved: Callable[[Parts], float], *ends: Callable[[P
         saved: of the parts of a step [s]
         ends: the same with the ends of the interval of something that was measured besides
     """
-    intervals = [
-        figure_interval(lambda parts, of=of: of(parts) / parts.step_s, findings.mean, findings.blocks)  # type: ignore[misc]
-        for of in (saved, *ends)
-    ]
-    middle = min(intervals[0][0], _MOST)
-    low, high = min(low for _, low, _ in intervals), max(high for _, _, high in intervals)
-    return {"predicted_gain": middle, "gain_interval": (min(low, middle), min(max(high, middle), _MOST))}
+    shares = [lambda parts, of=of: of(parts) / parts.step_s for of in (saved, *ends)]
+    return gain_between(shares[0], findings.mean, findings.blocks, *shares[1:])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,7 +111,7 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
             f"the global batch grows by {_ACCUMULATE}, or shrink the local one."
         ),
         basis=(
-            f"Of a step, {format_seconds(mean.exchange)} are exchange that nothing hides and "
+            f"Of a step, {format_seconds(mean.exchange)} are exposed exchange and "
             f"{format_seconds(mean.update)} update; three quarters of both go."
         ),
         assumption="adding to gradients costs what writing them does.",
@@ -116,7 +130,7 @@ def _exchanges(mean: Parts) -> bool:
 
 
 def halve(findings: Findings) -> Iterator[Remedy]:
-    """Gradients of 16 bits on the wire."""
+    """Gradients sent in 16 bits."""
     model = findings.facts["model"] or {}
     ddp = model.get("ddp")
     if len(findings.ranks) < 2 or ddp is None or "float32" not in model["gradient_dtypes"]:
@@ -133,10 +147,10 @@ def halve(findings: Findings) -> Iterator[Remedy]:
         method="estimated",
         limiter="exchange",
         name="send bf16 gradients",
-        action="Register DDP's bf16_compress_hook: half the bytes of float32 go over the wire.",
+        action="Register DDP's bf16_compress_hook: half the bytes of float32 are sent.",
         basis=(
             f"An exchange takes {format_seconds(max(whole, findings.mean.exchange))}, of which "
-            f"{format_seconds(findings.mean.exchange)} are not hidden; it becomes half as long."
+            f"{format_seconds(findings.mean.exchange)} are exposed; it becomes half as long."
         ),
         assumption="the exchange is bound by bytes, converting is free, and the training bears 8 bits of mantissa.",
         setting={"bits": 16},
@@ -270,7 +284,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     ratio = growth(records, factor) or 1.0
 
     def saved(parts: Parts, ratio: float = ratio) -> float:
-        # The exchange is left as it is: it has remedies of its own.
+        # The exchange is left as it is: other remedies are for it.
         compute = (parts.forward + parts.backward) * (1 - ratio)
         return compute + (parts.update + parts.other + parts.sync) * (1 - 1 / factor)
 
@@ -295,7 +309,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
 
 
 def _in_one_piece(findings: Findings) -> str:
-    """What a script that accumulates may do at no price for its training."""
+    """An option of a script that accumulates, which leaves its training as it is."""
     pieces = round(findings.counts["backwards"])
     if pieces < 2:
         return ""
@@ -340,7 +354,7 @@ def compiled(findings: Findings) -> Iterator[Remedy]:
     forwards = max(1.0, findings.counts["forwards"])
     saved = again["pointwise"] * again["operator_s"] * forwards
     mean = findings.mean
-    most = min(0.99, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
+    most = min(MOST_GAIN, (again["operators"] * again["operator_s"] * forwards) / mean.step_s)
     expected = min(saved / mean.step_s, most)
     yield Remedy(
         id="compile",
@@ -373,7 +387,7 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
 
     Args:
         findings: of an observed script
-        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+        handover: time that a batch of this size [bytes] takes to arrive from a worker [s]; None where it is not known
     """
     loader = findings.facts["loader"]
     mean = findings.mean
@@ -462,7 +476,7 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
 
     Args:
         findings: of an observed script
-        handover: time that a batch of so many bytes takes to arrive from a worker [s]; None where it is not known
+        handover: time that a batch of this size [bytes] takes to arrive from a worker [s]; None where it is not known
     """
     more_workers = partial(workers, handover=handover)
     makers = (more_workers, persistent, accumulate, halve, seldom, even, weighted, larger, fused, compiled)
@@ -471,7 +485,7 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
 
 
 def name_limiter(remedies: Sequence[Remedy]) -> str:
-    """What limits the script: what the best remedy acts on, or "compute" where none would save much.
+    """The limiter of the script: that of the best remedy, or "compute" where none would save much.
 
     Args:
         remedies: ranked
@@ -521,7 +535,7 @@ def _best(remedies: Sequence[Remedy], limiter: str) -> float:
 
 
 def _own_threads(findings: Findings) -> str:
-    """What to do where the script itself has more threads than there are cores."""
+    """Advice where the script itself has more threads than there are cores."""
     here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
     threads, cores = sum(facts["threads"] for facts in here), findings.facts["cores"]
     if threads <= cores:

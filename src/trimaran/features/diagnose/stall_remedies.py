@@ -3,14 +3,14 @@
 A gain is as sure as the steps that it was computed from are alike: advice is what saves something at the low end of the
 gain's interval too. What may as well cost is no advice, however large its gain is in the middle.
 
-What a step that was measured would be if its batches came another way.
+The step under another way to load its batches.
 
-How samples are read and prepared is as it was seen in the steps; what a hand-over from a worker or a cache takes was
-measured after them. The bounds are those of `costs.fed_step`, by which plans are made too.
+Reading and preparing of samples take what they took in the steps; a hand-over from a worker or a cache was measured
+after them. The bounds are those of `pricing.input_pipeline`, by which plans are made too.
 
 Remedies for a step that waits for its data.
 
-T is the mean step and D what it spends on its data. What a step becomes, with `costs.fed_step` for the terms:
+T is the mean step and D what it spends on its data. The step becomes, with `pricing.input_pipeline` for the terms:
 
     pre-load in w workers     T' = max(T − D + taking batches over, what workers and cores take at least) = P(w)
                               from v workers on it saves min(T, P(v)) − P(w): what is beyond P(v) is nobody's to take
@@ -34,14 +34,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_bytes, format_count, format_seconds
-from trimaran.features.diagnose.script_remedies import COMPUTE, LEAST_GAIN, LIMIT_GAIN
+from trimaran.features.diagnose.script_remedies import (
+    COMPUTE,
+    LEAST_GAIN,
+    LIMIT_GAIN,
+    MOST_GAIN,
+    Gain,
+    gain_between,
+)
 from trimaran.graph.types import Graph
 from trimaran.measure.findings import sample_costs
-from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.rank import COMPRESSIONS, ExchangeTime, RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way, mean_split
@@ -62,13 +68,10 @@ from trimaran.program.strategy import Feeding, Strategy
 
 _Step = TypeVar("_Step")
 
-# Of a step that is nearly all saved, something is left.
-_MOST = 0.99
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What advice is computed from.
+    """The inputs of the advice.
 
     Attributes:
         findings: what was measured
@@ -78,7 +81,7 @@ class Evidence:
         samples: of a global batch
         cores: that all ranks share
         memory_bytes: of the host that is free [bytes]
-        on_device: batches are copied to devices of their own
+        on_device: batches are copied to devices other than the host
     """
 
     findings: StallFindings
@@ -101,13 +104,6 @@ class Evidence:
         return next((run for run in self.findings.runs if run.reads), self.findings.runs[0])
 
 
-class Gain(TypedDict):
-    """What a remedy saves, as arguments of `Remedy`."""
-
-    predicted_gain: float
-    gain_interval: tuple[float, float]
-
-
 def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
@@ -116,10 +112,10 @@ def gain(evidence: Evidence, saved: Callable[[Split], float]) -> Gain:
         saved: time that it saves of a step [s]
     """
     own = evidence.own
-    return gain_between(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
+    return sure_gain(lambda split: saved(split) / split.step_s, own.mean, own.blocks)
 
 
-def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
+def sure_gain(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step]) -> Gain:
     """The share of the step that a remedy saves, with its 90 % interval.
 
     One block of steps says nothing of how far blocks are apart: a gain may then as well be none, or all, and a loss
@@ -130,11 +126,11 @@ def gain_between(share: Callable[[_Step], float], mean: _Step, blocks: Sequence[
         mean: of all blocks
         blocks: of consecutive steps
     """
-    found, low, high = figure_interval(share, mean, blocks)
-    found = min(found, _MOST)
-    if found and len(blocks) < 2:
-        low, high = (0.0 if found > 0 else found - _MOST), _MOST
-    return {"predicted_gain": found, "gain_interval": (min(low, found), min(max(high, found), _MOST))}
+    found = gain_between(share, mean, blocks)
+    middle = found["predicted_gain"]
+    if middle and len(blocks) < 2:
+        found["gain_interval"] = (0.0 if middle > 0 else middle - MOST_GAIN), MOST_GAIN
+    return found
 
 
 _HOW = "the steps"
@@ -150,7 +146,7 @@ class Fed:
         microbatches: of a rank's step
         readers: ranks that read
         late_s: what ranks wait for others that wait for data [s]
-        work_s: processor time of a step of all ranks, their loading left out [s]; 0 where devices of their own compute
+        work_s: processor time of a step of all ranks, their loading left out [s]; 0 where the host does not compute
         cores: that workers and these ranks share
     """
 
@@ -168,7 +164,7 @@ class Fed:
         return self.microbatches * self.microbatch * (self.samples.read.seconds + self.samples.prepare.seconds)
 
     def taken_s(self, feeding: Feeding) -> float:
-        """What a rank's own thread spends on the batches of a step [s].
+        """Time that a rank's own thread spends on the batches of a step [s].
 
         Args:
             feeding: how they are loaded
@@ -192,7 +188,7 @@ class Fed:
         ).seconds
 
     def step_s(self, split: Split, feeding: Feeding) -> float:
-        """What a step would be [s].
+        """Time of the step under another way to load [s].
 
         Args:
             split: of the step as it is
@@ -383,7 +379,7 @@ def exchange_remedies(evidence: Evidence) -> list[Remedy]:
 
 
 def replay(buckets: Sequence[tuple[float, float]], exchange: ExchangeTime, *, rounds: int = 1) -> float:
-    """What buckets leave exposed after the backward [s].
+    """Exposed communication of buckets after the backward [s].
 
     Args:
         buckets: of each, how long before the backward's end it is complete [s], and its size [bytes]; in order
@@ -426,9 +422,9 @@ def _compress(evidence: Evidence) -> Iterator[Remedy]:
             method="estimated",
             limiter="communication",
             name=f"compress gradients, {compression.name}",
-            action=f'Send gradients as {compression.name} (lossy: with consent, "--allow compress").',
+            action=f'Send gradients as {compression.name} (lossy, so opt-in: "--allow compress").',
             basis=(
-                f"{format_seconds(communication_s)} of a step are exchange that nothing hides; by replay "
+                f"{format_seconds(communication_s)} of a step are exposed exchange; by replay "
                 f"{format_seconds(now_s)} of {sum(bucket.nbytes for bucket in buckets) / 1e6:.3g} MB now, "
                 f"{format_seconds(then_s)} of {sum(one.nbytes for one in coded) / 1e6:.3g} MB then, and "
                 f"{format_seconds(coding_s)} of coding."
@@ -451,9 +447,9 @@ class Coded:
     """A bucket in another form.
 
     Attributes:
-        nbytes: on the wire [bytes]
+        nbytes: that are sent [bytes]
         encode_s: until its first byte is there [s]
-        decode_s: from then on, the wire left out [s]
+        decode_s: from then on, the transfer left out [s]
     """
 
     nbytes: float
@@ -462,7 +458,7 @@ class Coded:
 
 
 def code(graph: Graph, bucket_bytes: int, bucket: ReadyBucket, compression: Compression, run: RankRun) -> Coded:
-    """What a bucket would be in another form.
+    """A bucket in another form.
 
     Args:
         graph: of the job
@@ -558,7 +554,7 @@ def _accumulate(evidence: Evidence) -> Iterator[Remedy]:
         name=f"accumulate {_ACCUMULATE} batches",
         action=f"Exchange and update once in {_ACCUMULATE} batches; the global batch grows by {_ACCUMULATE}.",
         basis=(
-            f"Of a step, {format_seconds(mean.communication)} are exchange that nothing hides and "
+            f"Of a step, {format_seconds(mean.communication)} are exposed exchange and "
             f"{format_seconds(update_s)} update; three quarters of both go, for each batch of now."
         ),
         assumption="the training bears the larger batch; adding to gradients costs what writing them does.",
@@ -590,12 +586,12 @@ def _even(evidence: Evidence) -> Iterator[Remedy]:
         ),
         assumption="it stays the slower one.",
         setting={"rank": slowest},
-        **gain_between(share, own.ranks, own.rank_blocks),
+        **sure_gain(share, own.ranks, own.rank_blocks),
     )
 
 
 def _work(ranks: Sequence[Split]) -> list[float]:
-    """What each rank does in a step beside standing still for exchanges and other ranks [s]."""
+    """Time of a step in which each rank does not wait for exchanges or other ranks [s]."""
     return [rank.step_s - rank.communication - rank.synchronization for rank in ranks]
 
 

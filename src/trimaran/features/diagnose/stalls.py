@@ -3,7 +3,7 @@
 parent                                          each rank
 ──────                                          ─────────
 the job's graph; plain replicas, or a plan
-launch                                    ──▶   the same job; blocks of the three ways, in turns
+launch                                    ──▶   the same job; alternating blocks of the three ways
 timelines, loadings, times                ◀──   rank 0 gathers what was recorded
 split, limiter, remedies, report
 """
@@ -28,7 +28,7 @@ from trimaran.measure.observe.records import figure_interval
 from trimaran.measure.stalls.findings import StallFindings, WayFindings, analyse_stalls
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way
-from trimaran.memory_budget import held_to
+from trimaran.memory_budget import planned_memory
 from trimaran.planner.pins import MOST_WORKERS
 from trimaran.planning.plan_files import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallTask:
-    """What is run.
+    """The run of a stall analysis.
 
     Attributes:
         source: where the job comes from
@@ -80,7 +80,7 @@ def prepare_task(
     workers: int | None,
     progress: Progress = ignore_progress,
 ) -> StallTask:
-    """What is run for a request.
+    """The run for a request.
 
     Args:
         source: where the job comes from
@@ -155,7 +155,7 @@ def _divisible(batch: int, strategy: Strategy) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# From what ranks brought home to the report on stalls
+# From the results of ranks to the report on stalls
 
 
 UNATTRIBUTED = 0.03
@@ -168,7 +168,7 @@ _NOTABLE = 0.005
 
 
 def report_stalls(task: StallTask, runs: Sequence[RankRun]) -> StallReport:
-    """The report on what the ranks brought home.
+    """The report on the results of the ranks.
 
     Args:
         task: what was run
@@ -281,7 +281,7 @@ def _without(split: Split) -> Mapping[str, Without]:
 
 
 def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> Iterator[str]:
-    """What a person should know of how the figures came about, one sentence or two each.
+    """Limits of the figures, one sentence or two each.
 
     Args:
         strategy: what was run
@@ -301,19 +301,19 @@ def describe_limits(strategy: Strategy, findings: StallFindings, way: Way) -> It
         yield "No step was cold: the only batch of an epoch is read before the first one that counts."
     yield from _of_no_class(findings.ways[way])
     if strategy.tp > 1 or strategy.shards or strategy.zero >= 2:
-        yield "What operations exchange inside (shared tensors, sharded state) is under compute where it is hidden."
+        yield "Communication inside operations (sharded tensors, sharded state) is under compute where it overlaps."
     if strategy.pp > 1:
-        yield "Waiting for one's turn in the pipeline is under synchronization."
+        yield "Waiting for other stages of the pipeline is under synchronization."
     if strategy.memory_bytes is not None:
         yield "Offloading and recomputing are under compute."
 
 
 def _of_no_class(own: WayFindings) -> Iterator[str]:
-    """What is to be said of time that belongs to no class, where it is surely much; one block makes nothing sure."""
+    """A note on time that belongs to no class, where it is surely much; one block makes nothing sure."""
     share, low, high = figure_interval(lambda split: split.unattributed / split.step_s, own.mean, own.blocks)
     if len(own.blocks) < 2 or max(low, -high) <= UNATTRIBUTED:
         return
-    why = "it passes outside instructions, or in a load, and nobody measured it"
+    why = "it passes outside instructions, or in a load, and was not measured"
     if share < 0:
         why = "what was measured adds up to more than the step, as clocks disagree or spans overlap"
     yield f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): {why}."
@@ -325,11 +325,11 @@ def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
         return f"No file was seen to be read, so the page cache was not dropped. {costs}"
     forgotten = run.forgotten
     if forgotten.kept is None:
-        kept = "it does not say how much it kept"
+        kept = "does not say how much it kept"
     else:
-        kept = f"it kept {100 * forgotten.kept:.0f} %"
+        kept = f"kept {100 * forgotten.kept:.0f} %"
     return (
-        f"The host was asked to forget {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
+        f"The page cache was asked to drop {format_count(forgotten.files, 'file')} ({format_bytes(forgotten.nbytes)}) "
         f"before each cold block, and {kept}. {costs}"
     )
 
@@ -370,7 +370,7 @@ def profile_stalls(
 
     Raises:
         InputError: the job, its data or the plan is wrong, or more devices than there are
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank died, or the loss is not a number
     """
     from trimaran.runtime.launch.ranks import launch
@@ -403,49 +403,37 @@ def profile_stalls(
 
 def stalls_rank(
     world: "World",
-    source: JobSource,
+    source: JobSource | Job,
     strategy: Strategy,
     program: Program,
     evaluation: Program,
     steps: int | None,
     gradient_bytes: int,
     use: ParameterUse | None = None,
+    *,
+    samples: bool = True,
 ) -> "RankRun":
     """One rank's part; started by `profile_stalls`.
 
     Args:
         world: this rank's
-        source: where the job comes from
+        source: where the job comes from, or the job
         strategy: what is run
         program: of a step
         evaluation: of the evaluation of a batch
         steps: as for `profile_stalls`
         gradient_bytes: as for `run_ways`
         use: which parameters get a gradient; None: as the executor finds
+        samples: whether to look at samples one by one
     """
-    return run_job(world, source.make(), strategy, program, evaluation, steps, gradient_bytes, use=use)
-
-
-def run_job(
-    world: "World",
-    job: Job,
-    strategy: Strategy,
-    program: Program,
-    evaluation: Program,
-    steps: int | None,
-    gradient_bytes: int,
-    *,
-    samples: bool = True,
-    use: ParameterUse | None = None,
-) -> "RankRun":
-    """The same for a job that is there; see `stalls_rank`."""
     from trimaran.graph.capture.capture import capture
     from trimaran.measure.stalls.rank import run_ways
     from trimaran.runtime.executor import Executor
 
+    job = source.make() if isinstance(source, JobSource) else source
     captured = capture(job) if needs_graph(strategy) else None
     executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
-    with held_to(strategy):
+    with planned_memory(strategy):
         found = run_ways(
             executor,
             job,

@@ -61,7 +61,7 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
 
 
 def _accelerator(recipe: Recipe) -> dict[str, object]:
-    """What the script says, because the file cannot."""
+    """Settings for the script, because the file has no place for them."""
     return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch}
 
 
@@ -72,7 +72,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     if recipe.zero == 1:
         yield "ZeRO-1: in accelerate only through DeepSpeed; the file says replicas"
     if recipe.tp > 1 and recipe.zero < 2 and recipe.dp > 1:
-        yield "tensor parallelism beside plain replicas: accelerate wants the replicas sharded (dp_shard_size)"
+        yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (dp_shard_size)"
     if recipe.precision == "fp64":
         yield 'precision fp64: set by the script; the file says "no" mixed precision'
     if recipe.recompute != "none" and (recipe.recompute != "full" or recipe.zero < 2):

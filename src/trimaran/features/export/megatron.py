@@ -105,7 +105,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield "the layers of each stage: Megatron divides transformer layers, and this plan knows of none"
     for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):
         if stage.split:
-            yield f"stage {number}: a cut through {', '.join(stage.split)}; Megatron cuts between layers"
+            yield f"stage {number}: its boundary splits {', '.join(stage.split)}; Megatron splits between layers"
     if recipe.compiled:
         yield "torch.compile of segments: Megatron fuses by its own switches"
     if recipe.zero >= 2 and recipe.pp > 1:

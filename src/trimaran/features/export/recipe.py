@@ -1,18 +1,18 @@
-"""What a plan decided, in the words that training runtimes share: degrees, stages, schedule, microbatches, recompute.
+"""The decisions of a plan in terms that training runtimes share: degrees, stages, schedule, microbatches, recompute.
 
 A recipe is what a plan and its graph say, before any runtime is asked what it can take. Paths of modules are those of
 the user's model.
 
 From a plan and the graph of its job to a recipe.
 
-Runtimes cut between modules, a plan between operations. A *unit* is what they call a layer: the outermost module with a
-number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that a cut goes through is counted
-to the segment that has most of its work.
+Runtimes split between modules, a plan between operations. A *unit* is what they call a layer: the outermost module with
+a number in its path (`layers.3`), or, outside of such lists, the module itself. A unit that is split counts to the
+segment that has most of its work.
 
-From the division of a transformer over a machine to a recipe.
+From parallel degrees, which the analytical model chose, to a recipe.
 
 Such a plan names no modules: its stages are numbers of layers. The embedding is with the first part of the stack and
-the loss with the last. Its file holds more, for people to read: what the recipe takes is `_Decided`.
+the loss with the last.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from trimaran.program.plan import Plan
 from trimaran.program.strategy import Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
-"""Which activations are computed again: none, what the runtime finds cheap, or whole layers."""
+"""Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Stage:
     Attributes:
         modules: paths of the outermost modules that lie in it, in order of execution
         layers: how many of them are repeated layers, such as transformer blocks
-        split: paths of modules that the cut before or after it goes through
+        split: paths of modules that the boundary before or after it splits
     """
 
     modules: tuple[str, ...]
@@ -51,7 +51,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Degrees):
-    """What a runtime has to be told.
+    """Settings of a run, for another runtime.
 
     Attributes:
         job: reference of the job
@@ -93,7 +93,7 @@ class Exported:
         text: content of the file
         sections: the same as values, by section of the runtime's configuration
         next: what to do with the file
-        lost: what the plan says and the runtime cannot be told, or is told in other words
+        lost: settings of the plan that cannot be exported, or are written in other words
     """
 
     target: str
@@ -106,7 +106,7 @@ class Exported:
 
 
 def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) -> Recipe:
-    """What the plan of a job says, in the words of other runtimes.
+    """The recipe of a plan.
 
     Args:
         plan: what was decided
@@ -155,13 +155,13 @@ def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
             if unit:
                 found = work.setdefault(unit, {})
                 found[number] = found.get(number, 0.0) + op.flops.at(1) + op.backward_flops.at(1)
-    home = {unit: max(found, key=found.__getitem__) for unit, found in work.items()}
+    owner = {unit: max(found, key=found.__getitem__) for unit, found in work.items()}
     lists = Counter(unit.rpartition(".")[0] for unit in work if unit.rpartition(".")[2].isdigit())
     repeated = lists.most_common(1)[0][0] if lists else None
     return tuple(
         Stage(
-            modules=tuple(unit for unit in work if home[unit] == number),
-            layers=sum(_is_layer(unit, repeated) for unit in work if home[unit] == number),
+            modules=tuple(unit for unit in work if owner[unit] == number),
+            layers=sum(_is_layer(unit, repeated) for unit in work if owner[unit] == number),
             split=tuple(unit for unit, found in work.items() if number in found and len(found) > 1),
         )
         for number in range(len(parts))
@@ -213,7 +213,7 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
     if strategy.shards and strategy.tp == 1:
         yield "the classifier sharded over the replicas: the file keeps it whole on each, with its gradients exchanged"
     if strategy.sync == "p2p" and strategy.dp > 1:
-        yield "homes of gradient buckets (p2p): the file all-reduces"
+        yield "owners of gradient buckets (p2p): the file all-reduces"
     if strategy.sync == "hierarchical":
         yield "sums within nodes and then across them (hierarchical): the file all-reduces, and NCCL chooses how"
     if strategy.compression is not None:

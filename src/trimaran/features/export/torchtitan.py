@@ -105,8 +105,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         for number, stage in enumerate(recipe.stages):
             if stage.split:
                 yield (
-                    f"stage {number}: a cut through {', '.join(stage.split)}; stages are lists of whole modules, so "
-                    "the module is in the stage that has most of it"
+                    f"stage {number}: its boundary splits {', '.join(stage.split)}; stages are lists of whole modules, "
+                    "so the module is in the stage that has most of it"
                 )
         if not recipe.stages:
             yield "the modules of each stage: not known from this plan; torchtitan will divide the layers evenly"

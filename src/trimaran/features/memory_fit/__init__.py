@@ -1,5 +1,5 @@
-"""What a job's step needs on a device, and what a plan of its memory makes of it, before any run."""
+"""Memory of a job's step on a device, and its memory plan, before any run."""
 
-from trimaran.features.memory_fit.estimate import MemoryRequest, MemoryStudy, estimate_memory
+from trimaran.features.memory_fit.estimate import MemoryStudy, estimate_memory
 
-__all__ = ["MemoryRequest", "MemoryStudy", "estimate_memory"]
+__all__ = ["MemoryStudy", "estimate_memory"]

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.memory.search import MemoryOutcome
@@ -15,7 +14,7 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.planning.meta_trace import PricedStep
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan
-from trimaran.report.memory import Holder, LiveCurve, PolicyFigures, StorageLine, Usage
+from trimaran.report.memory import Holder, LiveCurve, PolicyFigures, Usage
 from trimaran.simulator.memory import MemoryRun, simulate_memory
 from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
 
@@ -118,28 +117,6 @@ def policy_figures(
     )
 
 
-def storage_lines(trace: StepTrace, plan: MemoryPlan) -> tuple[StorageLine, ...]:
-    """What becomes of each storage that a plan may move, largest first."""
-    ordered = sorted(trace.movable, key=lambda storage: (-storage.nbytes, storage.number))
-    return tuple(
-        StorageLine(
-            number=storage.number,
-            module=storage.module,
-            nbytes=storage.nbytes,
-            role=str(storage.role),
-            decision=str(plan.of(storage.number)),
-            reason=_reason(plan, storage),
-        )
-        for storage in ordered
-    )
-
-
-def _reason(plan: MemoryPlan, storage: TraceStorage) -> str:
-    """Why, without the size: that has a column of its own."""
-    given = plan.reasons.get(storage.number, "" if storage.number in plan.decisions else "it fits")
-    return given.removeprefix(f"{format_bytes(storage.nbytes)}: ")
-
-
 def holders(trace: StepTrace, numbers: Sequence[int]) -> tuple[Holder, ...]:
     """Storages by what they are, those of weights taken together, largest first."""
     groups: dict[tuple[str, str], list[TraceStorage]] = {}
@@ -185,32 +162,32 @@ def phases(trace: StepTrace) -> tuple[str, ...]:
     return tuple(reversed(found))
 
 
-def decides(
-    shown: Simulated, offload_bound_s: float, *, budget_bytes: int, kept_peak_bytes: int, again: str = ""
+def bottleneck(
+    shown: Simulated, offload_lower_bound_s: float, *, budget_bytes: int, kept_peak_bytes: int, again: str = ""
 ) -> str:
-    """What keeps a plan from being faster, in a sentence or two.
+    """The bottleneck of a plan, in a sentence or two.
 
     Args:
         shown: the plan
-        offload_bound_s: below this no plan is that only offloads [s]
+        offload_lower_bound_s: below this no plan is that only offloads [s]
         budget_bytes: that it must hold [bytes]
-        kept_peak_bytes: with everything kept [bytes]
+        kept_peak_bytes: without offload or recompute [bytes]
         again: what the forward of modules in parts costs, which runs twice; "": there are none
     """
     run = shown.run
     if again and run.slowdown < _NOTHING:
-        return f"{again}. What moves is hidden behind the operations." if shown.plan.moved else f"{again}."
+        return f"{again}. All copies overlap with the operations." if shown.plan.moved else f"{again}."
     if kept_peak_bytes <= budget_bytes and not shown.plan.moved:
         return "the operations: everything fits, and nothing has to move."
     if run.slowdown < _NOTHING:
-        return "the operations: what moves is hidden behind them."
+        return "the operations: all copies overlap with them."
     recompute, wait = (100 * part / run.compute_s for part in (run.recompute_s, run.stall_s))
     first = (
-        f"making things again, {recompute:.1f} % of the step"
+        f"recomputation, {recompute:.1f} % of the step"
         if run.recompute_s >= run.stall_s
         else f"the link to the host, for which operations wait {wait:.1f} % of the step"
     )
-    alone = 100 * (offload_bound_s / run.compute_s - 1)
+    alone = 100 * (offload_lower_bound_s / run.compute_s - 1)
     if again:
         return f"{again}. Then {first}."
     return f"{first}. Offloading alone would cost at least {alone:.1f} %."

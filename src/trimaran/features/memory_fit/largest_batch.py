@@ -1,10 +1,8 @@
-"""The largest batch of a job on a device: without help, with a plan that is cheap enough, at any price.
-
-The largest batch whose step fits: as autograd keeps everything, with a plan, at any price.
+"""The largest batch of a job on a device: without a plan, with a plan that is cheap enough, ignoring slowdown.
 
 More samples never need less memory, and live bytes at a moment are a fixed part and a part per sample. So a straight
-line through two batches says nearly at once where the limit lies; the batches next to it are then traced themselves.
-A plan has to be made for each batch that is tried: there the interval is halved until it is narrow.
+line through two batches nearly gives the largest batch; the batches next to it are then traced themselves. A plan has
+to be made for each batch that is tried: there the interval is halved until it is narrow.
 
 The step of a job at any batch, from two traces of it.
 
@@ -33,7 +31,7 @@ def most_samples(peak_bytes: Callable[[int], int], budget_bytes: int, *, near: i
     """The most samples whose step stays within a budget; 0 where not even one does.
 
     Args:
-        peak_bytes: of a step with so many samples [bytes]; grows with them
+        peak_bytes: of a step, by its samples [bytes]; grows with them
         budget_bytes: that it must stay within [bytes]
         near: samples from which to look
         most: no more than these are looked at
@@ -73,17 +71,17 @@ def most_with_plan(
     *,
     at_most: float,
     fits: int,
-    floor: int,
+    possible: int,
     known: tuple[int, float] | None = None,
     tolerance: float = TOLERANCE,
 ) -> tuple[int, float]:
     """The most samples with which a plan costs no more than it may.
 
     Args:
-        slowdown: what a plan costs with so many samples, 0.02 for 2 %; None where there is none
+        slowdown: cost of a plan by the samples of the step, 0.02 for 2 %; None where there is none
         at_most: that it may cost
         fits: samples that fit without a plan
-        floor: samples with which a plan exists at all
+        possible: samples with which a plan exists at all
         known: samples, and what a plan costs with them
         tolerance: width of the last interval, relative to its lower end
 
@@ -91,21 +89,21 @@ def most_with_plan(
         Samples, and what the plan costs with them.
 
     Raises:
-        InputError: fewer samples at the floor than without a plan
+        InputError: fewer samples with a plan than without one
     """
-    if floor < fits:
+    if possible < fits:
         raise InputError(
-            f"{fits} samples fit without a plan, so no fewer can at the floor; got {floor}",
+            f"{fits} samples fit without a plan, so no fewer can with one; got {possible}",
             code="batches.fewer-than-without-plan",
         )
     low: tuple[int, float] = (fits, 0.0)
-    high: tuple[int, float | None] = (floor + 1, None)
-    if known is not None and fits < known[0] <= floor:
+    high: tuple[int, float | None] = (possible + 1, None)
+    if known is not None and fits < known[0] <= possible:
         low, high = (known, high) if known[1] <= at_most else (low, known)
-    turn = 0
+    tried = 0
     while high[0] - low[0] > _step(low[0], tolerance):
-        turn += 1
-        samples = _guess(low, high, at_most, _step(low[0], tolerance), halve=turn % 3 == 0)
+        tried += 1
+        samples = _guess(low, high, at_most, _step(low[0], tolerance), halve=tried % 3 == 0)
         cost = slowdown(samples)
         if cost is not None and cost <= at_most:
             low = samples, cost
@@ -150,7 +148,7 @@ class BatchLine:
         self._small, self._large, self._sizes = small, large, sizes
 
     def at(self, samples: int) -> StepTrace:
-        """The step with so many samples."""
+        """The step with a number of samples."""
         first, second = self._sizes
         share = (samples - first) / (second - first)
         events = tuple(
@@ -168,7 +166,7 @@ def at_any_batch(trace: Callable[[int], StepTrace], samples: int) -> Callable[[i
     """The step as a function of its batch: on a line where it keeps to one, traced each time where it does not.
 
     Args:
-        trace: traces the step with so many samples
+        trace: traces the step by its samples
         samples: a batch that is traced, with twice and three times as many; the last one is to see that the line holds
     """
     try:
@@ -189,7 +187,7 @@ def _same_step(one: StepTrace, other: StepTrace) -> bool:
 
 
 def _form(event: TraceOp | Tick) -> tuple[object, ...]:
-    """What is the same at every batch: the operation and the dims of its tensors, or the tick."""
+    """The part of an event that is the same at every batch: its operation and the dims of its tensors, or its tick."""
     if not isinstance(event, TraceOp):
         return (event.kind,)
     taken = tuple((number, len(shape)) for number, shape in event.operands)
@@ -237,7 +235,7 @@ def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> Tr
     )
 
 
-def largest_batch(
+def find_largest_batch(
     whole: PricedSteps,
     in_parts: PricedSteps | None,
     budget_bytes: int,
@@ -249,9 +247,9 @@ def largest_batch(
 
     Args:
         whole: steps of the job on the device
-        in_parts: the same with some modules in parts, for batches whose floor is too high without; None: nothing is
+        in_parts: the same with some modules in parts, for batches that need too much without; None: nothing is
         budget_bytes: that they must stay within [bytes]
-        slowdown_limit: most that a plan may cost against the whole step with memory without end, 0.1 for 10 %
+        slowdown_limit: most that a plan may cost against the whole step with unlimited memory, 0.1 for 10 %
         known: samples, and what a plan costs with them
     """
     near = known[0]
@@ -268,16 +266,16 @@ def largest_batch(
             return None
         return outcome.run.step_time_s / whole.costs(trace).compute_s - 1.0
 
-    def most_at_floor(trace_of: Callable[[int], StepTrace]) -> int:
+    def most_at_minimum(trace_of: Callable[[int], StepTrace]) -> int:
         return most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=near)
 
     kept = most_samples(lambda some: live_bytes(whole_of(some), KEEP_ALL).peak, budget_bytes, near=near)
-    at_floor = max(most_at_floor(trace_of) for trace_of in (whole_of, parts_of) if trace_of is not None)
-    samples, slowdown = most_with_plan(cost, at_most=slowdown_limit, fits=kept, floor=at_floor, known=known)
+    at_minimum = max(most_at_minimum(trace_of) for trace_of in (whole_of, parts_of) if trace_of is not None)
+    samples, slowdown = most_with_plan(cost, at_most=slowdown_limit, fits=kept, possible=at_minimum, known=known)
     return LargestBatch(
-        without_help=kept,
+        without_plan=kept,
         with_plan=samples,
-        at_floor=at_floor,
+        ignoring_slowdown=at_minimum,
         slowdown_limit=slowdown_limit,
         slowdown=slowdown,
     )

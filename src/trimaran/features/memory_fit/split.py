@@ -3,20 +3,18 @@
 Where a budget is below the minimum memory of the whole step, the split is sought whose planned step is fastest on the
 device. The policies of the vDNN paper know no split, so for them there is none.
 
-Finds which modules to run in parts of the batch, where a budget is below the minimum memory of every plan.
-
-The floor is one operation's own tensors. Of what runs around it, a range of neighbouring children of an `nn.Sequential`
-can take the batch in parts; the price is one more forward of that range. Sought among the ranges that hold every child
-whose operations need more than the budget, the shortest first:
+The minimum memory is that of one operation's tensors. Around it, a range of neighbouring children of an `nn.Sequential`
+can take the batch in parts; the price is one more forward of that range. Candidates are the ranges that hold every
+child whose operations need more than the budget, the shortest first:
 
     needed     ▁▃███▇▅▃▂▁ ...           budget  ─────────
     children   0 1 2 3 4 5 6                      children 1 to 4 need more: ranges 1-4, 0-4, 1-5, 0-5, ...
 
-Ranges that begin with a module that works in place come last: what they take has to be copied first, as others hold it.
+Ranges that begin with a module that works in place come last: their input has to be copied first, as others hold it.
 
-What a candidate needs is not estimated. Its step is traced on meta tensors, the modules really run in parts, and the
-floor of that trace decides. Of a range, the fewest parts that fit are a candidate, and the next number: with more room
-a plan may be cheaper. Of some candidates the fastest is taken. How many are looked at is a number of traces.
+A candidate's memory is not estimated. Its step is traced on meta tensors, with the modules in parts, and the minimum
+memory of that trace counts. Of a range, the fewest parts that fit are a candidate, and the next number: with more room
+a plan may be cheaper. The fastest candidate is taken. The search ends after a number of traces.
 """
 
 import math
@@ -37,9 +35,9 @@ from trimaran.planning.meta_trace import PricedSteps, parse_split
 PARTS = (2, 4, 8, 16)
 """Numbers of parts that are tried, fewest first."""
 
-# Traces after which one takes what was found; before anything was found, one goes on up to the second number.
+# Traces after which the best so far is taken; before anything was found, the search goes on up to the second number.
 _TRACES, _MOST_TRACES = 8, 64
-# More parts that bring the floor down by less than this are not worth trying still more.
+# Where more parts lower the minimum memory by less than this, still more are not tried.
 _LEAST_GAIN = 0.01
 
 TraceSplit = Callable[[Split], StepTrace]
@@ -53,7 +51,7 @@ class FoundSplit:
     Attributes:
         split: which modules, in how many parts
         trace: of the step that is split
-        floor: of that step
+        minimum_memory: of that step
     """
 
     split: Split
@@ -63,7 +61,7 @@ class FoundSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a step costs, in any unit.
+    """Costs of a step, in any unit.
 
     Attributes:
         least: no plan of the step costs less
@@ -97,7 +95,7 @@ def search_split(
         model: for its sequential modules
         trace: of the step without a split
         trace_split: traces it with one
-        budget_bytes: that the floor must not exceed [bytes]
+        budget_bytes: that the minimum memory must not exceed [bytes]
         prices: of steps that fit; the cheapest is taken
 
     Returns:
@@ -198,7 +196,7 @@ def choose_split(steps: PricedSteps, asked: str, *, policy: str, budget_bytes: i
         steps: of the job, whole
         asked: such as "features:0-4:2"; "auto": what makes the budget possible; "none": none
         policy: whose plan it is for
-        budget_bytes: that the floor must stay within [bytes]
+        budget_bytes: that the minimum memory must stay within [bytes]
         samples: of the step
 
     Returns:
@@ -228,7 +226,7 @@ def find_job_split(steps: PricedSteps, *, budget_bytes: int, samples: int) -> Fo
 
     Args:
         steps: of the job, whole
-        budget_bytes: that the floor must stay within [bytes]
+        budget_bytes: that the minimum memory must stay within [bytes]
         samples: of the step
     """
     tracer = steps.tracer

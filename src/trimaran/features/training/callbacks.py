@@ -23,6 +23,8 @@ from torch import nn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.units import format_some
+from trimaran.graph.optimizers import written_options
 from trimaran.program import Strategy
 from trimaran.runtime.executor import Executor
 
@@ -36,7 +38,7 @@ _OPERATIONS = (_END, "evaluate", "save", "load", "weights", "timeline", "gradien
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What a callback may change, as far as ranks compare it.
+    """State that a callback may change, as far as ranks compare it.
 
     Attributes:
         identities: of the parameters, by name
@@ -171,8 +173,8 @@ class Callbacks:
         named = self._executor.model.named_parameters()
         changed = [name for name, one in named if before.get(id(one), one.requires_grad) != one.requires_grad]
         raise InputError(
-            f"requires_grad of {_named(changed)} was changed between steps: change it in Job.on_step or Job.on_epoch, "
-            "after which all ranks take it over",
+            f"requires_grad of {format_some(changed)} was changed between steps: change it in Job.on_step or "
+            "Job.on_epoch, after which all ranks take it over",
             code="session.requires-grad-changed",
         )
 
@@ -184,7 +186,7 @@ class Callbacks:
             return
         flipped = _changed(before.trained, after.trained)
         if flipped:
-            self._executor.refit(f"{name} changed requires_grad of {_named(flipped)}")
+            self._executor.refit(f"{name} changed requires_grad of {format_some(flipped)}")
             self._trained = [one.requires_grad for one in self._parameters]
 
     def _agree(self, operation: str) -> bool:
@@ -195,8 +197,8 @@ class Callbacks:
         replaced = _changed(before.identities, after.identities)
         if replaced:
             raise InputError(
-                f"{name} replaced {_named(replaced)}: parameters that are made after the start are in no optimizer and "
-                "no exchange; make all of them in Job.model, and freeze or change them in place"
+                f"{name} replaced {format_some(replaced)}: parameters that are made after the start are in no "
+                "optimizer and no exchange; make all of them in Job.model, and freeze or change them in place"
             )
         if self._alone:
             return self._stop
@@ -253,7 +255,7 @@ class Callbacks:
             trained={name: one.requires_grad for name, one in model.named_parameters()},
             parameters=_sums(model.parameters(), sampled) if sums else (),
             buffers=_sums(model.buffers(), sampled) if sums else (),
-            options="" if optimizer is None or not sums else _options(optimizer),
+            options="" if optimizer is None or not sums else written_options(optimizer),
         )
 
     @contextmanager
@@ -297,7 +299,7 @@ def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ..
 
     Args:
         tensors: of any kind; those that are not strided count as 0
-        sampled: at most so many elements of each; None: all
+        sampled: most elements of each that count; None: all
     """
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -316,11 +318,6 @@ def _bits(tensor: torch.Tensor, sampled: int | None) -> torch.Tensor:
         flat = flat[:: -(-flat.numel() // sampled)]
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     return flat.contiguous().view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
-
-
-def _options(optimizer: torch.optim.Optimizer) -> str:
-    groups = [{name: value for name, value in one.items() if name != "params"} for one in optimizer.param_groups]
-    return repr([sorted((name, repr(value)) for name, value in group.items()) for group in groups])
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -342,7 +339,3 @@ def _first_unlike(told: Sequence[int]) -> int:
 
 def _said(rank: int, operation: str) -> str:
     return f"rank {rank} is done" if operation == _END else f"rank {rank} calls session.{operation}()"
-
-
-def _named(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

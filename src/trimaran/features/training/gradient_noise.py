@@ -16,7 +16,8 @@ PIECES = 2
 """Microbatches of a device that is alone: one piece says nothing of its noise."""
 
 
-# What is left: plain replicas, with homes or not, and pipelines whose stages share no weight; then replicas alone.
+# What is left: plain replicas, with owners of gradient buckets or not, and pipelines whose stages share no weight; then
+# replicas alone.
 _FORBIDDEN = (("tp", "zero", "sharded", "zero-bubble"), ("tp", "zero", "sharded", "pp", "placement"))
 
 

@@ -1,4 +1,4 @@
-"""What each rank does in a run of `trimaran train`: its part of the program, epoch by epoch.
+"""One rank in a run of `trimaran train`: its part of the program, epoch by epoch.
 
 The run directory: everything about one run, in files that outlive it.
 
@@ -14,14 +14,14 @@ The run directory: everything about one run, in files that outlive it.
       model.safetensors  the plain state_dict of the user's model
       logs/rank0.log     what each rank printed
 
-Files are written whole or not at all: beside their place first, then renamed. `metrics.jsonl` grows line by line.
+Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
 import json
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,14 +174,14 @@ class Epoch:
     """Figures of one epoch.
 
     Attributes:
-        number: from 1
+        epoch: its number, from 1
         loss: mean over its samples
         accuracy: the job's metric after it; None without evaluation
         seconds: of training, evaluation not counted [s]
         samples: trained on
     """
 
-    number: int
+    epoch: int
     loss: float
     accuracy: float | None
     seconds: float
@@ -190,12 +190,12 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What a rank brings home; only rank 0's is full.
+    """Result of a rank; only rank 0's is full.
 
     Attributes:
         epochs: figures of each
         timeline: what happened when, on all ranks
-        memory: what the memory plan did; None where everything was kept
+        memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
         notes: what the run had to say of its data
@@ -232,7 +232,7 @@ def train_rank(
         run: run directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
-        verify: compare so many of the first steps with one process
+        verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
     """
     from trimaran.features.training.session import Session
@@ -294,18 +294,8 @@ def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         metrics = session.end_epoch(number)
         epoch = Epoch(
-            number=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
+            epoch=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
         )
         epochs.append(epoch)
-        world.report({"finished": number + 1, **_row(epoch)})
+        world.report({"finished": asdict(epoch)})
     return epochs
-
-
-def _row(epoch: Epoch) -> dict[str, object]:
-    return {
-        "epoch": epoch.number,
-        "loss": epoch.loss,
-        "accuracy": epoch.accuracy,
-        "seconds": epoch.seconds,
-        "samples": epoch.samples,
-    }

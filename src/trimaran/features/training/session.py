@@ -1,4 +1,4 @@
-"""Trimaran in a user's own training loop, and in that of `trimaran train`.
+"""Trimaran in a user's training loop, and in that of `trimaran train`.
 
     session = trimaran.init(job, plan="plan.json")      # alone, or under torchrun, srun, Ray
     for batch in session.batches():
@@ -31,7 +31,7 @@ from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
-from trimaran.memory_budget import held_to
+from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
 from trimaran.pricing.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.program import (
@@ -78,9 +78,9 @@ class Session:
         owns_world: the process group was made by the session, and ends with the last session of the process
         evaluation: program of the evaluation of one batch; None: lowered from the graph
         record: note what happened when
-        gradient_noise: observe the noise scale of the gradients in one step of so many; 0: in none
+        gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
-        verify: compare so many of the first steps with one process
+        verify: number of first steps to compare with one process
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -121,7 +121,7 @@ class Session:
         )
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._memory = ExitStack()
-        self._virtual = self._memory.enter_context(held_to(strategy))
+        self._virtual = self._memory.enter_context(planned_memory(strategy))
         self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None
@@ -169,7 +169,7 @@ class Session:
                 return
 
     def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
-        """What follows the last step of an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
+        """End an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
 
         Args:
             number: of the epoch, from 0
@@ -193,9 +193,10 @@ class Session:
     def model(self) -> nn.Module:
         """The user's model with this rank's weights.
 
-        Whole on one device, under replicas (also with homes) and under zero=1. In a pipeline or a placement only the
-        parameters of this rank's part are up to date. Under zero=2 and 3 parameters are DTensors, shares of whole ones;
-        under tensor parallelism those of shared layers are shares too. `weights` gives whole tensors under any plan.
+        Whole on one device, under replicas (also with `sync="p2p"`) and under zero=1. In a pipeline or a placement only
+        the parameters of this rank's part are up to date. Under zero=2 and 3 parameters are DTensors, shares of whole
+        ones; under tensor parallelism those of shared layers are shares too. `weights` gives whole tensors under any
+        plan.
         """
         return self.executor.model
 
@@ -222,14 +223,14 @@ class Session:
 
     @property
     def memory(self) -> MemoryReport | None:
-        """What the memory plan of this rank did so far; None where the strategy keeps everything."""
+        """The report of this rank's memory plan so far; None where the strategy has none."""
         return None if self._virtual is None else self._virtual.report()
 
     def step(self, batch: Any, *, keep_gradients: bool = False) -> float:
         """Forward, backward and update; then `Job.on_step`.
 
         Args:
-            batch: from `batches` or `shares`, or this rank's share of a full global batch of one's own
+            batch: from `batches` or `shares`, or this rank's share of a full global batch that the loop makes itself
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
@@ -275,7 +276,7 @@ class Session:
 
     @property
     def verifying_s(self) -> float:
-        """What the comparisons took so far [s]."""
+        """Time of the comparisons so far [s]."""
         return 0.0 if self._verifier is None else self._verifier.seconds
 
     def stop(self) -> None:
@@ -333,7 +334,7 @@ class Session:
             self._verifier.fresh = False
 
     def timeline(self) -> Timeline:
-        """What happened in the last steps: on rank 0; on the others an empty timeline. Every rank calls it."""
+        """The timeline of the last steps on rank 0; on the others an empty one. Every rank calls it."""
         with self._callbacks.together("timeline"):
             return self.executor.timeline()
 
@@ -392,10 +393,10 @@ def init(
         job: what to train
         plan: a plan, or the file of one; None: plain data parallelism over all processes
         record: note what happened when
-        gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step of so many
-            (with 5 the run takes 1 to 3 % longer); 0: in none
+        gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step out of this
+            number (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
-        verify: run so many of the first steps as one process too, on rank 0, and compare
+        verify: number of first steps to run as one process too, on rank 0, and compare
 
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient

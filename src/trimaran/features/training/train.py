@@ -1,4 +1,4 @@
-"""Train a job by its plan on local ranks, and set what happened beside what was predicted.
+"""Train a job by its plan on local ranks, and compare the run with its prediction.
 
 parent                                    each rank
 ──────                                    ─────────
@@ -13,13 +13,13 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
-from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, create_run_directory, train_rank
+from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
@@ -27,11 +27,7 @@ from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
-from trimaran.report.gradient_noise import RunNoise, gradient_noise_document
-
-if TYPE_CHECKING:
-    from trimaran.report.virtual_memory import MemoryReport
-    from trimaran.runtime.verification import Verified
+from trimaran.report.gradient_noise import gradient_noise_document
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -46,24 +42,14 @@ class Trained:
     Attributes:
         run: its directory
         planned: what was run
-        epochs: figures of each
-        comparison: predicted against measured; None where no step was run
-        report: what `report.json` holds
-        memory: what rank 0's memory plan did; None where everything was kept
-        gradient_noise: noise scale of the gradients; None where it was not asked for
-        verified: how far the first steps were from those of one process; None where it was not asked for
-        notes: what the run had to say of its data
+        result: of rank 0
+        report: what `report.json` holds, with predicted against measured
     """
 
     run: RunDirectory
     planned: Planned
-    epochs: tuple[Epoch, ...]
-    comparison: Comparison | None
+    result: RankResult
     report: RunReport
-    memory: "MemoryReport | None" = None
-    gradient_noise: RunNoise | None = None
-    verified: "Verified | None" = None
-    notes: tuple[str, ...] = ()
 
 
 def train_planned(
@@ -82,12 +68,12 @@ def train_planned(
         parent: folder of run directories; None: `runs` in the current directory
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
-        verify: run so many of the first steps as one process too, and compare
+        verify: number of first steps to run as one process too, and compare
         progress: told of every step
 
     Raises:
         ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
-        EnvironmentProblem: links cannot be held to a rate here
+        EnvironmentProblem: links cannot be rate-limited here
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch
@@ -129,19 +115,19 @@ def train_planned(
     return trained
 
 
-def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, object]], None]:
-    def listen(rank: int, event: Mapping[str, object]) -> None:
+def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
+    def listen(rank: int, event: Mapping[str, Any]) -> None:
         if rank != 0:
             return
         if "verified" in event:
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
-            run.add_metrics({name: event[name] for name in ("epoch", "loss", "accuracy", "seconds", "samples")})
+            run.add_metrics(event["finished"])
         else:
             progress(
                 f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
-                int(str(event["step"])),
-                int(str(event["of"])),
+                int(event["step"]),
+                int(event["of"]),
             )
 
     return listen
@@ -182,17 +168,7 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         notes=(*planned.notes, *result.notes),
     )
     write_report(run.report, report)
-    return Trained(
-        run=run,
-        planned=planned,
-        epochs=result.epochs,
-        comparison=comparison,
-        report=report,
-        memory=result.memory,
-        gradient_noise=result.gradient_noise,
-        verified=result.verified,
-        notes=result.notes,
-    )
+    return Trained(run=run, planned=planned, result=result, report=report)
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

@@ -55,6 +55,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.units import format_some
 from trimaran.graph.batches import split_batch
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES
 from trimaran.program.strategy import Execution
@@ -283,7 +284,7 @@ def without_gradient(model: nn.Module, missing: Sequence[torch.Tensor]) -> Execu
     """
     lacking = {id(parameter) for parameter in missing}
     names = [name for name, parameter in model.named_parameters() if id(parameter) in lacking]
-    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    some = format_some(names)
     return ExecutionError(
         f"{some} got no gradient in this step, and replicas took every parameter to get one, as in the forward that "
         "was captured. Let the forward choose its way by values of tensors, such as torch.rand, not by those of "

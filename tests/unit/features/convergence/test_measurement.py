@@ -10,7 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
-from trimaran.features.convergence.request import parse_converge_request
+from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
 from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
@@ -265,29 +265,33 @@ def test_a_run_that_was_never_evaluated_gives_no_target() -> None:
     ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("10min", 600.0), ("0.5 h", 1800.0), (" 2 min ", 120.0)]
 )
 def test_times_as_people_write_them(text: str, seconds: float) -> None:
-    assert parse_converge_request(time_limit=text).time_limit_s == seconds
+    assert parse_time_limit(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "10m", "nan", "inf"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with raises("quantity.malformed"):
-        parse_converge_request(time_limit=text)
+        parse_time_limit(text)
 
 
 def test_a_limit_leaves_some_time() -> None:
     with raises("converge.no-time"):
-        parse_converge_request(time_limit="0")
+        parse_time_limit("0")
 
 
 @pytest.mark.parametrize(
     ("option", "value", "code"),
     [
-        ("warmup", math.nan, "converge.bad-epochs"),
+        ("warmup_epochs", math.nan, "converge.bad-epochs"),
         ("max_epochs", math.inf, "converge.bad-epochs"),
         ("max_epochs", -1.0, "converge.bad-epochs"),
-        ("target", "ninety", "converge.bad-target"),
     ],
 )
 def test_figures_that_mean_nothing_are_refused(option: str, value: object, code: str) -> None:
     with raises(code, match="--"):
-        parse_converge_request(**{option: value})  # type: ignore[arg-type]
+        ConvergeRequest(**{option: value})  # type: ignore[arg-type]
+
+
+def test_a_target_is_a_number() -> None:
+    with raises("converge.bad-target", match="--"):
+        parse_target_value("ninety")

@@ -35,9 +35,9 @@ def test_never_names_the_last_count() -> None:
     assert told.startswith("never: on 16 devices 128 samples need 1.09 times the epochs of 64")
 
 
-def test_a_network_that_cannot_be_divided_leaves_no_question() -> None:
+def test_a_network_that_cannot_be_split_leaves_no_question() -> None:
     idle = Worker(width=2, batch=8, strategy=ALONE, speedup=1.0, interval=(1.0, 1.0), slow_links=1.0, fast_links=1.0)
-    assert "no division of a step over 2 devices is faster" in reason_of(
+    assert "no model parallelism over 2 devices is faster" in reason_of(
         (), idle, "ours", Demand(None), devices=None, needed=1.8, idle=True
     )
 

@@ -1,7 +1,6 @@
 """Questions that have no answer are refused with what to ask instead."""
 
 import pytest
-from tests import builders
 from tests.raising import raises
 
 from trimaran.features.crossover.request import check_request, counts_of, machine_for
@@ -20,7 +19,7 @@ def test_a_counted_machine_stays_as_it_is() -> None:
 
 def test_fewer_devices_than_a_worker_has() -> None:
     with raises("crossover.width-does-not-divide", match=r"\b2\b.*\b4\b", width=8):
-        check_request(builders.crossover_request(cluster="dgx1-v100", devices=(2, 4)))
+        check_request((2, 4), (2, 4, 8))
 
 
 def test_counts_that_have_no_equal_workers_are_left_out() -> None:
@@ -32,4 +31,4 @@ def test_counts_that_have_no_equal_workers_are_left_out() -> None:
 )
 def test_widths_and_batches_that_mean_nothing(widths: tuple[int, ...], batch: int | None, code: str) -> None:
     with raises(code):
-        check_request(builders.crossover_request(cluster="dgx1-v100", devices=(8,), widths=widths, local_batch=batch))
+        check_request((8,), widths, batch)

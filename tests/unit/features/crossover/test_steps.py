@@ -7,6 +7,7 @@ from trimaran.features.crossover.candidates import free_options, local_batches, 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Simulated
 
@@ -20,7 +21,7 @@ def plan(batch: int, devices: int, pins: Pins) -> Simulated:
 
 @pytest.fixture(scope="module")
 def replicas() -> Replicas:
-    return Replicas.of("resnet18", builders.crossover_request(cluster=NODE, devices=(8,)), find_machine(NODE))
+    return Replicas(DataParallelJob(reference="resnet18", machine=find_machine(NODE)))
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +33,20 @@ def test_four_pipelines_of_two_devices_are_within_three_per_cent_of_their_simula
     """Both wait for the slowest of all eight once, and copy gradients into buffers once."""
     alone = plan(64, 2, builders.pins(pp=2, dp=1, schedule="1f1b", microbatches=4))
     whole = plan(256, 8, builders.pins(pp=2, dp=4, schedule="1f1b", microbatches=4))
-    step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8, width=2).beside(alone.speedup)
+    step_s = replicas.alone_s(64) / alone.speedup + replicas.exchange(64, 8, width=2).added_s(alone.speedup)
     assert step_s == pytest.approx(whole.chosen.step_time_s, rel=0.03)
 
 
 def test_exchanges_hide_less_behind_shorter_backwards() -> None:
     """4 s of communication, 1 s of it exposed; a backward of 6 s hides 3 s still when it takes 3 s, and 2 s later 2."""
-    exchange = Exchanged(exposed_s=1.0, hidden_s=3.0, backward_s=6.0, other_s=0.0)
-    assert [exchange.beside(speedup) for speedup in (1.0, 2.0, 3.0, 6.0)] == [1.0, 1.0, 2.0, 3.0]
+    exchange = Exchanged(exposed_s=1.0, overlapped_s=3.0, backward_s=6.0, other_s=0.0)
+    assert [exchange.added_s(speedup) for speedup in (1.0, 2.0, 3.0, 6.0)] == [1.0, 1.0, 2.0, 3.0]
 
 
 def test_slower_links_never_shorten_an_exchange(replicas: Replicas) -> None:
-    added = [replicas.exchange(16, 8, links).beside(1.0) for links in (0.5, 1.0, 2.0)]
+    added = [replicas.exchange(16, 8, links).added_s(1.0) for links in (0.5, 1.0, 2.0)]
     assert added == sorted(added, reverse=True)
-    assert replicas.exchange(16, 1).beside(1.0) == 0.0
+    assert replicas.exchange(16, 1).added_s(1.0) == 0.0
 
 
 def test_the_planners_worker_is_simulated_again_at_other_batches(workers: Workers) -> None:
@@ -70,4 +71,4 @@ def test_every_option_uses_whole_workers(replicas: Replicas, workers: Workers) -
     assert {one.global_batch for one in found if one.devices == 8} == {4, 8, 16, 32, 64}
     assert all(one.step_s() > 0 for one in found)
     # One worker has nobody to exchange with.
-    assert all(one.exchanges[1.0].beside(1.0) == 0.0 for one in found if one.devices == 2)
+    assert all(one.exchanges[1.0].added_s(1.0) == 0.0 for one in found if one.devices == 2)

@@ -60,7 +60,7 @@ def test_a_pipeline_keeps_its_figures(graph):
 def test_what_only_trimaran_runs_is_said(graph):
     strategy = builders.strategy(dp=2, memory_bytes=2**30, sync="p2p")
     beyond = " ".join(recipe_of_plan(plan_of(graph, replace(strategy, memory_bytes=None), 32), graph).beyond)
-    assert "homes of gradient buckets" in beyond
+    assert "owners of gradient buckets" in beyond
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "megatron", "accelerate"])

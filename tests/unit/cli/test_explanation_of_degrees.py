@@ -1,4 +1,4 @@
-"""The explanation of a division on a terminal of 80 columns."""
+"""The explanation of parallel degrees on a terminal of 80 columns."""
 
 import io
 import json
@@ -17,7 +17,7 @@ def explained(pins: Pins, *why_not: str) -> Explained:
     return explain_plan("llama2:7b", request, why_not=why_not)
 
 
-def test_a_division_is_explained_in_80_columns() -> None:
+def test_degrees_are_explained_in_80_columns() -> None:
     text = io.StringIO()
     print_explanation(Console(file=text, width=80), explained(builders.pins(), "fsdp", "tp8-pp2-zero1", "ddp"))
     shown = text.getvalue()
