@@ -56,7 +56,7 @@ PUBLISHED_RATIOS = {
     "resnet50": PublishedRatio(over_copies=1.19, over_nccl=1.33),
     "vgg16": PublishedRatio(over_copies=5.89, over_nccl=1.06),
 }
-"""By network."""
+"""Published ratios, by network."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

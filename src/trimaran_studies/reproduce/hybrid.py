@@ -100,7 +100,7 @@ STUDIED: tuple[StudiedHybrid, ...] = (
         assumed_devices=True,
         published={256: 0.08},
         published_grades={256: "published"},
-        note="the ratio of epochs, 1.878, is solved backwards from the published 8 %; 256 devices are assumed",
+        note="the ratio of epochs, 1.878, is computed from the published 8 %; 256 devices are assumed",
     ),
     StudiedHybrid(
         network="biglstm",
@@ -114,7 +114,7 @@ STUDIED: tuple[StudiedHybrid, ...] = (
         assumed_devices=True,
         published={32: 0.22},
         published_grades={32: "published"},
-        note="the ratio of epochs, 2, is solved backwards from the published 22 %: twice the replicas gain nothing; "
+        note="the ratio of epochs, 2, is computed from the published 22 %: twice the replicas gain nothing; "
         "32 devices are assumed",
     ),
 )
@@ -271,13 +271,13 @@ def hybrid_lines(found: ReproducedHybrid) -> list[str]:
 
 
 def legend_lines(found: ReproducedHybrid) -> list[str]:
-    """What the columns mean."""
+    """The meaning of the columns."""
     studied = {row.network.network: row.network for row in found.rows}.values()
     return [
         f"Gain of two-device workers over data parallelism on the same devices. {SOURCE}.",
         "paper mode: its speedups and epochs, SE = 1, a fixed local batch. ours: the same epochs, steps predicted on "
-        f"{found.cluster} ({found.software}), the local batch free on both sides.",
-        "~: recalled, not in the abstract. *: the abstract says 'at scale'; the count is ours.",
+        f"{found.cluster} ({found.software}), the best local batch on each side.",
+        "~: recalled, not in the abstract. *: the abstract says only 'at scale'; the count is assumed.",
         *(f"{one.title}: {one.note}. {_same_method_line(found, one)}" for one in studied),
         *found.notes,
     ]

@@ -328,7 +328,7 @@ def _wire_job() -> Job:
 _sgd = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
 TRIED_JOBS: dict[str, Callable[[], Job]] = {"reads": _reads_job, "wire": _wire_job}
-"""By name; the same in every process."""
+"""The jobs, by name; the same in every process."""
 
 
 def tried_job(name: str) -> Job:

@@ -46,7 +46,7 @@ PUBLISHED_SAVINGS = {
     "PCIe": PublishedSaving(mean=0.1796, most=0.3938),
     "NVLink": PublishedSaving(mean=0.1026, most=0.1920),
 }
-"""By the links between the GPUs."""
+"""Published savings, by the links between the GPUs."""
 
 
 Basis = Literal["simulated", "measured"]
@@ -142,7 +142,7 @@ class ReproducedFeeding:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Of a device, in order."""
+        """Batches of a device, in order."""
         return tuple(dict.fromkeys(row.batch for row in self.rows))
 
 
@@ -298,7 +298,7 @@ def _against_ddp(own: Mapping[tuple[str, str], Saving], rows: Sequence[FeedingRo
 
 
 def _what_pays(rows: Sequence[FeedingRow]) -> str:
-    """Where a remedy costs more than it saves, and what the others save without it."""
+    """In words: the cases in which compression costs more than it saves, and the saving of the other remedies."""
     steps: dict[tuple[str, int], dict[str, FeedingRow]] = {}
     for row in rows:
         if row.baseline == "ddp":

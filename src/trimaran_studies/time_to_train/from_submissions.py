@@ -338,10 +338,10 @@ class TrainingWidth:
 
 
 BUILT = TrainingWidth(base=0.0627, per_doubling=0.03, slope=0.572)
-"""Of networks that Trimaran builds."""
+"""Deviation of networks that Trimaran builds."""
 
 SIZE_ONLY = TrainingWidth(base=0.262, per_doubling=0.0, slope=1.12)
-"""Of networks of known size only."""
+"""Deviation of networks of known size only."""
 
 _BETWEEN = 0.08
 """Deviation between trainings of two submitters, all else being equal; assumed."""

@@ -221,7 +221,7 @@ def _entry(row: Row, seen: dict[tuple[object, ...], int]) -> Entry:
 
 
 def _counted(row: Row) -> Row:
-    """With the devices and nodes that a row says among its settings."""
+    """The row with the numbers of devices and nodes of its settings."""
     given = said(row, "Number og GPUs") or said(row, "Number of GPUs")
     if given.isdigit():
         return replace(row, fields={**row.fields, "n_gpus": given})

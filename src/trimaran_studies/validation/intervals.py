@@ -61,13 +61,13 @@ class ScalingWidth:
 
 @functools.cache
 def step_widths() -> dict[str, StepWidth]:
-    """By family."""
+    """Deviations of a step on one device, by family."""
     return {name: StepWidth(factor=entry["factor"], least=entry["least"]) for name, entry in _table("step").items()}
 
 
 @functools.cache
 def scaling_widths() -> dict[str, ScalingWidth]:
-    """For networks that are "built", and of "size only"."""
+    """Deviations of the time that devices add, for networks that are "built" and of "size only"."""
     return {name: ScalingWidth(base=entry["base"], slope=entry["slope"]) for name, entry in _table("scaling").items()}
 
 
