@@ -118,7 +118,7 @@ def test_a_file_is_found_to_be_writable_and_nothing_is_changed(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["absent/a.svg", ".", "folder.svg"])
 def test_a_file_that_could_not_be_written_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.svg").mkdir()
-    with raises("report.unwritable", EnvironmentProblem):
+    with raises("file.unwritable", EnvironmentProblem):
         check_writable(tmp_path / name)
 
 
