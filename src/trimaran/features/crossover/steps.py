@@ -296,6 +296,22 @@ class Replicas:
         """A step of one device [s]."""
         return self.job.step(batch, 1).step.seconds
 
+    def needed_speedup(self, batch: int, width: int) -> float | None:
+        """The SU^M above which a hybrid is ahead of data parallelism with the same global batch, T(b) / T(b / M).
+
+        Data parallelism keeps the global batch with shares that are M times as small, so that both need the same
+        epochs.
+
+        Args:
+            batch: b, samples of a worker
+            width: M, devices of a worker
+
+        Returns:
+            Factor; None where a device would have less than a sample.
+        """
+        share = batch // width
+        return self.alone_s(batch) / self.alone_s(share) if share >= 1 else None
+
     def exchange(self, batch: int, devices: int, links: float = 1.0, *, width: int = 1) -> Exchanged:
         """Time that an exchange over a number of devices adds.
 
