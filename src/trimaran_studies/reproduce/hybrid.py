@@ -28,12 +28,12 @@ from trimaran.planner.pins import Pins
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
 from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
 from trimaran.report.tables import add_figures, add_words
+from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data, needed_worker_speedup
 
 Grade = Literal["published", "recalled", "derived"]
 """Published: in the abstract. Recalled: in no public text, but the arithmetic gives the published gain.
@@ -492,12 +492,11 @@ def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas
         f"Data parallelism takes {data.name} (global batch {data.global_batch:,}, {format_seconds(data.step_s)} a "
         f"step), the hybrid {hybrid.name} ({hybrid.global_batch:,}, {format_seconds(hybrid.step_s)})"
     )
-    share = hybrid.local_batch // WIDTH
-    if share >= 1:
-        needed = needed_free_speedup(replicas.alone_s(hybrid.local_batch), replicas.alone_s(share))
+    needed = replicas.needed_speedup(hybrid.local_batch, WIDTH)
+    if needed is not None:
         told += (
-            f"; at the same global batch, with {share} a device, a worker must be more than {needed:.2f} times as fast "
-            f"as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
+            f"; at the same global batch, with {hybrid.local_batch // WIDTH} a device, a worker must be more than "
+            f"{needed:.2f} times as fast as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
         )
     if data.local_batch != studied.local_batch:
         told += f". The paper gives both a local batch of {studied.local_batch}"

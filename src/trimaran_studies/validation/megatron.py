@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
-from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, rank_memory
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.program.strategy import Degrees, Recomputed
+from trimaran_studies.validation.two_stacks import TwoStacks, two_stack_memory
 
 Arguments = Mapping[str, str]
 """Arguments by name, without dashes; one without a value has "true"."""
@@ -193,6 +194,17 @@ def shape_of(case: MegatronCase) -> TransformerShape:
         latent=_latent(given),
         head="masked" if case.family == "bert" else "causal",
     )
+
+
+def padded_vocabulary(entries: int, *, tensor: int = 1, multiple: int = 128) -> int:
+    """Rows of an embedding that is divided evenly: the entries, up to the next multiple of `multiple * tensor`.
+
+    Example:
+        >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
+        (50304, 50432)
+    """
+    step = multiple * tensor
+    return -(-entries // step) * step
 
 
 def stacks_of(case: MegatronCase) -> TwoStacks:
