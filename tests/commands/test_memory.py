@@ -55,7 +55,7 @@ def test_the_figures_are_there_for_programs_and_a_viewer(job: str, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() >= KEYS
-    assert (found["batch"], found["fits"], found["fits_without_plan"]) == (256, True, False)
+    assert (found["local_batch_size"], found["fits"], found["fits_without_plan"]) == (256, True, False)
     assert found["plan"].keys() >= {"peak_bytes", "mean_bytes", "slowdown"}
     assert (
         found["minimum_memory_bytes"] <= found["plan"]["peak_bytes"] <= found["budget_bytes"] < found["keep_peak_bytes"]

@@ -106,7 +106,7 @@ def test_a_run_of_the_command_calls_them_as_a_loop_of_ones_own(tmp_path: Path) -
     (told, epochs), _ = launch(train_by_plan, (plan, evaluation, tmp_path), ranks=2, log_dir=tmp_path, device="cpu")
     for seen, expected in zip(told, plain.told, strict=True):
         assert seen == (expected[0], *(pytest.approx(one, abs=1e-10) for one in expected[1:]))
-    assert [epoch.number for epoch in epochs] == [1, 2, 3, 4]
+    assert [one.epoch for one in epochs] == [1, 2, 3, 4]
     assert epochs[-1].samples == (called.STOPS_AT + 1 - 3 * called.BATCHES) * called.BATCH
     assert epochs[-1].accuracy == pytest.approx(plain.told[-1][3], abs=1e-10)
 
