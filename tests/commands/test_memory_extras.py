@@ -62,7 +62,7 @@ def test_a_split_and_a_shared_link_are_shown_in_80_columns(job: str, tmp_path: P
     assert max(map(len, done.stdout.splitlines())) <= 80
     shown = " ".join(done.stdout.split())
     assert "4 devices on one link to the host" in shown
-    for part in ("the plan, [", "minimum memory, whole", "Split: [", "without a plan, in parts"):
+    for part in ("the plan, [", "minimum memory", "without the split", "Split: [", "In parts without a plan"):
         assert part in shown
 
 
