@@ -12,7 +12,10 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trimaran.pricing.noise import Noise
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -118,3 +121,17 @@ def _output(*command: str) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def noise_here(*, ranks: int) -> "Noise | None":
+    """How far identical runs are apart on this machine, as it was calibrated; None where it was not.
+
+    Args:
+        ranks: of the runs
+    """
+    from trimaran.measure.calibration.results import kept_calibration
+    from trimaran.measure.costs import fingerprint_here
+    from trimaran.pricing.noise import noise_for
+
+    calibration = kept_calibration(fingerprint_here(1))
+    return None if calibration is None else noise_for(calibration.noise, ranks=ranks)

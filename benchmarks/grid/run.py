@@ -18,14 +18,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
+from benchmarks.environment import describe_environment, environment_line, noise_here, write_document  # noqa: E402
 from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner import Candidate  # noqa: E402
-from trimaran.planning.measurement import noise_here  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
 from trimaran.planning.results import Simulated  # noqa: E402

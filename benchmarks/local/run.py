@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.environment import describe_environment  # noqa: E402
+from benchmarks.environment import describe_environment, noise_here  # noqa: E402
 from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
@@ -27,7 +27,6 @@ from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.machine.detect import detect_machine  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
 from trimaran.planner import Candidate, evaluate, split_stages  # noqa: E402
-from trimaran.planning.measurement import noise_here  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
 from trimaran.report import Comparison, compare, noise_document, noise_line  # noqa: E402

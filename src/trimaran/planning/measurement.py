@@ -61,18 +61,6 @@ class Calibrated:
         )
 
 
-def noise_here(*, ranks: int) -> Noise | None:
-    """How far identical runs are apart on this machine, as it was calibrated; None where it was not.
-
-    Args:
-        ranks: of the runs
-    """
-    from trimaran.measure.costs import fingerprint_here
-
-    calibration = kept_calibration(fingerprint_here(1))
-    return None if calibration is None else noise_for(calibration.noise, ranks=ranks)
-
-
 def find_calibrated(request: PlanRequest) -> Calibrated:
     """The calibration that a request names, or the one that is kept of this machine.
 
