@@ -1,14 +1,14 @@
-"""What messages and collectives take between the devices of a machine.
+"""Cost of messages and collectives between the devices of a machine.
 
-Three accounts, one of which holds for a transfer:
+A transfer has one of three models:
 
     links between devices  every pair of its devices has one (`Machine.pairs`): formulas, by the slowest
     measured               devices of this host: the table's curves
-    link graph             devices of the catalog: what joins them (`machine_transfers`)
+    link graph             devices of the catalog: their links (`machine_transfers`)
 
 Where transfers are measured, devices of one node talk over its loopback: one link, shared by all of them. Where their
 links are rate-limited, each device has one line out and one in, so that messages in opposite directions do not
-share. Between nodes they share what joins these, and take at least what was measured within one.
+share. Between nodes they share the links of these, and take at least the time that was measured within one.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def _pairs(members: tuple[int, ...], *, is_message: bool) -> Pairs:
 class Way:
     """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
 
-    Over the uplinks of hosts it takes at least what was measured within one.
+    Over the uplinks of hosts it takes at least the time that was measured within one.
     """
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Way:
 
 
 def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Way:
-    """The links that a transfer goes over, where those of pairs and measured ones are all that there are.
+    """The links that a transfer goes over, on a machine with links of pairs or measured links only.
 
     Args:
         members: numbers of its devices; of a message the source and the target
@@ -76,7 +76,7 @@ def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -
                 code="cluster.no-link",
                 ranks=(a, b),
             )
-    # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
+    # The measured curve holds for a group that is all on one host; a link that leaves the host is the bottleneck.
     slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
     return Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
 
@@ -102,7 +102,7 @@ HOST = " host"
 HOST_SEND = f"SEND{HOST}"
 HOST_RECEIVE = f"RECV{HOST}"
 HOST_COLLECTIVE = f"AR{HOST}"
-"""Kinds of curves: what a rank's own thread spends on a transfer."""
+"""Kinds of curves: time that a rank's own thread spends on a transfer."""
 
 QUEUED = " queued"
 """Behind the kind of a collective: one of many that wait for each other, as those from and to owners do. Their starts
@@ -110,7 +110,7 @@ overlap, so each takes less than it does alone."""
 
 
 def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocation) -> Transfer:
-    """What a send, a receive or a collective costs when nothing else is under way.
+    """Cost of a send, a receive or a collective when no other transfer runs.
 
     Args:
         instruction: the instruction; a group of one rank costs nothing
@@ -267,7 +267,7 @@ def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
 
 
 def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: Way) -> Transfer:
-    """Over the uplinks of hosts: the start as it was measured, then what the slowest of them carries."""
+    """Over the uplinks of hosts: the measured latency, then the bytes at the rate of the slowest uplink."""
     within = _measured(kind, num_ranks, nbytes, table, way.names)
     if way.slowest is None:
         return within

@@ -12,7 +12,7 @@ along G to the target is as long at every batch:
 
 A warm-up of some epochs shortens the steps of every batch alike, and is in the rates. v adds up squares over steps, and
 so b is the quotient of sums over steps (`NoiseScale.b_simple`), in the optimizer's coordinates, in which an element
-counts as it moves. Left out: what noise adds to the loss, steps so long that the curvature bounds them, that b differs
+counts as it moves. Left out: the loss by noise, steps so long that the curvature bounds them, that b differs
 from element to element, so that batches go different ways, and that v forgets within a run of many thousand steps.
 
 Source:
