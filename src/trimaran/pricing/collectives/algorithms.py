@@ -141,7 +141,7 @@ COPY_CALL_S = 1e-5
 """Launch of a copy between devices, back to back (uuudown/Tartan@e3166ab: 9 to 10 us)."""
 
 HOST_SUM_BYTES_PER_S = 2e10
-"""Rate of a sum on a few cores, read and written: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
+"""Rate of a sum on a few cores, read and write: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
 
 CHUNKS = 16
 """Chunks of the buffer in a chain."""
