@@ -25,6 +25,7 @@ def shown(name: str) -> str:
     if isinstance(found, type) and issubclass(found, enum.Enum):
         return f"{name}: {', '.join(one.name for one in found)}"
     signature = re.sub(r"\b[a-z]\w*\.(?:\w+\.)*(?=[A-Z])", "", str(inspect.signature(found)))
+    signature = re.sub(r"<function (\w+) at \w+>", r"\1", signature)
     if not isinstance(found, type):
         return f"{name}{signature}"
     ours = [one for one in found.__mro__ if one.__module__.startswith("trimaran.")]

@@ -1,4 +1,4 @@
-"""`trimaran reproduce`: published results again, with the published figures beside them."""
+"""`trimaran reproduce`: reproduces published results and shows the published figures next to them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,12 +13,12 @@ from trimaran.cli.options import Json
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options of `trimaran reproduce`, and which reproduction takes which
+# Options of `trimaran reproduce`, and the reproductions that take each
 
 
 DEVICE, RANKS, STEPS = "titan-x", 2, 18
 
-# Options that some reproductions alone take.
+# Options that only some reproductions take.
 _TAKEN_BY = {
     "--device": ("vdnn",),
     "--devices": ("dgx1 --real",),
@@ -28,7 +28,7 @@ _TAKEN_BY = {
 
 
 class Paper(StrEnum):
-    """What can be reproduced."""
+    """A paper that can be reproduced."""
 
     VDNN = "vdnn"
     DGX1 = "dgx1"
@@ -47,9 +47,7 @@ Which = Annotated[
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option(
-        "--device", help='vdnn: device of the catalog that is simulated, such as "titan-x".', show_default=DEVICE
-    ),
+    typer.Option("--device", help='vdnn: simulated device of the catalog, such as "titan-x".', show_default=DEVICE),
 ]
 Networks = Annotated[
     str | None,
@@ -59,28 +57,38 @@ Networks = Annotated[
         show_default=False,
     ),
 ]
-Real = Annotated[bool, typer.Option("--real", help="Run networks on this machine instead, small ones without a GPU.")]
+Real = Annotated[
+    bool, typer.Option("--real", help="Run the networks on this machine instead; without a GPU, small ones.")
+]
 
-Plot = Annotated[Path | None, typer.Option("--plot", help="feeding: draw it into this SVG file.", show_default=False)]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="feeding: write a drawing to this SVG file.", show_default=False)
+]
 RealDevices = Annotated[
     int | None,
-    typer.Option("--devices", help="dgx1 --real: processes, or GPUs where there are as many.", show_default=str(RANKS)),
+    typer.Option(
+        "--devices",
+        help="dgx1 --real: number of processes, each on its GPU where there are enough.",
+        show_default=str(RANKS),
+    ),
 ]
 RealSteps = Annotated[
     int | None,
-    typer.Option("--steps", help="dgx1 and feeding --real: timed steps of each, at least.", show_default=str(STEPS)),
+    typer.Option(
+        "--steps", help="dgx1 and feeding --real: minimum number of timed steps of each case.", show_default=str(STEPS)
+    ),
 ]
 
 
 def check_options(which: str, given: Mapping[str, object]) -> None:
-    """Refuse options that a reproduction does not take.
+    """Reject options that a reproduction does not take.
 
     Args:
         which: the reproduction, such as "dgx1 --real"
         given: options and their values; None: not given
 
     Raises:
-        InputError: one is for others
+        InputError: an option is for other reproductions
     """
     from trimaran.base.errors import InputError
 
@@ -88,7 +96,7 @@ def check_options(which: str, given: Mapping[str, object]) -> None:
         if value is not None and which not in _TAKEN_BY[option]:
             takes = " and ".join(f'"reproduce {name}"' for name in _TAKEN_BY[option])
             raise InputError(
-                f'"reproduce {which}" takes no {option}, which is for {takes}: leave it out', option=option
+                f'"reproduce {which}" does not take {option} (an option of {takes}): leave it out', option=option
             )
 
 
@@ -102,7 +110,7 @@ def reproduce(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's networks under its policies and ours, and show what is published beside."""
+    """Run a paper's networks under its policies and ours, and show the published figures next to ours."""
     with errors_reported(as_json=as_json):
         given = {"--device": device, "--devices": devices, "--steps": steps, "--plot": plot}
         check_options(f"{paper} --real" if real else paper, given)
@@ -163,8 +171,8 @@ def _exchange(networks: str | None, *, as_json: bool) -> None:
         out.print(studied_table(network), "")
     out.print(ratio_table(found.networks), "")
     out.print(
-        "[dim]ms of a step; WU: what gradients and weights add to it: exposed communication, update, calls, waits. "
-        "Published: Apache's wiki, batch not said; the study's own figures are not public.[/]"
+        "[dim]ms of a step; WU: time that gradients and weights add to it: exposed communication, update, calls, waits. "
+        "Published: Apache's wiki, which does not give the batch; the study's own figures are not public.[/]"
     )
 
 
@@ -179,7 +187,7 @@ def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
     )
 
     if real:
-        raise InputError("--real runs small networks, and the study of hybrids needs two V100 or more: leave it out")
+        raise InputError("the study of hybrids has no --real: it needs two V100 or more; leave it out")
     with progress_shown() as progress:
         found = reproduce_hybrid(networks=networks, progress=progress)
     if as_json:
@@ -216,7 +224,9 @@ def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
         print_json(feeding_document(found))
         return
     out = console()
-    out.print(f"[bold]Feed and wire[/]: three remedies, {escape(found.software)}, simulated\n")
+    out.print(
+        f"[bold]Input pipeline and gradient communication[/]: three remedies, {escape(found.software)}, simulated\n"
+    )
     for machine in found.machines:
         for batch in found.batches:
             out.print(feeding_table(found, machine, batch), "")
@@ -238,7 +248,9 @@ def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
         print_json(tried_document(found))
         return
     out = console()
-    out.print(f"[bold]Feed and wire on this machine[/], {format_count(found.ranks, 'rank')}, for real\n")
+    out.print(
+        f"[bold]Input pipeline and gradient communication on this machine[/], {format_count(found.ranks, 'rank')}, run\n"
+    )
     for table in tried_tables(found):
         out.print(table, "")
     for line in tried_lines(found):
@@ -254,7 +266,7 @@ def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json
         print_json(measured_document(found))
         return
     out = console()
-    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}, for real\n")
+    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}, run\n")
     for network in found:
         out.print(measured_table(network), "")
     for line in measured_lines(found):
@@ -270,7 +282,7 @@ def _run(networks: str | None, *, as_json: bool) -> None:
         print_json(real_document(runs))
         return
     out = console()
-    out.print("[bold]vDNN[/] on this machine, for real\n")
+    out.print("[bold]vDNN[/] on this machine, run\n")
     for run in runs:
         out.print(real_table(run), "")
     for line in real_lines():

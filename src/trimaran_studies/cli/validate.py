@@ -1,4 +1,4 @@
-"""`trimaran validate`: published measurements through the predictor, and how far off it is."""
+"""`trimaran validate`: predicts published measurements and shows the errors."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,19 +20,21 @@ Family = Annotated[
     typer.Option(
         "--family",
         help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
-        "collectives, memory, time_to_train; feeding: those that differ in what feeds them.",
+        "collectives, memory, time_to_train; feeding: rows that differ only in their input pipeline.",
         show_default=False,
     ),
 ]
 AnchorOption = Annotated[
     Literal["single", "none"],
-    typer.Option("--anchor", help="Use one device's figure of the same source where a row has one, or never."),
+    typer.Option(
+        "--anchor", help="single: start from the source's figure of one device where it has one; none: never."
+    ),
 ]
 Sizes = Annotated[
     bool,
     typer.Option(
         "--sizes/--no-sizes",
-        help="Scale networks of which only the size is known from one device's figure too; otherwise they are skipped.",
+        help="Also scale networks of known size only, from one device's figure; otherwise they are skipped.",
     ),
 ]
 Rows = Annotated[bool, typer.Option("--rows", help="Print every row.")]
@@ -46,7 +48,7 @@ def validate(
     rows: Rows = False,
     as_json: Json = False,
 ) -> None:
-    """Predict published measurements, and show how far off the predictions are."""
+    """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
         from trimaran_studies.validation.report import (

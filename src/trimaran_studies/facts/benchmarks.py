@@ -1,4 +1,4 @@
-"""What the benchmarks of submitted results train: networks, data, evaluations. Facts, not fitted."""
+"""Networks, data and evaluations of the benchmarks that results are submitted to. Facts, not fitted."""
 
 import functools
 from collections.abc import Mapping
@@ -13,40 +13,40 @@ from trimaran.planning.workloads import workload
 from trimaran_studies.facts.sizes import sized_name, sized_workload
 
 _UNKNOWN_SAMPLES = 4
-"""Of ResNet-50, that stand for a sample of a benchmark that nobody knows."""
+"""Samples of ResNet-50 that stand for one sample of an unknown benchmark."""
 
 _START_S = 2.0
-"""From the start of the clock to the first step; assumed."""
+"""Time from the start of the clock to the first step; assumed [s]."""
 
 _EVALUATION_S = 0.5
-"""Of an evaluation, whatever the number of devices, where nothing runs on one host; assumed."""
+"""Time of an evaluation, independent of the number of devices, where nothing runs on one host; assumed [s]."""
 
 _LARGE = ("gpt", "gpt2", "gpt3", "llama", "llama1", "llama2", "llama3", "mpt", "opt")
-"""Families of transformers of which no single device holds a replica: a smaller one stands in."""
+"""Families of transformers too large for one device: a smaller network stands in for them."""
 
 _UNKNOWN_EPOCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What a benchmark trains.
+    """The training of a benchmark.
 
     Attributes:
-        name: of the benchmark, by which results are summed up
-        curve: of its convergence in the catalog; "": not known
-        network: a job whose step has the shape of this one's; "" where only the size is known
+        name: of the benchmark, by which results are grouped
+        curve: its convergence curve in the catalog; "": not known
+        network: a job whose step is like this one's; "" where only the size is known
         options: of that job
-        optimizer: of that job; "": its own
-        sized: an entry of the published sizes; ""
-        samples: of that job, that do the work of one of the benchmark's
-        gathered_bytes: of a sample, that go each way between devices besides gradients [bytes]
+        optimizer: of that job; "": the job's default
+        sized: an entry of the published sizes; "": none
+        samples: of that job, with the work of one sample of the benchmark
+        gathered_bytes: of a sample, exchanged between devices in each direction in addition to gradients [bytes]
         samples_per_epoch: of its data
-        evaluations: of a training
-        evaluation_s: of one, whatever the number of devices [s]
-        sharded_update: whether the optimizer's work is divided among devices
-        divided: devices that share a replica, where no single one holds it
-        counted_from: what a log says before the first epoch
-        stand_in: whether nothing is known of it
+        evaluations: number of them in a training
+        evaluation_s: time of one, independent of the number of devices [s]
+        sharded_update: whether the optimizer's work is sharded among devices
+        divided: devices of a replica, where one device cannot hold it
+        counted_from: number of the epoch that a log starts from
+        stand_in: whether the benchmark is unknown and another network stands in
     """
 
     name: str
@@ -67,15 +67,15 @@ class Benchmark:
 
     @property
     def fixed_s(self) -> float:
-        """Of a training, whatever the number of devices [s]."""
+        """Time of a training that does not depend on the number of devices [s]."""
         return _START_S + self.evaluations * self.evaluation_s
 
     def step_workload(self, samples: float, *, precision: Precision) -> Workload:
         """A step of one device.
 
         Args:
-            samples: of the benchmark's, on this device; below 1 where several devices share one
-            precision: in which it computes
+            samples: of the benchmark, on this device; below 1 where several devices share one
+            precision: of the computation
         """
         batch = max(1, round(samples * self.samples))
         if self.sized:
@@ -85,10 +85,10 @@ class Benchmark:
 
 
 def benchmark_of(name: str, version: float) -> Benchmark:
-    """What a name of a benchmark means in a round.
+    """The benchmark that a name means in a round.
 
     Args:
-        name: as results call it, such as "ssd"
+        name: in the results, such as "ssd"
         version: of the round; 0: not known
 
     Example:

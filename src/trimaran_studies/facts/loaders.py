@@ -1,4 +1,4 @@
-"""How fast libraries of published trainings decode and augment photographs. Facts, not fitted."""
+"""Rates at which libraries of published trainings decode and augment photographs. Facts, not fitted."""
 
 from dataclasses import dataclass
 
@@ -44,13 +44,13 @@ LOADERS = {
 def photograph_feed(
     node: Node, *, loader: str, cores: int | None = None, devices: int | None = None
 ) -> LoaderThroughput:
-    """Photographs decoded by a node's cores.
+    """The input pipeline of photographs that a node's cores decode.
 
     Args:
-        node: whose cores
+        node: whose cores decode
         loader: one of `LOADERS`
-        cores: that work on it; None: all of the node
-        devices: that share them, where each loader has its workers; None: all of the node
+        cores: that decode; None: all of the node
+        devices: that share these cores, where each loader has its workers; None: all of the node
     """
     found = LOADERS[loader]
     total = node.cpu_cores if cores is None else cores

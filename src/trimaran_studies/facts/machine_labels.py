@@ -1,8 +1,8 @@
 """Machines by the labels of published rows: "DGX-1", "AWS p2.8xlarge", "LambdaCloud 8x V100 16GB", "2x RTX 3090".
 
-First a name of the catalog is looked for among the words, then a provider together with the device. Where there is
-neither, the device decides: a module is on the board of its maker, a card in a plain box with as many slots. More
-devices than a node holds make several nodes.
+The words are searched for a name of the catalog first, then for a provider together with the device. Without either,
+the machine follows from the device: a module is on its maker's board, a card is in a plain server with enough slots.
+More devices than a node holds make several nodes.
 """
 
 import functools
@@ -16,7 +16,7 @@ from trimaran.machine.node_catalog import find_node, node_names, nodes_by_alias,
 from trimaran.machine.types import Device, Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks between nodes by what labels say of them: "100 Gb/s InfiniBand", "RoCE 1600 Gb/s", "25 GbE"
+# Networks between nodes, read from labels: "100 Gb/s InfiniBand", "RoCE 1600 Gb/s", "25 GbE"
 
 
 _KINDS = (
@@ -44,10 +44,10 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
     Args:
         label: of a machine
-        devices_of_node: the likely number of cards, where the rate is that of several
+        devices_of_node: the likely number of network cards, where the rate is the sum of several
 
     Returns:
-        Cards of a node and their type; None where the label names no network that is known.
+        Number of network cards of a node and their type; None where the label names no known network.
 
     Example:
         >>> from trimaran.machine.matching import read_label
@@ -67,7 +67,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
 
 def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, Link]:
-    """Cards that make a rate together, one for each device where that divides; else the nearest single card."""
+    """Cards that have a rate together, one for each device where that fits; else the single card with the nearest rate."""
     for cards in (devices_of_node, *range(2, _MOST_PER_NODE + 1)):
         if cards and gigabits / cards in rates:
             return cards, find_link(rates[round(gigabits / cards)])
@@ -90,7 +90,7 @@ class MatchedMachine:
     Attributes:
         machine: nodes and fabric
         device: that it has
-        assumed: what the label does not say and was taken for granted, in words
+        assumed: assumptions about what the label does not say, in words
     """
 
     machine: Machine

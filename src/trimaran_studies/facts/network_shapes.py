@@ -171,7 +171,7 @@ def _as_wide_as_gpt(plain: str, sequence: int) -> TransformerShape | None:
 
 
 _NEAR = 0.21
-"""So much a size may differ from its name: "3B" is 3.6 billion."""
+"""Largest difference of a size from its name, as a share of it: "3B" is 3.6 billion."""
 
 
 def _of_script(text: str, sequence: int) -> TransformerShape | None:
@@ -179,6 +179,6 @@ def _of_script(text: str, sequence: int) -> TransformerShape | None:
     known = _SCRIPTS.get(size.group(1)) if size else None
     if known is None:
         return None
-    layers, hidden = known
-    heads = hidden // 256 if hidden > 8192 else 32
-    return gpt_shape(layers=layers, hidden=hidden, heads=heads, vocabulary=50688, sequence=sequence)
+    layers, width = known
+    heads = width // 256 if width > 8192 else 32
+    return gpt_shape(layers=layers, hidden=width, heads=heads, vocabulary=50688, sequence=sequence)

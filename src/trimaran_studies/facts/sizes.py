@@ -1,7 +1,7 @@
-"""Networks that Trimaran does not build but whose size is published: how training scales, given one device's time.
+"""Networks that Trimaran cannot build but whose size is published: their training scales from one device's time.
 
-Such a network stands for a chain of equal products that do its work, with weights that grow towards the end as they do
-in most networks. Its step time on one device has to be given; only what happens with gradients is then predicted.
+A chain of equal matrix products with the same total work stands for such a network. Its weights grow towards the end,
+as in most networks. The step time on one device has to be given; only the exchange of gradients is predicted.
 """
 
 import functools
@@ -14,26 +14,26 @@ from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, Work
 from trimaran.graph.types import Phase
 
 SIZED = "published:"
-"""Begins the names of such networks in a set-up."""
+"""Prefix of the names of such networks in a set-up."""
 
 _LAYERS = 40
-"""Of a network whose depth does not matter."""
+"""Layers of a network whose depth does not matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSize:
-    """How large a network is.
+    """The size of a network.
 
     Attributes:
         name: of the network
-        words: by which rows name it
-        whole: a word has to be all of the name
-        parameters: that every rank has
+        words: names in published rows
+        whole: whether a word must be the whole name
+        parameters: number of them on every rank
         forward_flops: of one sample [FLOP]
-        tensors: parameters are in so many
-        split_parameters: of a layer that model parallelism divides
+        tensors: number of parameter tensors
+        split_parameters: of a layer that model parallelism splits
         layers: products that stand for a forward pass
-        source: where the figures come from
+        source: of the figures
     """
 
     name: str
@@ -49,7 +49,7 @@ class PublishedSize:
 
 @functools.cache
 def published_sizes() -> tuple[PublishedSize, ...]:
-    """All of them, in the order in which their words are looked for."""
+    """All published sizes, in the order in which their words are searched for."""
     return tuple(
         PublishedSize(
             name=entry["name"],
@@ -90,8 +90,8 @@ def sized_workload(name: str, *, batch: int, precision: Precision, split: bool) 
     Args:
         name: of the network, as `sized_name` gives it
         batch: samples of the step
-        precision: in which it computes
-        split: its largest layer is divided among the ranks, so its gradients are not exchanged
+        precision: of the computation
+        split: its largest layer is split among the ranks, so its gradients are not exchanged
     """
     size = next(one for one in published_sizes() if one.name == name)
     parameters = size.parameters + (0 if split else size.split_parameters)

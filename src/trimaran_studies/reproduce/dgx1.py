@@ -1,14 +1,13 @@
-"""A study of data parallelism on a DGX-1 with V100 again: five networks, three batches, 1 to 8 devices, two exchanges.
+"""Reproduces a study of data parallelism on a DGX-1 with V100: five networks, three batches, 1 to 8 devices, two
+exchanges.
 
-Its figures are not public, its setting is: MXNet with copies between devices or NCCL, 32-bit, each device with its own
-batch. What is public of the same machine and software is how NCCL compares with copies on eight devices; that stands
-beside ours (`report/reproduction/exchange_figures`).
+The setting of the study is public, its figures are not: MXNet with copies between devices or with NCCL, 32-bit, each
+device with its own batch. A ratio is public for the same machine and software: the speed of NCCL by the speed of copies
+on eight devices. It is shown next to ours.
 
-What is published of NCCL against copies between devices, on eight V100 of one machine.
-
-Apache's wiki gives how much faster MXNet's tree is than each of them, for training on synthetic data; their quotient is
-how much faster NCCL is than the copies. The batch of those runs is not said there, other figures of the page are at 4 a
-device; the quotient is nearer to 1 the larger the batch.
+The published ratio, on eight V100 of one machine: Apache's wiki gives the speedup of MXNet's tree over NCCL and over
+copies, for training on synthetic data. Their quotient is the speedup of NCCL over copies. The page does not give the
+batch of those runs; other figures of it are at 4 samples a device. The larger the batch, the nearer the quotient is to 1.
 
 Source:
     cwiki.apache.org, MXNET: Single machine All Reduce Topology-aware Communication (2018).
@@ -30,11 +29,11 @@ from trimaran.report.tables import add_figures, add_words, frame_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRatio:
-    """How the tree compares on a network, and what follows.
+    """Speedups of MXNet's tree on a network.
 
     Attributes:
-        over_copies: speed of the tree by that of the copies
-        over_nccl: speed of the tree by that of NCCL
+        over_copies: speed of the tree by the speed of the copies
+        over_nccl: speed of the tree by the speed of NCCL
     """
 
     over_copies: float
@@ -42,7 +41,7 @@ class PublishedRatio:
 
     @property
     def nccl_over_copies(self) -> float:
-        """Speed of NCCL by that of the copies.
+        """Speed of NCCL by the speed of the copies.
 
         Example:
             >>> round(PublishedRatio(over_copies=6.60, over_nccl=1.42).nccl_over_copies, 2)
@@ -61,7 +60,7 @@ PUBLISHED_RATIOS = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A study of exchanges on one machine, for people and programs: FP, BP and WU of each set-up, published ratios
+# Tables and JSON of the study: FP, BP and WU of each set-up, published ratios
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class StudiedNetwork:
     Attributes:
         network: its name
         rows: by batch, method and devices
-        published: what is public of it; None: nothing
+        published: its public ratio; None: there is none
     """
 
     network: str
@@ -79,7 +78,7 @@ class StudiedNetwork:
     published: PublishedRatio | None
 
     def ratio(self, batch: int, devices: int) -> float | None:
-        """Speed of NCCL by that of copies; None where one of them is missing."""
+        """Speed of NCCL by the speed of copies; None where one of them is missing."""
         found = {
             row.step.sync: row.samples_per_s
             for row in self.rows
@@ -109,7 +108,7 @@ class ReproducedExchange:
 
 
 def studied_table(network: StudiedNetwork) -> Table:
-    """FP, BP and WU in milliseconds: a line for each batch and number of devices, both methods beside each other."""
+    """FP, BP and WU in milliseconds: a line for each batch and number of devices, with both methods."""
     table = frame_table(network.network)
     add_figures(table, "batch", "GPUs", "FP")
     for sync in ("kvstore", "nccl"):
@@ -130,8 +129,8 @@ def studied_table(network: StudiedNetwork) -> Table:
 
 
 def ratio_table(networks: Sequence[StudiedNetwork], devices: int = 8) -> Table:
-    """NCCL by copies on eight devices, ours and what is published."""
-    table = frame_table(f"speed of NCCL by that of copies, {devices} GPUs")
+    """Speed of NCCL by the speed of copies on eight devices, ours and published."""
+    table = frame_table(f"speed of NCCL by speed of copies, {devices} GPUs")
     add_words(table, "network", no_wrap=True)
     batches = networks[0].batches
     for batch in batches:
@@ -166,7 +165,7 @@ def _ms(seconds: float) -> str:
 
 
 STUDIED_NETWORKS = ("lenet", "alexnet", "googlenet", "inception_v3", "resnet50")
-"""The study's networks; ResNet in the size that the public ratio is of."""
+"""The study's networks; ResNet in the size of the public ratio."""
 
 BATCHES = (16, 32, 64)
 DEVICES = (1, 2, 4, 8)
@@ -180,16 +179,16 @@ def reproduce_dgx1(
     devices: tuple[int, ...] = DEVICES,
     progress: Progress = ignore_progress,
 ) -> ReproducedExchange:
-    """Every network on every set-up, and the networks of which a ratio is public.
+    """Predict every network on every set-up, including the networks with a public ratio.
 
     Args:
         networks: some of them, such as "alexnet,resnet50"; None: all
         batches: of a device
         devices: sizes of the group
-        progress: told what is being done
+        progress: called with the current item
 
     Raises:
-        InputError: a network that is in neither
+        InputError: a network that is neither of the study nor has a public ratio
     """
     known = tuple(dict.fromkeys((*STUDIED_NETWORKS, *PUBLISHED_RATIOS)))
     names = known if networks is None else tuple(part.strip() for part in networks.split(","))

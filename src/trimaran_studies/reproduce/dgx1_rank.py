@@ -1,13 +1,13 @@
-"""One rank's part in measuring two exchanges of gradients: what things cost, then steps with both, in turns.
+"""Measures two exchanges of gradients on one rank: the costs of operations, then steps with both exchanges in turn.
 
-    capture, measure what operations, updates and transfers take              for the prediction
+    capture, measure costs of operations, updates and transfers               for the prediction
     a few steps of each exchange                                              warm-up
     round 0   all-reduce recorded   all-reduce   p2p recorded   p2p           each a block of steps, of which all but
     round 1   p2p   all-reduce recorded   all-reduce   p2p recorded           the two at its ends are timed
     ...
 
-What changes over seconds falls on all four alike. A step is timed by a clock that the record does not use, with the
-record on and off, so that what recording costs is seen. Imports torch.
+Slow changes of the machine affect all four alike. Steps are timed by a separate clock, with recording on and off, so
+that the cost of recording is measured. Imports torch.
 """
 
 import functools
@@ -38,7 +38,7 @@ from trimaran_studies.reproduce.dgx1_real import BATCH, studied_job
 from trimaran_studies.reproduce.step_split import Block, TimedStep
 
 BLOCK = 6
-"""Timed steps of a block; one more is run before them, and one after."""
+"""Timed steps of a block; one more step runs before them, and one after."""
 
 _WARM_UP = 3
 _BOX_S = 1.0
@@ -48,12 +48,12 @@ _MOST_STEPS = 360
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSteps:
-    """What a rank saw of one exchange.
+    """The steps of one exchange on a rank.
 
     Attributes:
-        recorded: blocks of steps with the record on, one a round
-        plain: blocks with the record off
-        timeline: of the recorded ones, on rank 0
+        recorded: blocks of steps with recording on, one a round
+        plain: blocks with recording off
+        timeline: of the recorded blocks, on rank 0
     """
 
     recorded: tuple[Block, ...]
@@ -63,11 +63,11 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFindings:
-    """What a rank found of one network.
+    """Measurements of one network on a rank.
 
     Attributes:
         graph: the network's
-        findings: what things cost
+        findings: measured costs
         steps: by the exchange's `Sync`
     """
 
@@ -77,7 +77,7 @@ class RankFindings:
 
 
 def strategies(devices: int) -> tuple[Strategy, ...]:
-    """The two exchanges: all-reduces of DDP's buckets, and homes for every parameter, as MXNet's KVStore has them."""
+    """The two exchanges: all-reduces of DDP's buckets, and an owner for every parameter, as in MXNet's KVStore."""
     return Strategy(dp=devices), Strategy(dp=devices, sync="p2p", bucket_bytes=1)
 
 
@@ -87,7 +87,7 @@ def measure_exchanges(world: World, names: Sequence[str], steps: int) -> list[Ra
     Args:
         world: this rank; all ranks call this with the same arguments
         names: of `STUDIED_FORMS`
-        steps: timed at least, of each exchange with the record on, and as many with it off
+        steps: minimum number of timed steps of each exchange with recording on; the same number with it off
     """
     found = []
     for number, name in enumerate(names):
@@ -143,11 +143,11 @@ def _run(world: World, job: Job, captured: Capture, steps: int) -> dict[str, Ran
 
 
 def agree_on_steps(world: World, seconds: float) -> int:
-    """Steps that take long enough for a median; the same number on every rank.
+    """The number of steps that is enough for a median; the same on every rank.
 
     Args:
         world: this rank; all ranks call this
-        seconds: that a step takes, as this rank saw it [s]
+        seconds: time of a step on this rank [s]
     """
     slowest = torch.tensor([seconds], dtype=torch.float64, device=world.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)

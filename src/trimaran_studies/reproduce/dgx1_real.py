@@ -1,14 +1,12 @@
-"""The split of a step into FP, BP and WU, measured on the machine at hand with both exchanges of the study.
+"""The split of a step into FP, BP and WU, measured on this machine with both exchanges of the study.
 
-The study's five networks, reduced, on a few local processes: gradients by all-reduce, and by copies to homes and back.
-Each step is split from the record of what ran (`report/breakdown`), and predicted by the simulator from what the
-operations, the updates and the transfers were measured to take just before. Imports torch in the ranks only.
+The study's five networks, reduced, run on a few local processes. Gradients are exchanged by all-reduce, or by copies to
+parameter owners and back. Each step is split by the recorded timeline (`report/breakdown`). The simulator predicts it
+from the costs of operations, updates and transfers, which are measured just before. Only the ranks import torch.
 
-The five networks of the study of data parallelism, in a size of which a processor does many steps a second.
-
-They are the package's own networks, narrower and on smaller images: every layer is there, so the number of gradients
-and their order are those of the full network, and their sizes are to each other as there. Times say nothing of the
-full networks.
+The networks are reduced so that a processor runs many steps a second: they are the package's networks, narrower and on
+smaller images. Every layer is there, so the number and order of gradients and the ratios of their sizes are those of
+the full networks. The times are not.
 """
 
 import functools
@@ -37,14 +35,14 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The study's networks, reduced, on the machine at hand: FP, BP and WU with both exchanges, predicted and measured
+# The study's networks, reduced, on this machine: FP, BP and WU with both exchanges, predicted and measured
 
 
 MOST_MISSING = 0.01
-"""By how much the parts of a step may differ from it."""
+"""Largest allowed difference of the sum of the parts from the step, as a share of it."""
 
 MOST_RECORDING = 0.02
-"""By how much recording may lengthen a step."""
+"""Largest allowed cost of recording, as a share of the step."""
 
 _COLUMNS = (
     ("FP", "forward_s"),
@@ -64,9 +62,9 @@ class MeasuredExchange:
     Attributes:
         sync: "all-reduce" or "p2p"
         calls: collectives of gradients and weights in a step
-        measured: where a step went
-        predicted: the same as simulated
-        recording: what recording adds to a step, as a share of it
+        measured: split of the step
+        predicted: the same, simulated
+        recording: time that recording adds to a step, as a share of it
         steps: recorded
     """
 
@@ -145,18 +143,18 @@ def measured_table(network: MeasuredNetwork) -> Table:
 
 
 def measured_lines(networks: Sequence[MeasuredNetwork]) -> list[str]:
-    """How the figures are meant, and whether they can be relied on."""
+    """How to read the figures, and whether they are reliable."""
     exchanges = [exchange for network in networks for exchange in network.exchanges]
     missing = max((exchange.measured.missing for exchange in exchanges), key=abs)
     recording = max(exchange.recording for exchange in exchanges)
     return [
         "WU is exposed + update + other: communication while a rank waits, the optimizer, and loading, waiting for a "
-        "peer and what the host does in between. overlapped: communication while ranks compute; not part of the step. "
+        "peer and other work of the host. overlapped: communication while ranks compute; not part of the step. "
         "error: (predicted - measured) / measured step.",
-        "all-reduce: DDP's buckets, every rank updates everything. p2p: every parameter has a home, which sums, "
-        "updates and hands out, as MXNet's KVStore device. Networks are reduced: every layer is there, narrower.",
+        "all-reduce: DDP's buckets, every rank updates all parameters. p2p: every parameter has an owner, which sums its "
+        "gradients, updates it and sends it out, as MXNet's KVStore device. Networks are reduced: all layers, narrower.",
         f"The parts sum to the step within {100 * abs(missing):.2f} % "
-        f"({'as they' if abs(missing) <= MOST_MISSING else 'NOT as they'} must, {100 * MOST_MISSING:.0f} %). Recording "
+        f"({'within' if abs(missing) <= MOST_MISSING else 'NOT within'} the allowed {100 * MOST_MISSING:.0f} %). Recording "
         f"costs up to {100 * recording:.1f} % of a step, {_count(exchanges)}.",
     ]
 

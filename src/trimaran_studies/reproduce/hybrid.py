@@ -1,10 +1,10 @@
-"""The study of hybrid parallelism again: its projections from its own figures, and ours beside them.
+"""Reproduces the study of hybrid parallelism: its projections from its figures, next to ours.
 
-Paper mode is its arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours takes the same
-epochs and nothing else of it: workers from our planner, steps and exchanges as predicted, and on both sides the local
-batch that reaches the target soonest, among the global batches of which the epochs are known.
+Paper mode is the paper's arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours uses only
+its epochs: our planner finds the workers, steps and exchanges are predicted, and each side has the local batch that
+reaches the target soonest, among the global batches with known epochs.
 
-What is public of the study of hybrid parallelism, and what its figures rest on.
+The public figures of the study, and their grades.
 
 Source:
     Pal et al., "Optimizing Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 39(5), 2019;
@@ -36,8 +36,8 @@ from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, wor
 from trimaran.report.tables import add_figures, add_words
 
 Grade = Literal["published", "recalled", "derived"]
-"""Published: in the abstract. Recalled: no public text has it, and the arithmetic gives the published gain.
-Derived: the figure with which the published gain comes out, solved backwards."""
+"""Published: in the abstract. Recalled: in no public text, but the arithmetic gives the published gain.
+Derived: computed from the published gain, by solving the arithmetic for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +46,17 @@ class StudiedHybrid:
 
     Attributes:
         network: reference
-        title: as the study has it
+        title: in the study
         method: model parallelism inside a worker: "placement" of branches, or "stages" of a pipeline
         local_batch: of a worker [samples]
         worker_speedup: SU^2, two devices over one [1]
-        epochs: to the target by number of devices with a local batch each; where only a ratio is known, 1 and that
-        epochs_grade: where they come from
-        devices: at which there is a figure
-        assumed_devices: the study's text that is public says "at scale", and the count is ours
+        epochs: to the target by number of devices with a local batch each; where only a ratio is known, 1 and the ratio
+        epochs_grade: grade of the epochs
+        devices: numbers of devices with a figure
+        assumed_devices: whether the count is assumed, because the public text says only "at scale"
         published: gain of the hybrid over data parallelism, by devices, as a share
-        published_grades: of each
-        note: what the reader should know
+        published_grades: grade of each gain
+        note: for the reader
     """
 
     network: str
@@ -127,7 +127,7 @@ CLUSTER = "dgx1-v100-32gb"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The study of hybrid parallelism again, for people and programs: its projections beside ours
+# Tables and JSON of the study: its projections next to ours
 
 
 SOURCE = "Pal et al., IEEE Micro 39(5), 2019; arXiv:1907.13257"
@@ -135,19 +135,19 @@ SOURCE = "Pal et al., IEEE Micro 39(5), 2019; arXiv:1907.13257"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridRow:
-    """A network on so many devices, on one basis.
+    """A network on a number of devices, on one basis.
 
     Attributes:
         network: of the study
         devices: in all
         basis: the paper's arithmetic and figures, or our predictions with the local batch free
-        speedup: time of data parallelism by that of the hybrid; None where data parallelism does not fit
+        speedup: time of data parallelism by time of the hybrid; None where data parallelism does not fit
         interval: 90 % of it; None in paper mode, which has none
-        published: gain that the paper states, as a share; None: none
+        published: gain in the paper, as a share; None: it gives none
         worker: ours; None in paper mode
         ways: ours: best data parallelism and best hybrid
-        held: ours: time of the hybrid with the paper's local batch by that of the best data parallelism
-        reason: why
+        held: ours: time of the hybrid with the paper's local batch by time of the best data parallelism
+        reason: of the result, in words
     """
 
     network: StudiedHybrid
@@ -163,7 +163,7 @@ class HybridRow:
 
     @property
     def pays(self) -> bool:
-        """Whether the hybrid is ahead."""
+        """Whether the hybrid is faster."""
         return self.speedup is None or self.speedup > 1.0
 
 
@@ -176,7 +176,7 @@ class ReproducedHybrid:
         software: framework and year of our figures
         rows: by network and devices, the paper's before ours
         same_method: our speedup of two devices by the study's own method, by network; None: the planner found none
-        notes: what the reader should know
+        notes: for the reader
     """
 
     cluster: str
@@ -259,7 +259,7 @@ def hybrid_table(found: ReproducedHybrid) -> Table:
 
 
 def hybrid_lines(found: ReproducedHybrid) -> list[str]:
-    """Where ours disagrees, and why; what the figures rest on."""
+    """Whether ours agrees with the paper, and why."""
     lines = []
     for row in found.rows:
         if row.basis == "paper":
@@ -303,7 +303,7 @@ def _same_method_line(found: ReproducedHybrid, one: StudiedHybrid) -> str:
 
 
 PLAIN_SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
-"""Orders of whole backwards, one segment a stage."""
+"""Schedules of whole backward passes, with one segment a stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +320,7 @@ def reproduce_hybrid(
     Args:
         networks: some of them, such as "gnmt,biglstm"; None: all
         software: of our figures; None: PyTorch of today
-        progress: told what is being done
+        progress: called with the current item
 
     Raises:
         InputError: a network that is not of the study
@@ -344,7 +344,7 @@ def reproduce_hybrid(
 
 
 def paper_rows(studied: StudiedHybrid) -> tuple[HybridRow, ...]:
-    """The paper's arithmetic on its own figures.
+    """The paper's arithmetic on its figures.
 
     Args:
         studied: a network of it
@@ -425,7 +425,7 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
 
 
 def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -> float | None:
-    """Speedup of two devices as the study divides a step: branches placed, or whole stages in a plain order."""
+    """Speedup of two devices with the study's method: branches placed, or whole stages in a plain schedule."""
     if studied.method == "placement":
         return workers.speedups(WIDTH).get("placement")
     plans = [
@@ -439,7 +439,7 @@ def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -
 
 
 def _held(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:
-    """Time of the hybrid with the paper's local batch on all devices, by that of the best data parallelism."""
+    """Time of the hybrid with the paper's local batch on all devices, by time of the best data parallelism."""
     own = [one for one in hybrid if one.devices == row.devices and one.local_batch == studied.local_batch]
     if not own:
         return None
@@ -475,12 +475,12 @@ def _missing(studied: StudiedHybrid, devices: int) -> HybridRow:
         published=None,
         worker=None,
         ways=None,
-        reason=f"No device of {CLUSTER} holds a step with one of the global batches whose epochs are known.",
+        reason=f"With every global batch of known epochs, a step exceeds the memory of a device of {CLUSTER}.",
     )
 
 
 def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, held: float | None) -> str:
-    """The ways of both, and what a worker would have to be for the same global batch."""
+    """The best strategy of each side, and the worker speedup needed at the same global batch."""
     data, hybrid = row.data, row.hybrid
     told = (
         f"Data parallelism takes {data.name} (global batch {data.global_batch:,}, {format_seconds(data.step_s)} a "
@@ -494,9 +494,11 @@ def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas
             f"as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
         )
     if data.local_batch != studied.local_batch:
-        told += f". The paper holds both to {studied.local_batch}"
+        told += f". The paper gives both a local batch of {studied.local_batch}"
         if held is not None and held > 1.0:
-            told += f"; so held, the hybrid takes {held:.2f} times as long as data parallelism that is not"
+            told += (
+                f"; with it, the hybrid takes {held:.2f} times as long as data parallelism with its best local batch"
+            )
     return told + "."
 
 
@@ -515,5 +517,5 @@ def _table(studied: StudiedHybrid) -> CurveTable:
 
 
 def _within(batches: set[int], options: Iterable[Option]) -> tuple[Option, ...]:
-    """Ways whose epochs are known."""
+    """Options whose epochs are known."""
     return tuple(one for one in options if one.global_batch in batches)

@@ -1,18 +1,18 @@
-"""The study of feeding several GPUs again: three remedies, one at a time, against two baselines on two machines.
+"""Reproduces the study of input pipelines of several GPUs: three remedies, one at a time, against two baselines on two
+machines.
 
-    network × machine × batch ─▶ step of each baseline ─▶ with each remedy ─▶ saved, beside the study's figures
+    network × machine × batch ─▶ step of each baseline ─▶ with each remedy ─▶ saving, next to the study's
 
-Its networks and batches are not public; ours are the field's. `reproduce_feeding_steps` has the model.
+The study's networks and batches are not public; ours are common ones. `FedSteps` predicts the steps of one network on
+one machine under both baselines with each remedy, and their intervals.
 
-Steps of one network on one machine under both baselines, with each of the three remedies, and how sure they are.
+Samples are ready in the host's memory: loaders keep up. With replicate-and-scatter, remedies change terms of
+`torch_data_parallel`. With a process for each device the batch is split already. Its copy is pageable and the step waits
+for it, unless it is made ahead. Compression halves the bytes of the all-reduces.
 
-Samples are ready in the host's memory, as where loaders keep up. Against the first device through which everything
-goes, remedies change terms of `costs.replicate`. With a process for each device the batch is split already; its copy is
-pageable and the step waits for it, unless it is made ahead; compression halves what the all-reduces carry.
-
-What is unsure has three parts that have nothing to do with each other: how fast devices compute, how fast links carry,
-and what the host's interpreter takes. A saving compares two steps with the same devices, links and host, so its
-interval comes from both steps with each part longer and shorter at a time; the three add in quadrature.
+Three sources of uncertainty are independent: the speed of devices, the speed of links and the time of the host's
+interpreter. A saving compares two steps with the same devices, links and host. Its interval follows from both steps with
+one source at a time longer and shorter; the three are added in quadrature.
 """
 
 import math
@@ -53,12 +53,12 @@ LINKS_UNSURE = 0.3
 """Half the width of the 90 % interval of copies and collectives, as a share of them."""
 
 HOST_UNSURE = 0.5
-"""The same of what the host's interpreter takes."""
+"""Likewise for the time of the host's interpreter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How many times as long things take as expected."""
+    """Factors on the expected times of computation, links and host."""
 
     compute: float = 1.0
     links: float = 1.0
@@ -70,11 +70,11 @@ AS_EXPECTED = Pace()
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A baseline and what is switched on.
+    """A baseline with remedies.
 
     Attributes:
-        baseline: where everything else is as it was
-        remedies: switched on
+        baseline: that the remedies change
+        remedies: enabled
     """
 
     baseline: Baseline
@@ -104,7 +104,7 @@ class FedSteps:
         return Cost(seconds, low, high, f"simulated: {self.job.known(self.batch)[1].source}")
 
     def parts(self, case: Case) -> dict[str, float]:
-        """What the step consists of, by name; they sum to it [s]."""
+        """Parts of the step, by name; they sum to it [s]."""
         return dict(self._parts(case, AS_EXPECTED))
 
     def saved(self, case: Case, base: Case) -> tuple[float, tuple[float, float]]:
@@ -112,7 +112,7 @@ class FedSteps:
 
         Args:
             case: with remedies
-            base: what it is held against
+            base: compared with
         """
 
         def share(pace: Pace) -> float:
@@ -121,7 +121,7 @@ class FedSteps:
         return share(AS_EXPECTED), self._interval(share)
 
     def memory(self) -> RankMemory:
-        """Of a rank with a process of its own."""
+        """Memory of a rank, with one process for each device."""
         return self.job.memory(self.job.step(self.batch, self.devices))
 
     def _interval(self, figure: Callable[[Pace], float]) -> tuple[float, float]:
@@ -169,14 +169,14 @@ class FedSteps:
         """A process for each device: its own copy, DDP's buckets."""
         work, estimate = self.job.known(self.batch)
         share = HALF if remedies.compress else 1.0
-        # Bytes on links half as fast take as long as twice of them.
-        wire = share * pace.links
+        # A link at half the rate takes as long as twice the bytes.
+        sent = share * pace.links
         habit = recipe_of(self.job.software)
-        # A bucket holds as many gradients, however many bytes they are on the wire.
+        # The number of gradients in a bucket does not depend on the bytes that are sent for each.
         recipe = replace(
-            habit, first_bytes=round(habit.first_bytes * wire), bucket_bytes=round(habit.bucket_bytes * wire)
+            habit, first_bytes=round(habit.first_bytes * sent), bucket_bytes=round(habit.bucket_bytes * sent)
         )
-        options = ExchangeOptions(explain=False, wire_share=wire, recipe=recipe)
+        options = ExchangeOptions(explain=False, wire_share=sent, recipe=recipe)
         setup = self.job.setup(self.batch, self.devices)
         step = data_parallel_step(replace(setup, estimate=_slower(estimate, pace.compute), options=options))
         coding_s = CODED_GRADIENTS * work.gradient_bytes / self.job.machine.node.device.sustained_bytes_per_s
@@ -194,7 +194,7 @@ class FedSteps:
 
 
 def _slower(estimate: StepEstimate, factor: float) -> StepEstimate:
-    """The same step on a device that takes so many times as long."""
+    """The same step on a device that takes `factor` times as long."""
     return replace(
         estimate,
         work_s=tuple(seconds * factor for seconds in estimate.work_s),
@@ -210,14 +210,14 @@ NETWORKS = ("alexnet", "vgg16", "googlenet", "inception_v3", "resnet50", "lstm",
 """Networks of images and of language, with many weights for what they compute and with few."""
 
 IMAGES = frozenset(("alexnet", "vgg16", "googlenet", "inception_v3", "resnet50"))
-"""Those that photographs are fed to."""
+"""Networks that train on photographs."""
 
 BATCHES = (16, 32, 64)
 """Samples of a device."""
 
 DEVICES = 4
 MACHINES = {"4xv100-pcie": "PCIe", "4xv100": "NVLink"}
-"""Machines of the catalog with four V100 each, and what joins them: a box of cards, half a DGX-1."""
+"""Machines of the catalog with four V100 each, and their links: a server with cards, half a DGX-1."""
 
 SOFTWARE = Software(year=2021.0, source="PyTorch of the year of the study")
 
@@ -230,10 +230,10 @@ def reproduce_feeding(
     Args:
         networks: some of them, such as "alexnet,resnet50"; None: all
         batches: of a device
-        progress: told what is being done
+        progress: called with the current item
 
     Raises:
-        InputError: a network that is not among them, or nothing that fits
+        InputError: a network that is not of the study, or no network fits the memory
     """
     names = _wanted(networks)
     titles: dict[str, str] = {}
@@ -252,7 +252,7 @@ def reproduce_feeding(
                 else:
                     notes.append(f"{network} at batch {batch} does not fit {machine.node.device.title}: left out.")
     if not rows:
-        raise InputError("; ".join(notes) or "nothing is asked for", networks=networks)
+        raise InputError("; ".join(notes) or "no network or batch is given", networks=networks)
     return ReproducedFeeding(
         devices=DEVICES,
         software=f"{SOFTWARE.framework} of {SOFTWARE.year:.0f}",
@@ -273,7 +273,7 @@ def _wanted(networks: str | None) -> tuple[str, ...]:
 
 
 def _cases() -> Iterator[tuple[str, str, Case, Case]]:
-    """Baseline and remedy as rows name them, the case, and what it is held against."""
+    """Names of baseline and remedy, the case, and the case that it is compared with."""
     for baseline in BASELINES:
         for remedies in ABLATION:
             yield baseline, remedies.name, Case(baseline, remedies), Case(baseline, NONE)
@@ -302,7 +302,7 @@ def _rows(steps: FedSteps, machine: str, links: str) -> Iterator[FeedingRow]:
 
 
 def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
-    """Where photographs, decoded by all cores of the node, would hold a step up whatever the remedy."""
+    """Machines on which decoding photographs on all cores would limit the step with every remedy."""
     for name in dict.fromkeys(row.machine for row in rows):
         node = find_machine(name).node
         feed = photograph_feed(node, loader=loader_of(SOFTWARE), devices=DEVICES)
@@ -314,7 +314,7 @@ def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
         held = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
         if held:
             yield (
-                f"Photographs that are decoded meanwhile are another matter: the {node.cpu_cores} cores of {name} make "
-                f"{feed.samples_per_s:,.0f} images/s, fewer than {len(held)} of {len(ours)} steps of image networks "
-                "with all remedies take; then decoding is the limit, and none of the three is about that."
+                f"Decoding of photographs is not included: the {node.cpu_cores} cores of {name} decode "
+                f"{feed.samples_per_s:,.0f} images/s, too few for {len(held)} of {len(ours)} steps of image networks "
+                "with all remedies. There decoding is the bottleneck, which none of the three remedies changes."
             )

@@ -1,26 +1,26 @@
-"""One rank's part in trying the three remedies: each case for a few seconds, one after the other, steps timed.
+"""Runs the three remedies on one rank: each case for a few seconds, one after the other, with timed steps.
 
-Cases of "replicate-and-scatter" run the star of `reproduce_feeding_star`; those of "ddp" are ordinary plans, run by the
-runtime with the feeding and the compression that they say. Imports torch.
+Cases of "replicate-and-scatter" run `Star`; cases of "ddp" are ordinary plans, which the runtime runs with their input
+pipeline and compression. Imports torch.
 
-Replicate-and-scatter by processes: rank 0 stands for the host and for the first GPU, links for the links of GPUs.
-
-`torch.nn.DataParallel` needs GPUs; what moves between devices there moves between ranks here, and nothing else does:
+`Star` is replicate-and-scatter with processes: rank 0 stands for the host and the first GPU, the links between ranks for
+the links between GPUs. `torch.nn.DataParallel` needs GPUs; its transfers between devices are transfers between ranks
+here:
 
     rank 0   load                    forward           loss             backward             update
                   └ shares ┐ weights ┐        ┌ outputs ┘ └ gradients ┐          ┌ gradients ┘
     others                 └         └ forward┘                       └ backward ┘
 
-With `split` every rank reads its own share; with `preload` workers load ahead; with `compress` weights and gradients
-are sent as 16 bits, and what gradients lose on the way is added to the next step's. Imports torch.
+With `split` every rank reads its share; with `preload` workers load ahead; with `compress` weights and gradients are
+sent as 16 bits, and the rounding error of gradients is added to the gradients of the next step (error feedback).
 
 Source:
-    torch/nn/parallel/data_parallel.py of PyTorch 2.13, whose order of moves this is.
+    torch/nn/parallel/data_parallel.py of PyTorch 2.13, which has this order of transfers.
 
-Jobs on which the three remedies are tried here: one that waits for data, one that waits for the wire.
+The remedies run on two jobs: one that waits for data, one that waits for gradient communication.
 
-reads   images that a storage keeps waiting for, packed, and twice as large as the network wants; a small network
-wire    vectors in memory; a network of many weights for what it computes
+reads   images from slow storage, compressed, and twice as large as the network's input; a small network
+wire    vectors in memory; a network with many weights and little computation
 """
 
 import functools
@@ -57,8 +57,8 @@ class Star:
     Args:
         job: of batches `(input, target)` that all ranks share evenly, without state of its optimizer to load
         world: this rank
-        remedies: switched on
-        workers: that load ahead, of each rank that reads
+        remedies: enabled
+        workers: number of them that load ahead, for each rank that reads
 
     Raises:
         InputError: the ranks cannot share a batch evenly
@@ -91,7 +91,7 @@ class Star:
 
     @property
     def model(self) -> nn.Module:
-        """With the weights of now on rank 0."""
+        """The model; on rank 0 with the current weights."""
         return self._model
 
     def step(self) -> float:
@@ -115,7 +115,7 @@ class Star:
         self._batches.close()
 
     def _read(self, dataset: Any, workers: int) -> Generator[Any]:
-        """Batches, or this rank's shares of them, in the order in which every plan visits the samples."""
+        """Batches, or this rank's shares of them, with the samples in the same order as in every plan."""
         batch, ranks = self._job.global_batch_size, self._world.size
         samples = dataset_length(dataset)
         for epoch in itertools.count():
@@ -132,7 +132,7 @@ class Star:
             )
 
     def _shares(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Inputs and targets of this rank, and on rank 0 all targets where it has them."""
+        """Inputs and targets of this rank; on rank 0 also all targets, where it reads the whole batch."""
         if self._on.split:
             inputs, targets = next(self._batches)
             return inputs, targets, None
@@ -144,7 +144,7 @@ class Star:
         return inputs, targets, whole[1]
 
     def _replicate(self) -> None:
-        """Weights and buffers of rank 0 to all, a group of tensors after the other."""
+        """Send weights and buffers of rank 0 to all ranks, one group of tensors after the other."""
         with torch.no_grad():
             for group in self._held:
                 flat = _flat(group)
@@ -154,7 +154,7 @@ class Star:
                     _unpack(sent.to(flat.dtype), group)
 
     def _backward(self, outputs: Tensor, targets: Tensor, all_targets: Tensor | None) -> float:
-        """The loss of all outputs on rank 0, and each rank's backward from what comes back."""
+        """Compute the loss of all outputs on rank 0, and each rank's backward from the gradients that it returns."""
         found = self._gathered(outputs.detach())
         if self._on.split:
             all_targets = self._gathered(targets)
@@ -171,13 +171,13 @@ class Star:
         return loss
 
     def _gathered(self, mine: Tensor) -> Tensor | None:
-        """What all ranks have, one below the other: on rank 0."""
+        """The tensors of all ranks, concatenated, on rank 0."""
         parts = [torch.empty_like(mine) for _ in range(self._world.size)] if self._first else None
         dist.gather(mine.contiguous(), parts, dst=0)
         return None if parts is None else torch.cat(parts)
 
     def _reduce(self) -> None:
-        """Gradients summed on rank 0, a group of tensors after the other."""
+        """Sum gradients on rank 0, one group of tensors after the other."""
         with torch.no_grad():
             for group, lost in zip(self._trained, self._lost, strict=True):
                 flat = _flat([_gradient(one) for one in group])
@@ -186,7 +186,7 @@ class Star:
                     _unpack(flat, [_gradient(one) for one in group])
 
     def _sum(self, flat: Tensor, lost: Tensor) -> None:
-        """Rank 0 gets what the others send and adds it to its own; what they lose by that is left for the next step."""
+        """Rank 0 adds the gradients of the other ranks to its own; they keep the rounding error for the next step."""
         if not self._first:
             sent = flat
             if self._on.compress:
@@ -209,7 +209,7 @@ def _gradient(parameter: Tensor) -> Tensor:
 
 
 def _groups(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Tensors that are sent as one: of one type, up to the size of a chunk."""
+    """Groups of tensors that are sent together: of one type, up to the size of a chunk."""
     groups: list[list[Tensor]] = []
     nbytes = 0
     for tensor in tensors:
@@ -232,7 +232,7 @@ def _unpack(flat: Tensor, into: Sequence[Tensor]) -> None:
 
 
 READ_S = 2e-3
-"""What a storage keeps a reader waiting for each image [s]."""
+"""Time that a reader waits for the storage, for each image [s]."""
 
 _BATCHES = 96
 _CLASSES = 10
@@ -244,8 +244,8 @@ class PackedImages(Dataset[Any]):
     """Images that are read slowly, unpacked and made smaller.
 
     Args:
-        samples: how many
-        read_s: waiting for the storage, each [s]
+        samples: number of images
+        read_s: time that each waits for the storage [s]
     """
 
     def __init__(self, samples: int, read_s: float = READ_S) -> None:
@@ -346,19 +346,19 @@ def fed_job(name: str) -> Job:
 
 
 WARM_UP = 6
-"""Steps before those that are timed: what workers made before the first is used up."""
+"""Steps before the timed ones, which use up the batches that workers loaded before the first step."""
 
 LEAST_STEPS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedCase:
-    """What a rank is to run.
+    """A case that a rank runs.
 
     Attributes:
-        key: by which its times are kept
+        key: of its times in the result
         remedies: of the star; None for a plan
-        workers: of the star, where it loads ahead
+        workers: of the star, that load ahead
         strategy: of a plan
         programs: of its training step and its evaluation
     """
@@ -380,7 +380,7 @@ def try_remedies(world: World, wanted: Mapping[str, Sequence[TriedCase]], steps:
     Args:
         world: this rank; all ranks call this with the same arguments
         wanted: cases by job
-        steps: timed at least, where they do not take long
+        steps: minimum number of timed steps; fewer where steps are long
     """
     found: dict[str, dict[str, Sequence[float]]] = {}
     cases = [(name, case) for name, of_job in wanted.items() for case in of_job]
@@ -416,7 +416,7 @@ def _endless(executor: Executor) -> Generator[Any]:
 
 
 def _time(world: World, step: Callable[[], float], steps: int) -> tuple[float, ...]:
-    """Seconds of steps that follow one another, as this rank's clock has them."""
+    """Times of consecutive steps by this rank's clock [s]."""
     dist.barrier()
     started = time.perf_counter()
     for _ in range(WARM_UP):

@@ -1,19 +1,18 @@
-"""The three remedies tried on this machine: two ranks, links that are free or held to a rate, two jobs.
+"""Runs the three remedies on this machine: two ranks, free or rate-limited links, two jobs.
 
-job × links ─▶ what operations, samples, messages take ─▶ predicted
-            └▶ each case run for a few seconds         ─▶ measured
+job × links ─▶ costs of operations, samples, messages ─▶ predicted
+            └▶ each case runs for a few seconds       ─▶ measured
 
-What is expected of the three remedies on the machine at hand, from costs that were measured before.
-
-Plans are simulated. The star is the closed form of `costs.replicate`, whose links are the links between the ranks. Its
-passages are collectives, which go through sockets also where messages of plans go through memory: with n = 2 each takes
-what a broadcast takes. Beside them stand copies in the host's memory, as long each as packing a message:
+The prediction uses costs that are measured before. Plans are simulated. The star is priced by the formulas of
+`torch_data_parallel`, whose links are the links between the ranks. Its transfers are collectives through sockets, also
+where messages of plans go through memory: with n = 2 each takes the time of a broadcast. In addition there are copies in
+the host's memory, each of which takes the time of packing a message:
 
     weights     packed on rank 0, broadcast, unpacked on the others
     gradients   packed, gathered, added, unpacked on rank 0
 
-There is no copy from a host, and no interpreter that threads share. Where workers load ahead, no step is shorter than
-what they and the cores take (`costs.fed_step`).
+There is no copy from a host to a device, and no interpreter that threads share. Where workers load ahead, their time
+and the time of the cores are lower bounds on step time.
 """
 
 import functools
@@ -57,7 +56,7 @@ from trimaran_studies.reproduce.torch_data_parallel import (
 )
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The three remedies tried on the machine at hand, for people and programs: predicted and measured
+# Tables and JSON of the remedies on this machine: predicted and measured
 
 
 _DRAWS = 500
@@ -68,14 +67,14 @@ class TriedRemedy:
     """One job on one kind of links with some remedies.
 
     Attributes:
-        machine: with what its links are held to, such as "2 ranks, 200 Mb/s"
+        machine: with the rate limit of its links, such as "2 ranks, 200 Mb/s"
         network: the job
         batch: samples of a rank
-        baseline: what the saving is held against
-        remedy: as in `report.reproduction.feeding`
+        baseline: that the saving is relative to
+        remedy: as in `FeedingRow`
         times_s: of its steps [s]
         base_times_s: of the steps of the baseline [s]
-        predicted_s: of a step [s]; None where nobody measured what it rests on
+        predicted_s: of a step [s]; None where there is no measured cost for it
     """
 
     machine: str
@@ -89,7 +88,7 @@ class TriedRemedy:
 
     @property
     def step_s(self) -> float:
-        """Mean of the steps [s]; what workers hand over comes in bursts, of which a median shows one side."""
+        """Mean of the steps [s]; workers deliver batches in bursts, so a median would show only one kind of step."""
         return fmean(self.times_s)
 
     @property
@@ -99,7 +98,7 @@ class TriedRemedy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % of it, by drawing steps again and again."""
+        """90 % interval of the saving, by bootstrap."""
         if self.times_s == self.base_times_s:
             return 0.0, 0.0
         draw = random.Random(0)
@@ -113,18 +112,18 @@ class TriedRemedy:
 
     @property
     def error(self) -> float | None:
-        """Predicted by measured step, less 1."""
+        """Predicted by measured step, minus 1."""
         return None if self.predicted_s is None else self.predicted_s / self.step_s - 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedFeeding:
-    """All that was tried.
+    """All cases that ran.
 
     Attributes:
         ranks: processes
         rows: by links, job, baseline and remedy
-        notes: what the reader should know
+        notes: for the reader
     """
 
     ranks: int
@@ -161,7 +160,7 @@ def tried_tables(found: TriedFeeding) -> list[Table]:
     """One table for each job on each kind of links.
 
     Args:
-        found: all that was tried
+        found: all cases
     """
     groups: dict[tuple[str, str], list[TriedRemedy]] = {}
     for row in found.rows:
@@ -191,11 +190,11 @@ def _tried_table(rows: Sequence[TriedRemedy]) -> Table:
 
 
 def tried_lines(found: TriedFeeding) -> list[str]:
-    """How the figures are meant."""
+    """How to read the figures."""
     return [
         "replicate-and-scatter: rank 0 loads the batch, scatters it, sends the weights out, sums the gradients and "
-        "updates, as DataParallel does by its first GPU. ddp: a plan of replicas, each with its own share of the data.",
-        "pre-load: workers beside the training. compress: 16-bit weights and gradients on the wire, with error "
+        "updates, as DataParallel does with its first GPU. ddp: a plan of replicas, each with its share of the data.",
+        "pre-load: workers load during the step. compress: weights and gradients are sent as 16 bits, with error "
         "feedback. error: predicted / measured - 1; means of steps.",
         *found.notes,
     ]
@@ -204,20 +203,20 @@ def tried_lines(found: TriedFeeding) -> list[str]:
 RANKS = 2
 LINKS = ("free", "1Gb/s", "200Mb/s")
 STEPS = 18
-"""Timed steps of each case, where they do not take long."""
+"""Timed steps of each case; fewer where steps are long."""
 
 AHEAD = Feeding(workers=2)
-"""What "pre-load" stands for here."""
+"""The input pipeline of "pre-load"."""
 
 JOBS = ("reads", "wire")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A job and what it lowers to.
+    """A job and its programs.
 
     Attributes:
-        name: of it
+        name: of the job
         graph: captured
         batch: samples of all ranks
         plans: strategy and programs of each case of "ddp"
@@ -236,17 +235,17 @@ def try_feeding(
     steps: int = STEPS,
     progress: Progress = ignore_progress,
 ) -> TriedFeeding:
-    """Every case of every job on every kind of links.
+    """Predict and run every case of every job on every kind of links.
 
     Args:
         jobs: some of them, such as "reads"; None: both
-        links: rates that the links are held to; "free": none
-        steps: timed, where they do not take long
-        progress: told what is being done
+        links: rate limits of the links; "free": none
+        steps: timed steps; fewer where steps are long
+        progress: called with the current item
 
     Raises:
         InputError: an unknown job, or too few steps
-        EnvironmentProblem: links cannot be held to any rate that is asked for
+        EnvironmentProblem: none of the rate limits can be set
         ExecutionError: a rank failed
     """
     names = JOBS if jobs is None else tuple(dict.fromkeys(part.strip() for part in jobs.split(",")))
@@ -269,10 +268,10 @@ def try_feeding(
 
 
 def strategy_of(remedies: Remedies) -> Strategy:
-    """The plan of two replicas with some of the remedies; they split the batch anyway.
+    """The plan of two replicas with some of the remedies; replicas always split the batch.
 
     Args:
-        remedies: switched on
+        remedies: enabled
     """
     return Strategy(
         dp=RANKS,
@@ -321,14 +320,14 @@ def _on_links(jobs: Sequence[_Job], link: Link | None, text: str, steps: int, pr
 
 
 def _key(baseline: Baseline, remedies: Remedies) -> str:
-    """Cases that are the same have the same: plans split the batch with the remedy and without."""
+    """The key of a case; plans always split the batch, so equal cases have equal keys."""
     if baseline == "ddp":
         remedies = Remedies(split=True, preload=remedies.preload, compress=remedies.compress)
     return f"{baseline}, {remedies.name}"
 
 
 def _cases() -> list[tuple[str, str, str, str]]:
-    """Baseline and remedy as rows name them, the key of the case, and of what it is held against."""
+    """Names of baseline and remedy, the key of the case, and the key of the case that it is compared with."""
     star, ddp = _key("replicate-and-scatter", NONE), _key("ddp", NONE)
     return [
         *(("replicate-and-scatter", one.name, _key("replicate-and-scatter", one), star) for one in ABLATION),
@@ -392,7 +391,7 @@ def _measured(
 
 
 BF16 = Compression(method="bf16")
-"""What "compress" stands for here."""
+"""The compression of "compress"."""
 
 _BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 
@@ -400,12 +399,12 @@ _BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 def predict_plan(
     strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int
 ) -> float | None:
-    """The step of a plan [s]; None where nobody measured what it needs.
+    """The step of a plan [s]; None where a cost that it needs is not measured.
 
     Args:
         strategy: of replicas
         graph: the job's
-        table: what was measured
+        table: measured costs
         cluster: the ranks
         batch: samples of all ranks
     """
@@ -418,12 +417,12 @@ def predict_plan(
 def predict_star(
     remedies: Remedies, graph: Graph, table: CostTable, *, batch: int, ranks: int, feeding: Feeding, cores: int
 ) -> float | None:
-    """The step of the star [s]; None where nobody measured what it needs.
+    """The step of the star [s]; None where a cost that it needs is not measured.
 
     Args:
-        remedies: switched on
+        remedies: enabled
         graph: the job's
-        table: what was measured
+        table: measured costs
         batch: samples of all ranks
         ranks: n
         feeding: how batches are loaded ahead, where they are
@@ -460,7 +459,7 @@ def _fed(
     ranks: int,
     cores: int,
 ) -> float:
-    """A step whose batches workers make ahead [s]."""
+    """A step whose batches workers load ahead [s]."""
     microbatch, readers = (share, ranks) if remedies.split else (ranks * share, 1)
     taken_s = load(samples, feeding, microbatch=microbatch).seconds
     busy_s = ranks * (work.forward_s + work.backward_s) + work.update_s + readers * taken_s
@@ -478,11 +477,11 @@ def _passages(graph: Graph, table: CostTable, samples: SampleCosts, *, share: in
     trained = [parameter.nbytes for parameter in graph.parameters if parameter.trainable]
 
     def sent_s(sizes: Iterable[int], factor: float = 1.0) -> float:
-        """To every other rank, a chunk after the other [s]."""
+        """Time to send to every other rank, one chunk after the other [s]."""
         return (ranks - 1) * sum(at_size(sockets, max(1, round(factor * size))).seconds for size in sizes)
 
     def copied_s(sizes: Iterable[int]) -> float:
-        """Packed, unpacked or added once; nothing where a rank's own thread does not do it [s]."""
+        """Time of packing, unpacking or adding once; 0 where a rank's main thread does not do it [s]."""
         return sum(at_size(packing, size).seconds for size in sizes) if packing else 0.0
 
     parts = chunks(trained)

@@ -1,15 +1,14 @@
-"""The ablation of three remedies for data that do not arrive, for people and programs: ours, and what is published.
+"""Tables, JSON and a drawing of the ablation of three remedies for slow input pipelines: ours and the published figures.
 
-What is public of the study of feeding several GPUs: what it saves, in its abstract.
-
-It calls its rival "modern data parallelism". Networks, batches, cards and software are not in the abstract.
+Only the abstract of the study is public. It gives the time saved over a baseline that it calls "modern data
+parallelism". Networks, batches, cards and software are not in the abstract.
 
 Source:
     W. Xu, A. Pattnaik, G. Yuan, Y. Wang, Y. Zhang, X. Tang, "ScaleDNN: Data Movement Aware DNN Training on Multi-GPU",
     ICCAD 2021, doi 10.1109/ICCAD51958.2021.9643503: up to 39.38 % of the time, 17.96 % on average, over PCIe; up to
     19.20 %, 10.26 % on average, over NVLink.
 
-The ablation as a drawing: what each remedy saves of replicate-and-scatter, one panel a machine, and of DDP.
+The drawing: time that each remedy saves of replicate-and-scatter and of DDP, one panel for each machine.
 
 saved
 60 ┤      █
@@ -32,11 +31,11 @@ SOURCE = "Xu et al., ScaleDNN, ICCAD 2021, abstract; doi 10.1109/ICCAD51958.2021
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSaving:
-    """Time that its three remedies save together.
+    """Time that the three remedies of the study save together.
 
     Attributes:
         mean: over its networks, as a share of the step
-        most: of one of them
+        most: of one network
     """
 
     mean: float
@@ -62,15 +61,15 @@ class FeedingRow:
         links: between its devices: "PCIe" or "NVLink"
         network: its name
         batch: samples of a device
-        baseline: what the saving is held against: "replicate-and-scatter" or "ddp"
+        baseline: that the saving is relative to: "replicate-and-scatter" or "ddp"
         remedy: "none", "split", "pre-load", "compress", "all"; against replicate-and-scatter also "ddp", a process for
-            each device, and "ddp, all", the same with what then is left of the three
+            each device, and "ddp, all", the same with the remaining remedies
         step_s: the step [s]
         step_interval: 90 % of it [s]
         saved: share of the baseline's step that is saved
         interval: 90 % of it
         parts: of the step, by name; they sum to it [s]
-        basis: how it was found
+        basis: simulated or measured
     """
 
     machine: str
@@ -89,7 +88,7 @@ class FeedingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What a remedy saves on a machine, over its networks and batches.
+    """Time that a remedy saves on a machine, over its networks and batches.
 
     Attributes:
         machine: its name
@@ -97,12 +96,12 @@ class Saving:
         baseline: what it is held against
         remedy: which
         mean: of the saved shares
-        interval: 90 % of it, as if all rows erred alike
+        interval: 90 % of it, with the same error in all rows
         most: the largest
-        most_network: whose it is
+        most_network: network with the largest
         least: the smallest
-        rows: how many
-        published: of the study, where it has a figure for this
+        rows: number of rows
+        published: figure of the study; None: it has none
     """
 
     machine: str
@@ -127,7 +126,7 @@ class ReproducedFeeding:
         software: framework and year
         rows: by machine, batch, network, baseline, remedy
         titles: of the machines, by name
-        notes: what the reader should know
+        notes: for the reader
     """
 
     devices: int
@@ -151,7 +150,7 @@ def savings(rows: Sequence[FeedingRow]) -> tuple[Saving, ...]:
     """Each remedy against each baseline on each machine; nothing for "none".
 
     Args:
-        rows: in the order in which savings are wanted
+        rows: in the order of the result
     """
     groups: dict[tuple[str, str, str], list[FeedingRow]] = {}
     for row in rows:
@@ -236,7 +235,7 @@ def _summary(one: Saving, batch: int | None) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What an ablation comes to, in sentences: beside the study, and beside plain DDP
+# The result in sentences: compared with the study, and with plain DDP
 
 
 _PART_NAMES = {
@@ -249,17 +248,17 @@ _PART_NAMES = {
 
 
 def verdict_lines(found: ReproducedFeeding) -> list[str]:
-    """One line for each machine beside the study, and one beside DDP."""
+    """For each machine, one line that compares with the study, and one that compares with DDP."""
     lines = []
     all_savings = savings(found.rows)
     for machine in found.machines:
         own = {(one.baseline, one.remedy): one for one in all_savings if one.machine == machine}
         rows = [row for row in found.rows if row.machine == machine]
-        lines += [_beside_study(found, own), _beside_ddp(own, rows)]
+        lines += [_against_study(found, own), _against_ddp(own, rows)]
     return lines
 
 
-def _beside_study(found: ReproducedFeeding, own: Mapping[tuple[str, str], Saving]) -> str:
+def _against_study(found: ReproducedFeeding, own: Mapping[tuple[str, str], Saving]) -> str:
     one = own["replicate-and-scatter", "all"]
     if one.published is None:
         return f"{one.links}: the study has no figure for such links."
@@ -288,12 +287,12 @@ def _largest_losses(rows: Sequence[FeedingRow]) -> str:
     return f"{first} ({_share(shares[first])} of its step) and {second} ({_share(shares[second])})"
 
 
-def _beside_ddp(own: Mapping[tuple[str, str], Saving], rows: Sequence[FeedingRow]) -> str:
+def _against_ddp(own: Mapping[tuple[str, str], Saving], rows: Sequence[FeedingRow]) -> str:
     ddp, left = own["replicate-and-scatter", "ddp"], own["ddp", "all"]
     each = ", ".join(f"{name} {_share(own['ddp', name].mean)}" for name in ("split", "pre-load", "compress"))
     return (
         f"{ddp.links}: DDP alone, without any of the three, saves {_share(ddp.mean)} of replicate-and-scatter on "
-        f"average. Against it they save {_share(left.mean)} (from {_share(left.least)} to {_share(left.most)}, "
+        f"average. Of DDP's step the three save {_share(left.mean)} (from {_share(left.least)} to {_share(left.most)}, "
         f"{left.most_network}): {each}. {_what_pays(rows)}"
     )
 
@@ -309,17 +308,17 @@ def _what_pays(rows: Sequence[FeedingRow]) -> str:
         return "Compressing pays in every case."
     best = fmean(max(row.saved for row in of.values()) for of in steps.values())
     return (
-        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than the wire saves. "
-        f"With only what pays in each, {_share(best)} are left to save."
+        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than the transfer saves. "
+        f"With only the remedies that pay in each case, {_share(best)} are saved."
     )
 
 
 def legend_lines(found: ReproducedFeeding) -> list[str]:
-    """What the columns mean, and what the figures rest on."""
+    """The meaning of the columns, and the basis of the figures."""
     return [
         "step: replicate-and-scatter (DataParallel): batch, weights and gradients all go through GPU 0. Columns up to "
-        "DDP: what each remedy saves of it [%], all together with 90 %, and DDP alone. Right of it: DDP's step, and "
-        "what remedies save of that; DDP splits the batch already.",
+        "DDP: share of it that each remedy saves [%], all together with 90 %, and DDP alone. Right of it: DDP's step, "
+        "and the share that remedies save of it; DDP splits the batch already.",
         f"Predicted for {found.software} on {found.devices} GPUs, 32-bit, samples ready in the host's memory; "
         "compress: 16-bit weights and gradients, with error feedback. Nothing is fitted to the study's figures.",
         f"Published: {SOURCE}. Its networks, batches and cards are not in the abstract.",
@@ -332,11 +331,11 @@ def _share(share: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The ablation of three remedies as tables of 80 columns
+# The ablation as tables of 80 columns
 
 
 def feeding_table(found: ReproducedFeeding, machine: str, batch: int) -> Table:
-    """What each remedy saves on a machine at a batch, a line for each network.
+    """Share that each remedy saves on a machine at a batch, a line for each network.
 
     Args:
         found: the ablation
@@ -436,7 +435,9 @@ def plot(found: ReproducedFeeding) -> str:
     width = max(360.0, len(networks) * (len(_BARS) * _BAR + _GAP))
     panels = len(found.machines)
     drawing = Drawing(width=_LEFT + width + 40, height=_TOP + panels * (_HEIGHT + _PANEL_GAP) + 30)
-    drawing.text(_LEFT, 24, "Feed and wire: share of a step that is saved [%]", size=15, bold=True)
+    drawing.text(
+        _LEFT, 24, "Input pipeline and gradient communication: share of a step that is saved [%]", size=15, bold=True
+    )
     drawing.text(_LEFT, 42, f"{found.devices} GPUs, batch {batch} a GPU, {found.software}, simulated", colour="#555")
     for number, machine in enumerate(found.machines):
         rows = [row for row in found.rows if row.machine == machine and row.batch == batch]

@@ -1,13 +1,13 @@
-"""Where a step of data parallelism went: FP, BP, and WU as what gradients and weights add to it.
+"""The split of a data-parallel step: FP, BP, and WU, the time that gradients and weights add.
 
     step = FP + BP + WU        WU = exposed + update + overhead        and: overlapped
 
-exposed, overlapped: communication while a rank waits, and while it does not. update: optimizer. overhead: loading,
-waiting for a peer with nothing under way, and what the host does between the parts that it records. All are those of
+exposed, overlapped: communication while a rank waits, and while it computes. update: optimizer. overhead: loading,
+waiting for a peer without a transfer in progress, and work of the host between recorded parts. All are terms of
 `report/breakdown`, averaged over the ranks.
 
-The measured split is a mean over the middle half of the steps by length: a mean keeps the sum, and a disturbed step
-does not move it. The end of a transfer is seen in some steps only, so `overlapped` is a mean over those.
+The measured split is a mean over the middle half of the steps by length: a mean preserves the sum, and disturbed steps
+do not affect it. The end of a transfer is recorded in some steps only; `overlapped` is a mean over those.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,10 +25,10 @@ TERMS = ("forward", "backward", "exposed", "update", "overhead")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedStep:
-    """A step as a clock of its own saw it.
+    """A step as timed by a separate clock.
 
     Attributes:
-        number: of the step, as the record counts
+        number: of the step in the recording
         seconds: from its start to the start of the next [s]
     """
 
@@ -37,7 +37,7 @@ class TimedStep:
 
 
 Block = tuple[TimedStep, ...]
-"""Steps that ran one after the other."""
+"""Consecutive steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SplitTerms:
     """A step and its parts, all in seconds.
 
     Attributes:
-        step_s: of a measurement by a clock of its own; of a prediction, what is simulated
+        step_s: the step; measured by a separate clock, or simulated
         forward_s: FP
         backward_s: BP
         exposed_s: communication while a rank waits
@@ -64,12 +64,12 @@ class SplitTerms:
 
     @property
     def wu_s(self) -> float:
-        """What gradients and weights add to the step [s]."""
+        """Time that gradients and weights add to the step [s]."""
         return self.exposed_s + self.update_s + self.overhead_s
 
     @property
     def missing(self) -> float:
-        """By how much the parts together differ from the step, as a share of it.
+        """Difference of the sum of the parts from the step, as a share of it.
 
         Example:
             >>> parts = {"forward_s": 1.0, "backward_s": 2.0, "exposed_s": 0.5, "update_s": 0.2, "overhead_s": 0.2}
@@ -83,7 +83,7 @@ def predicted_terms(program: Program, timeline: Timeline) -> SplitTerms:
     """The split of a simulated step.
 
     Args:
-        program: what is simulated
+        program: simulated
         timeline: of one step
     """
     parts = break_down(program, timeline, Source.PREDICTED)
@@ -96,10 +96,10 @@ def measured_terms(
     """The split of the recorded steps.
 
     Args:
-        program: what ran
+        program: that ran
         timeline: of all blocks, all ranks
-        blocks: for each rank, its blocks: the steps that count; each had one more before and one after it
-        watched: numbers of the steps in which the end of each transfer was seen
+        blocks: for each rank, its blocks of timed steps; each block had one more step before and one after it
+        watched: numbers of the steps in which the end of each transfer was recorded
 
     Raises:
         InputError: no step
@@ -116,14 +116,14 @@ def measured_terms(
 
 
 def recording_cost(recorded: Sequence[Block], plain: Sequence[Block], *, every: int = 1) -> float:
-    """What recording adds to a step, as a share of it.
+    """Time that recording adds to a step, as a share of it.
 
-    Of the steps with it and of those without, the faster half each: other programs only make steps longer. One step of
-    so many is recorded in more detail, so each place in that cycle is compared by itself.
+    Compares the faster half of the steps with recording and the faster half without: other programs only make steps
+    longer. One step of each cycle is recorded in more detail, so each place in the cycle is compared separately.
 
     Args:
-        recorded: blocks with the record on
-        plain: blocks with it off
+        recorded: blocks with recording on
+        plain: blocks with recording off
         every: length of the cycle [steps]
 
     Example:
@@ -146,7 +146,7 @@ def _fast_steps(blocks: Sequence[Block], every: int) -> dict[int, float]:
 
 
 def _block_parts(program: Program, timeline: Timeline, block: Block) -> list[Breakdown]:
-    """The parts of the steps of a block; the steps around it show where it began on each rank, and ended."""
+    """The parts of the steps of a block; the steps before and after it show its start and end on each rank."""
     wanted = {step.number for step in block}
     around = wanted | {min(wanted) - 1, max(wanted) + 1}
     spans = Timeline(span for span in timeline if span.step in around)
@@ -156,8 +156,8 @@ def _block_parts(program: Program, timeline: Timeline, block: Block) -> list[Bre
 def _middle_half(lengths: Mapping[int, float]) -> set[int]:
     """Steps without the shortest and the longest quarter."""
     ordered = sorted(lengths, key=lambda step: (lengths[step], step))
-    cut = len(ordered) // 4
-    return set(ordered[cut : len(ordered) - cut])
+    quarter = len(ordered) // 4
+    return set(ordered[quarter : len(ordered) - quarter])
 
 
 def _terms(parts: Sequence[Breakdown], seen: Sequence[Breakdown], step_s: float) -> SplitTerms:

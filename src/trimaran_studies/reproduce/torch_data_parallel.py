@@ -1,6 +1,6 @@
-"""A data-parallel step of one process, whose first device everything goes through: `torch.nn.DataParallel`.
+"""A data-parallel step of one process, in which all transfers go through the first device: `torch.nn.DataParallel`.
 
-With n devices it is a sum. Nothing in it runs beside anything else:
+With n devices the step is a sum, because its parts run one after the other:
 
     load       n L               one thread of the host makes the whole batch
     copy       n I / H           the whole batch goes to the first device, from pageable memory
@@ -10,26 +10,24 @@ With n devices it is a sum. Nothing in it runs beside anything else:
     gather     sum_k 2 O / P_k   outputs come to the first device, their gradients go back
     loss       (n - 1) E         of all other devices' samples; its own loss is in F and B
     backward   B                 a thread of the engine for each device, without the interpreter
-    reduce     S                 one node of the graph sums all gradients, once the last backward has ended
+    reduce     S                 one node of the graph sums all gradients, after the last backward
     update     U                 on the first device; the others wait
 
 I and O are bytes of a device's samples and outputs, H and P_k rates of the links to the host and to device k, k = 1 to
-n - 1. Each of three remedies takes something out of it:
+n - 1. Each of three remedies reduces some terms:
 
     split      load L, copy max_k I / H_k: every device has its own reader, and nothing is scattered
-    pre-load   load and copy of the next batch run beside the step, from page-locked memory; what is left of them is
+    pre-load   load and copy of the next batch run during the step, from page-locked memory; the exposed rest is
                max(0, max(load / workers, copy) - all the rest)
-    compress   R and S with half as many bytes, and the time that coding takes
+    compress   R and S with half as many bytes, plus the time of coding
 
 Source:
     torch/nn/parallel/data_parallel.py, replicate.py, _functions.py (Broadcast, whose backward is one
     ReduceAddCoalesced), parallel_apply.py of PyTorch 2.13. The remedies: Xu et al., "ScaleDNN: Data Movement Aware DNN
     Training on Multi-GPU", ICCAD 2021.
 
-What goes through the first device of a machine of the catalog, and how long it takes: the terms of `replicate`.
-
-Copies are priced by the links of the node, weights and gradients by its collectives: `DataParallel` hands them to NCCL
-in chunks of 10 MiB where it can. Left out: copies of the next batch that share a link with an exchange.
+`passages_on` prices the transfers on a machine of the catalog. Copies are priced by the links of the node, weights and
+gradients by its collectives: `DataParallel` passes them to NCCL in chunks of 10 MiB where it can. Left out: copies of the next batch that share a link with an exchange.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,15 +43,15 @@ from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.kernels.estimate import StepEstimate
 
 Baseline = Literal["replicate-and-scatter", "ddp"]
-"""What remedies are held against: everything through the first device, or a process for each device with its own share
-of the data and an all-reduce of the gradients (`DistributedDataParallel` with a plain `DataLoader`)."""
+"""Baselines of the remedies: all transfers through the first device, or a process for each device with its share of
+the data and an all-reduce of the gradients (`DistributedDataParallel` with a plain `DataLoader`)."""
 
 BASELINES: tuple[Baseline, ...] = ("replicate-and-scatter", "ddp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Which of the three are switched on."""
+    """Which of the three are enabled."""
 
     split: bool = False
     preload: bool = False
@@ -80,12 +78,12 @@ ABLATION = (NONE, Remedies(split=True), Remedies(preload=True), Remedies(compres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaWork:
-    """What host and devices compute for the share of one device [s].
+    """Computation of host and devices for the share of one device [s].
 
     Attributes:
-        load_s: L, one thread of the host makes the samples
+        load_s: L, one thread of the host loads the samples
         forward_s: F, with its loss
-        calls_s: C, of the forward, what the interpreter does for its calls
+        calls_s: C, time of the interpreter for the calls of the forward
         loss_s: E, forward and backward of the loss alone
         backward_s: B
         update_s: U
@@ -99,7 +97,7 @@ class ReplicaWork:
     loss_s: float = 0.0
 
     def scaled(self, factor: float) -> "ReplicaWork":
-        """The same on devices that take so many times as long; the interpreter's part stays."""
+        """The same on devices that take `factor` times as long; the interpreter's part is unchanged."""
         return replace(
             self,
             forward_s=self.forward_s * factor,
@@ -126,13 +124,13 @@ class BatchCopies:
     shares_ahead_s: float = 0.0
 
     def under(self, remedies: Remedies) -> float:
-        """The one that applies."""
+        """The copy that applies with some remedies."""
         if remedies.preload:
             return self.shares_ahead_s if remedies.split else self.whole_ahead_s
         return self.shares_s if remedies.split else self.whole_s
 
     def scaled(self, factor: float) -> "BatchCopies":
-        """The same on links that take so many times as long."""
+        """The same on links that take `factor` times as long."""
         return BatchCopies(
             whole_s=self.whole_s * factor,
             shares_s=self.shares_s * factor,
@@ -143,18 +141,18 @@ class BatchCopies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passages:
-    """What goes through the first device, and how long it takes [s].
+    """Times of the transfers through the first device [s].
 
     Attributes:
         copies: of the batch, from the host
         scatter_s: shares of the batch, from the first device to the others
-        gather_s: outputs to it, and their gradients back
+        gather_s: outputs to the first device, and their gradients back
         weights_s: R, to all devices
         gradients_s: S, summed on the first device
         compressed_weights_s: R compressed
         compressed_gradients_s: S compressed
-        coding_s: of both, where they are compressed
-        making_s: M, the host makes copies of the modules
+        coding_s: time to code both, where they are compressed
+        making_s: M, the host copies the modules
     """
 
     copies: BatchCopies
@@ -168,7 +166,7 @@ class Passages:
     making_s: float = 0.0
 
     def scaled(self, *, links: float = 1.0, host: float = 1.0) -> "Passages":
-        """The same where links take so many times as long, and the host does."""
+        """The same where links and host take the given factors as long."""
         return replace(
             self,
             copies=self.copies.scaled(links),
@@ -184,16 +182,16 @@ class Passages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedStep:
-    """A step, taken apart; its parts sum to it [s].
+    """The parts of a step; they sum to it [s].
 
     Attributes:
-        feed_s: loading and copying the batch, as far as the step waits for it
+        feed_s: exposed loading and copying of the batch
         scatter_s: shares to the other devices
-        replicate_s: weights to all, modules made
+        replicate_s: weights to all devices, copies of modules
         forward_s: FP
-        gather_s: outputs in, their gradients out, the loss of the other devices' samples
+        gather_s: outputs to the first device, their gradients back, the loss of the other devices' samples
         backward_s: BP
-        reduce_s: gradients to the first device, and the coding of weights and gradients
+        reduce_s: gradients to the first device, coding of weights and gradients
         update_s: WU on the first device
     """
 
@@ -224,10 +222,10 @@ def replicated_step(
 
     Args:
         work: of one device's share
-        passages: durations of what goes through the first device, of all devices together
+        passages: times of the transfers of all devices together
         devices: n
-        remedies: switched on; None: none
-        workers: threads or processes that load ahead, for each reader, where batches are loaded ahead
+        remedies: enabled; None: none
+        workers: threads or processes that load ahead, for each reader
 
     Example:
         Two devices that load 1 s, compute 2 s and 3 s, copy 2 s, scatter 1 s, and move weights and gradients in 4 s
@@ -262,29 +260,29 @@ def replicated_step(
 
 
 CHUNK_BYTES = 10 * (1 << 20)
-"""Tensors that are sent as one. Source: buffer_size of broadcast_coalesced and reduce_add_coalesced,
+"""Size of a chunk: tensors that are sent together. Source: buffer_size of broadcast_coalesced and reduce_add_coalesced,
 torch/nn/parallel/comm.py."""
 
 PAGEABLE = 0.45
 """Share of a link that a copy from pageable memory sustains: 5e9 to 6e9 of 12.4e9 B/s on PCIe 3.0 x16 (V100, logs of
-microsoft/superbenchmark, dask-cuda), 9e9 to 18e9 of 26e9 B/s on PCIe 4.0. Each copy has a thread of its own."""
+microsoft/superbenchmark, dask-cuda), 9e9 to 18e9 of 26e9 B/s on PCIe 4.0. A separate thread does each copy."""
 
 COPY_S = 10e-6
-"""Fixed cost of a copy: 9.2 to 9.9 us between devices (uuudown/Tartan@e3166ab)."""
+"""Fixed time of a copy: 9.2 to 9.9 us between devices (uuudown/Tartan@e3166ab)."""
 
 MODULE_S = 14e-6
-"""The host makes one copy of a module, with its parameters and buffers: 13.8 to 15.0 us for ResNet-50, GoogLeNet and
+"""Time in which the host copies a module, with its parameters and buffers: 13.8 to 15.0 us for ResNet-50, GoogLeNet and
 Inception-v3, `replicate` of PyTorch 2.13 without its transfers, measured on one core of an EPYC."""
 
 CALLS = 0.5
-"""Part of the host's time for an operation during which the interpreter is held: assumed. PyTorch lets go of it
-while an operation is dispatched."""
+"""Part of the host's time for an operation during which the interpreter's lock is held: assumed. PyTorch releases
+it while an operation is dispatched."""
 
 CODED_WEIGHTS = 3.0
 """Bytes read and written for a byte of weights that is sent as 16 bits: cast (4 and 2), cast back (2 and 4), of 4."""
 
 CODED_GRADIENTS = 8.5
-"""The same for gradients with error feedback: add what was lost before (8 and 4), cast (4 and 2), keep what is lost
+"""The same for gradients with error feedback: add the previous error (8 and 4), cast (4 and 2), keep the new error
 (6 and 4), cast back (2 and 4), of 4."""
 
 HALF = 0.5
@@ -292,11 +290,11 @@ HALF = 0.5
 
 
 def replica_work(workload: Workload, estimate: StepEstimate) -> ReplicaWork:
-    """What a device computes of a step; samples are ready in the host's memory.
+    """The computation of a device in a step; samples are ready in the host's memory.
 
     Args:
         workload: one device's share
-        estimate: of it
+        estimate: of that workload
     """
     seconds = list(zip(workload.works, estimate.work_s, strict=True))
     launches = sum(work.launches for work in workload.works) or 1
@@ -311,7 +309,7 @@ def replica_work(workload: Workload, estimate: StepEstimate) -> ReplicaWork:
 
 
 def output_bytes(workload: Workload) -> int:
-    """What a device's outputs take: what the loss reads; 0 where it is not a cross entropy [bytes]."""
+    """Size of a device's outputs, the input of the loss; 0 where the loss is not a cross entropy [bytes]."""
     return max(
         (
             4 * work.dims[0]
@@ -323,23 +321,23 @@ def output_bytes(workload: Workload) -> int:
 
 
 def passages_on(machine: Machine, workload: Workload, *, devices: int, year: float) -> Passages:
-    """Durations of what goes through the first device.
+    """Times of the transfers through the first device.
 
     Args:
         machine: of one node
         workload: one device's share
         devices: of the node, its first ones
-        year: of the library of collectives
+        year: of the communication library
     """
     node = machine.node
     others = [pair(node, 0, number).bytes_per_s for number in range(1, devices)]
     gradients = [gradient.nbytes for gradient in workload.gradients]
-    beside = workload.parameter_bytes + workload.buffer_bytes - sum(gradients)
-    weights = [*gradients, beside] if beside > 0 else gradients
+    untrained = workload.parameter_bytes + workload.buffer_bytes - sum(gradients)
+    weights = [*gradients, untrained] if untrained > 0 else gradients
     memory = node.device.sustained_bytes_per_s
 
     def sent_s(op: str, sizes: Sequence[int], share: float) -> float:
-        """Chunks one after another, each packed and unpacked once [s]."""
+        """Time of chunks one after another, each packed and unpacked once [s]."""
         calls = (
             collective_cost(op, nbytes, machine=machine, devices=devices, year=year).seconds
             for nbytes in chunks(round(share * size) for size in sizes)
@@ -381,7 +379,7 @@ def batch_copies(machine: Machine, nbytes: int, *, devices: int) -> BatchCopies:
 
 
 def chunks(sizes: Iterable[int], limit: int = CHUNK_BYTES) -> list[int]:
-    """Bytes of the chunks that tensors are sent in, one after another; a large tensor is one of its own.
+    """Sizes of the chunks in which tensors are sent, one after another; a large tensor is one chunk [bytes].
 
     Args:
         sizes: of the tensors, in order [bytes]
@@ -401,7 +399,7 @@ def chunks(sizes: Iterable[int], limit: int = CHUNK_BYTES) -> list[int]:
 
 
 def count_modules(workload: Workload) -> int:
-    """Modules of a network, those that hold others included, as far as its works and weights name them."""
+    """Number of modules of a network, containers included, by the names in its works and weights."""
     paths = {work.module for work in workload.works} | {gradient.module for gradient in workload.gradients}
     return len({""} | {part for path in paths if path for part in accumulate(path.split("."), "{}.{}".format)})
 

@@ -1,15 +1,13 @@
-"""The vDNN paper again: its networks, batches and policies, and ours, on a device of the catalog in simulation.
+"""Reproduces the vDNN paper: its networks, batches and policies, and our policy, simulated on a device of the catalog.
 
-Each network's step is traced on meta tensors and priced by the kernel model, with the paper's software. From the one
-trace come both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch's own. Which
-constants were fixed before anything was compared, and which were not, is in `docs/vdnn.md`.
+Each network's step is traced on meta tensors and priced by the kernel model, with the paper's software. The trace gives
+both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch. `docs/vdnn.md` says which
+constants were fixed before any comparison and which were not.
 
-The vDNN paper's networks and policies as they come out here, beside what the paper says.
-
-Memory is counted twice. **Paper** is the paper's own way: the buffers of Torch and cuDNN in 2016, allocated for the
+Our figures are shown next to the paper's. Memory is counted twice. **Paper** is the paper's accounting: the buffers of Torch and cuDNN in 2016, allocated for the
 whole network (the baseline) or layer by layer (its policies), with workspaces, means over time. **Trace** is ours:
 every storage of a step of PyTorch as autograd packs and unpacks it, without workspaces, means over the operations of
-forward and backward. Figures of the two are not to be mixed; each is compared with its own baseline.
+forward and backward. Figures of the two are not comparable; each is compared with the baseline of its accounting.
 
 Figures of the paper have a grade: published (in its abstract) or recalled (from its figures and from summaries of it,
 not checked against the paper).
@@ -55,16 +53,16 @@ SOURCE = "Rhu et al., vDNN, MICRO 2016, arXiv:1602.08124"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperFigure:
-    """What the paper says of a network under a policy.
+    """A figure of the paper for a network under a policy.
 
     Attributes:
         network: name of the network
         batch: samples of a step
         policy: of the paper: "none (p)", "all (m)", "dyn"
-        quantity: memory that is needed, the part of the mean that is saved, or the loss of speed
-        value: in bytes, or a part of 1
-        text: as one writes it
-        grade: where it was read
+        quantity: memory needed, the saved share of the mean, or the slowdown
+        value: in bytes, or a share
+        text: for people
+        grade: where the figure comes from
     """
 
     network: str
@@ -157,15 +155,15 @@ class ReproducedPolicy:
     """A network under a policy.
 
     Attributes:
-        policy: name; (m) and (p) say which algorithms convolutions have
-        accounting: how memory is counted
-        fits: whether the peak is within the device
+        policy: name; (m) and (p) are the algorithms of convolutions
+        accounting: of the memory
+        fits: whether the peak fits the device
         peak_bytes: peak [bytes]
         mean_bytes: mean [bytes]
         bare_mean_bytes: mean without weights, their gradients and optimizer state [bytes]
-        saved: part of the baseline's mean without weights that is saved
-        slowdown: how much longer the step takes than with everything kept and the fastest algorithms: 0.02 is 2 %
-        note: what else there is to say
+        saved: saved share of the baseline's mean without weights
+        slowdown: step time by that of the fastest algorithms without offload or recompute, minus 1: 0.02 is 2 %
+        note: for the reader
     """
 
     policy: str
@@ -187,7 +185,7 @@ class ReproducedNetwork:
         network: name
         batch: samples of a step
         policies: in both accountings
-        notes: what does not fit into a line
+        notes: for the reader
     """
 
     network: str
@@ -196,7 +194,7 @@ class ReproducedNetwork:
     notes: tuple[str, ...] = ()
 
     def figure(self, line: ReproducedPolicy) -> PaperFigure | None:
-        """What the paper says of it."""
+        """The paper's figure for it; None where there is none."""
         if line.accounting != "paper":
             return None
         return next(
@@ -215,10 +213,10 @@ class Reproduction:
 
     Attributes:
         device: title of the device
-        paper_budget_bytes: what the paper's policies may use: its pool is as large as the card [bytes]
-        trace_budget_bytes: what a step of PyTorch may use: the card less its context [bytes]
+        paper_budget_bytes: memory for the paper's policies: its pool is the whole card [bytes]
+        trace_budget_bytes: memory for a step of PyTorch: the card minus its context [bytes]
         networks: in order
-        source: where durations come from
+        source: of the durations
     """
 
     device: str
@@ -267,7 +265,7 @@ PAPER_NETWORKS: tuple[tuple[str, int], ...] = (
 
 
 def parse_networks(text: str | None) -> tuple[tuple[str, int], ...]:
-    """Networks as a person names them: "alexnet,vgg16:256"; without a batch, every one that the paper has.
+    """Read a list of networks such as "alexnet,vgg16:256"; without a batch, all batches of the paper.
 
     Raises:
         InputError: not a network of the paper, or not a batch size
@@ -300,8 +298,8 @@ def reproduce_vdnn(
 
     Args:
         device: of the catalog
-        networks: which, as `parse_networks` reads them; None: all of the paper
-        progress: told what is being done
+        networks: in the form of `parse_networks`; None: all of the paper
+        progress: called with the current item
 
     Raises:
         InputError: an unknown device or network
@@ -476,16 +474,16 @@ def network_table(network: ReproducedNetwork) -> Table:
 
 
 def accounting_lines(found: Reproduction) -> list[str]:
-    """How the figures are counted."""
+    """How to read the figures."""
     return [
-        "Buffers of 2016: the paper's way. Feature maps (ReLU in place), gradient maps, workspace, weights twice; the "
+        "Buffers of 2016: the paper's accounting. Feature maps (ReLU in place), gradient maps, workspace, weights twice; the "
         "baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
         "A step of PyTorch: every storage as autograd holds it, with the optimizer's state, without workspaces; means "
         "are over the operations of forward and backward.",
         "Sizes are in GB of 1e9 bytes. w/o: the mean without weights, their gradients and the optimizer's state; "
         "saved: of that. "
         f"fits: into {format_bytes(found.paper_budget_bytes)} (the paper's pool is the whole card), "
-        f"with PyTorch into {format_bytes(found.trace_budget_bytes)} (the card less its context).",
+        f"with PyTorch into {format_bytes(found.trace_budget_bytes)} (the card minus its context).",
         "(p): fastest convolutions, (m): without workspace; slower: than none (p). "
         "~: recalled; other figures of the paper are in its abstract.",
         f"Times are {found.source}.",

@@ -1,37 +1,35 @@
-"""Memory and time of a step in the vDNN paper's own accounting: the buffers of Torch and cuDNN in 2016.
+"""Memory and time of a step in the vDNN paper's accounting: the buffers of Torch and cuDNN in 2016.
 
-What there is:
+The buffers are:
 
-- **feature maps**: the Y of each layer, and the batch of samples. ReLU works in place, so it has no map of its own.
-  Pooling keeps no indices: its backward reads its X and Y;
-- **gradient maps**: one as large as each feature map, but for the samples; there from the backward of the last layer
-  that read the map to that of the layer that made it;
+- **feature maps**: the Y of each layer, and the batch of samples. ReLU works in place, so it adds no map. Pooling keeps
+  no indices: its backward reads its X and Y;
+- **gradient maps**: one for each feature map, of the same size, except for the samples; allocated from the backward of
+  the last layer that read the map to the backward of the layer that made it;
 - **workspace** of a convolution, while it computes; **weights and their gradients**, all the time.
 
 The baseline allocates once for the whole network: every feature map, two gradient maps of the largest size, which
-layers take turns to use, and the largest workspace. So its mean is its peak. The policies allocate layer by layer:
+layers use alternately, and the largest workspace. So its mean is its peak. The policies allocate layer by layer:
 
     step        F1      F2      F3      B3      B2      B1
     X of 2      |---made, read--|                               on the device
-                        |=copy=|        |=fetch=|               copies, each as long as the layer that it hides behind
+                        |=copy=|        |=fetch=|               copies, each overlapped with a layer
                                         |-------read----|       on the device again
 
-A layer of the forward lasts as long as its operations, or the copy of its X if that is longer; a layer of the backward
-as long as its operations or the fetch that runs beside it. Means are over time.
+A layer of the forward lasts as long as its operations, or as the copy of its X if that is longer; a layer of the
+backward as long as its operations, or as the overlapped fetch if that is longer. Means are over time.
 
 Source:
     Rhu et al., MICRO 2016, sections II and III; reuse of gradient maps and ReLU in place as in Torch.
 
-A traced network as the vDNN paper's list of layers: which maps each reads and makes, and when a map is needed.
-
-Steps are numbered through: layer n of `count` computes forward in step n and backward in step `2 * count - 1 - n`.
+`network_of` converts a traced network to the paper's list of layers: the maps that each reads and makes, and when a map
+is needed. Steps are numbered from 0: layer n of `count` computes forward in step n and backward in step `2 * count - 1 - n`.
 A map is needed in the backward of convolutions, dense layers, norms and poolings that read it, and of activations and
-poolings that made it: what cuDNN's functions ask for.
+poolings that made it: the arguments of cuDNN's functions.
 
-Offload everything, and have it back only while it is used: the least memory that offloading alone can reach.
-
-Each storage leaves at its last pack and comes back at its first unpack, so that every copy is waited for. Nobody would
-run it; its memory is what the mean of an offload-all policy is measured against.
+`offload_on_demand` offloads every storage except while it is used: the minimum memory with offloading alone. Each
+storage leaves at its last pack and returns at its first unpack, so every copy is exposed. It is not a practical policy;
+the mean of an offload-all policy is compared with its memory.
 """
 
 from bisect import bisect_right
@@ -58,7 +56,7 @@ class PaperLayer:
 
     Attributes:
         name: of the layer
-        kind: what it is
+        kind: of the layer
         inputs: feature maps that it reads
         output: feature map that it makes, or changes in place; None where no layer reads it
         forward_s: time of its forward, convolutions performance-optimal [s]
@@ -158,7 +156,7 @@ def network_of(trace: StepTrace, durations_s: numpy.ndarray) -> PaperNetwork:
 def _backward_seconds(trace: StepTrace, layers: tuple[Layer, ...], durations_s: numpy.ndarray) -> dict[int, float]:
     """By layer, time of the operations from its first unpack to the first of the next layer [s]."""
     order, starts = backward_order(trace, layers)
-    begins = {starts[layer]: layer for layer in order}  # of silent layers and the one behind them, the latter
+    begins = {starts[layer]: layer for layer in order}  # of layers without unpacks and the one after them, the latter
     seconds: dict[int, float] = {}
     layer = order[0] if order else None
     for moment, event in enumerate(trace.events):
@@ -174,7 +172,7 @@ class Buffers:
 
     Attributes:
         steps_bytes: by layer of the forward, then by layer of the backward in reverse: memory without weights [bytes]
-        seconds: how long each of them takes [s]
+        seconds: time of each of them [s]
         weight_bytes: weights and their gradients [bytes]
     """
 
@@ -208,7 +206,7 @@ def baseline(network: PaperNetwork, algorithms: Mapping[int, Algorithm] | None =
 
     Args:
         network: the layers
-        algorithms: of each convolution, by number of the layer; what is missing is performance-optimal
+        algorithms: of each convolution, by number of the layer; missing ones are performance-optimal
     """
     algorithms = algorithms or {}
     largest = 2 * max((network.map_bytes[number] for number in network.gradients), default=0)
@@ -235,7 +233,7 @@ def virtualized(
     Args:
         network: the layers
         offload: whose X goes to the host
-        algorithms: of each convolution, by number of the layer; what is missing is performance-optimal
+        algorithms: of each convolution, by number of the layer; missing ones are performance-optimal
         to_host_bytes_per_s: rate of copies to the host [bytes/s]
         to_device_bytes_per_s: rate of copies back [bytes/s]
     """
@@ -298,7 +296,7 @@ def _timed(
     to_host_bytes_per_s: float,
     to_device_bytes_per_s: float,
 ) -> tuple[dict[int, int], numpy.ndarray]:
-    """By map, the step during which it comes back; and how long each step takes."""
+    """By map, the step during which it returns; and the time of each step."""
     count = len(network.layers)
     by_layer: dict[int, list[int]] = {}
     for number, n in leaves.items():
@@ -317,7 +315,7 @@ def _timed(
         else:
             seconds[step] = max(seconds[step], fetch_s)
         fetched_at |= dict.fromkeys(by_layer[found], step)
-    # What a layer has to fetch for itself comes before its operations and before what it fetches for others.
+    # A layer's fetch for itself comes before its operations and before its fetches for others.
     return fetched_at, seconds + own_s
 
 
@@ -326,7 +324,7 @@ def _total(network: PaperNetwork, numbers: Sequence[int]) -> int:
 
 
 def offload_on_demand(trace: StepTrace) -> MemoryPlan:
-    """Every storage to the host that is away for at least one operation."""
+    """Offload every storage that is not used for at least one operation."""
     ticks = sorted(tick.moment for tick in (*trace.packs, *trace.unpacks))
     steps: list[MemoryStep] = []
     for storage in trace.movable:

@@ -8,7 +8,7 @@
     6. all(m)      step 1 has shown that it fits
 
 The first that fits is taken. The paper profiles: each trial runs a step. Here each trial is a simulation. The paper
-also tries the algorithms between the two, layer by layer; here there are none.
+also tries the algorithms between the two, layer by layer; this model has only two.
 
 A convolution has two algorithms, memory-optimal (m) and performance-optimal (p):
 
@@ -21,12 +21,12 @@ input channels the transforms cost more than they save (assumed). Tiles are 32 �
 workspace holds the spectra of inputs, outputs and weights. Larger maps are split into tiles that overlap by the window:
 the workspace holds the spectra of inputs and weights, and outputs are transformed back tile by tile.
 
-How well that is known:
+Evidence for this model:
 
 - one tile: Oyama et al., "µ-cuDNN", 2018, give 213 MiB (recalled) for conv2 of the two-part AlexNet at a batch of 256
   (48 → 128 maps of 27 × 27, 5 × 5); this model gives 212.5;
 - many tiles: assumed. With the spectra of the outputs VGG-16(256) would need 32 GB instead of the published 28; the
-  model was settled on that figure, so VGG-16(256)'s total judges nothing else;
+  model was chosen by that figure, so VGG-16(256)'s total is no test of it;
 - speed: 1.25 times as long with (m) is assumed for every convolution where FFT applies, in both directions. Of the same
   order: before and after a better use of workspaces, chainer/chainer#1122 measures 1.23 (VGG-A), 1.28 (GoogLeNet),
   1.12 (AlexNet) and 1.02 (OverFeat) of whole steps, on a Titan X with cuDNN 4. The real choice depends on the layer.

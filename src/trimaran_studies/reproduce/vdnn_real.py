@@ -1,13 +1,13 @@
-"""The paper's networks and policies for real, on the machine at hand: peaks as predicted and as accounted.
+"""Runs the paper's networks and policies on this machine: predicted and accounted peaks.
 
-On a GPU networks have their published size; elsewhere they are narrow and images small, so that a step takes a moment.
-What counts is whether memory is what a plan says. A step is recorded, planned under each policy, and run from the same
-state. Live bytes are counted by who knows neither trace nor plan: the allocator of a GPU, an accountant on a CPU.
-Afterwards parameters, buffers and optimizer state must be those of the plain step, bit for bit.
+On a GPU networks have their published size; elsewhere they are narrow and images are small, so that steps are short. The
+test is whether memory is as planned. A step is recorded, planned under each policy, and run from the same state. The
+live bytes are counted independently of trace and plan: by the allocator of a GPU, by an accountant on a CPU. Afterwards
+parameters, buffers and optimizer state must be those of the plain step, bit for bit.
 
     record ─▶ plan ─▶ restore, run (recipes are compared with the real bytes) ─▶ restore, run (accounted) ─▶ compare
 
-The mean is over the ticks of autograd, at which both the prediction and the accountant can be asked. Waits at ends of
+The mean is over the ticks of autograd, where both the prediction and the accountant have a figure. Waits at ends of
 layers, which the paper's policies have in simulation, are left out: they change times only.
 """
 
@@ -41,7 +41,7 @@ from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran.simulator.storage_lifetimes import live_bytes
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Networks under the vDNN paper's policies and ours, as they ran on the machine at hand
+# Networks under the vDNN paper's policies and ours, run on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class RealPolicy:
     Attributes:
         policy: name
         predicted_peak_bytes: of the plan, before the run [bytes]
-        accounted_peak_bytes: of the run, by looking at every storage [bytes]
+        accounted_peak_bytes: of the run, counted over every storage [bytes]
         predicted_mean_bytes: over the ticks of autograd [bytes]
         accounted_mean_bytes: over the same ticks [bytes]
         to_host_bytes: copied to the host [bytes]
@@ -115,11 +115,11 @@ def real_table(run: RealRun) -> Table:
 
 
 def real_lines() -> list[str]:
-    """How the figures are counted."""
+    """How to read the figures."""
     return [
-        "peak, mean: predicted from the plan, in MB of 1e6 bytes; accounted: seen at every storage while the step ran. "
+        "peak, mean: predicted from the plan, in MB of 1e6 bytes; accounted: counted over every storage during the step. "
         "Means are over the ticks at which autograd packs and unpacks.",
-        "trimaran: at 70 % of the peak of none, or at the floor. equal: parameters, buffers and optimizer state after "
+        "trimaran: at 70 % of the peak of none, or at the minimum memory. equal: parameters, buffers and optimizer state after "
         "the step are those of a plain step, bit for bit.",
     ]
 
@@ -132,13 +132,13 @@ _SMALLEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Network:
-    """A network as it runs here.
+    """A reduced network.
 
     Attributes:
-        model: makes it, of a width
-        width: where there is no GPU
-        pixels: height and width of an image, where there is no GPU and where there is one
-        batch: samples, likewise
+        model: makes the network of a width
+        width: without a GPU
+        pixels: height and width of an image, without a GPU and with one
+        batch: samples, without a GPU and with one
     """
 
     model: Callable[[float], nn.Module]
@@ -215,11 +215,11 @@ def run_vdnn(networks: str | None = None, *, progress: Progress = ignore_progres
     """Run the paper's networks, reduced, under its policies and ours.
 
     Args:
-        networks: which, such as "alexnet,vgg16"; None: all that there are
-        progress: told what is being done
+        networks: some of them, such as "alexnet,vgg16"; None: all
+        progress: called with the current item
 
     Returns:
-        For each network, each policy with what was predicted and what was accounted.
+        For each network, each policy with its predicted and accounted memory.
 
     Raises:
         InputError: an unknown network
@@ -256,7 +256,7 @@ def _run(name: str, steps: _Steps) -> RealRun:
 def _plans(recording: Recording) -> dict[str, MemoryPlan]:
     trace = recording.trace
     kept = live_bytes(trace, KEEP_ALL).peak
-    # Between the floor and the peak, so that there is something to do and it can be done.
+    # Between the minimum memory and the peak: a plan is needed, and there is one.
     budget_bytes = max(int(_SHARE * kept), int(1.02 * minimum_memory(trace).nbytes))
     costs = measured_costs(
         trace,
@@ -274,7 +274,7 @@ def _executed(steps: _Steps, recording: Recording, plan: MemoryPlan, policy: str
     seen: list[tuple[int, int]] = []
 
     def look(moment: int) -> None:
-        # On a CPU, what was there before is known only when an operation takes it: it is added afterwards.
+        # On a CPU, storages made before are known only when an operation reads them: they are added afterwards.
         seen.append((moment, accountant.live_bytes if steps.device == "cuda" else accountant.made_bytes))
 
     engine: CopyEngine = CudaEngine() if steps.device == "cuda" else HostEngine()
@@ -308,6 +308,6 @@ def _run_once(steps: _Steps, executor: MemoryExecutor, *, verify: bool, accounta
 
 
 def _host_bytes(recording: Recording) -> int:
-    """Room for everything that may be offloaded, each at the beginning of a page [bytes]."""
+    """Space for every storage that may be offloaded, each at the beginning of a page [bytes]."""
     movable = recording.trace.movable
     return sum(storage.nbytes for storage in movable) + PAGE_BYTES * (len(movable) + 1)

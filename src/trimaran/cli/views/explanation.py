@@ -228,7 +228,7 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
         out.print()
         out.print(alternative_table(alternatives, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
-            out.print(f"[dim]{words}[/]", soft_wrap=True)
+            out.print(f"[dim]{words}[/]")
         more = len(explanation.alternatives) - MOST_ALTERNATIVES
         if more > 0:
             out.print(f"[dim]and {more} more[/]")
