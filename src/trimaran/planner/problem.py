@@ -24,12 +24,12 @@ from trimaran.program.strategy import Execution, Strategy
 from trimaran.simulator.engine import with_waits
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What there is to feed ranks with, beside their devices
+# Resources of the host for the input pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the host has, and for how long it is used.
+    """Resources of the host, and how long they are used.
 
     Attributes:
         memory_bytes: of the host, that this process may use [bytes]

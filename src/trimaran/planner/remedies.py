@@ -220,13 +220,13 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
         )
     if bound & {Part.EXCHANGE, Part.MESSAGES, Part.SLOWED}:
         part = Part.MESSAGES if strategy.dp == 1 else Part.EXCHANGE
-        yield from _on_the_wire(part, strategy, problem)
+        yield from _in_communication(part, strategy, problem)
     if Part.BUBBLE in bound or strategy.pp > 1:
         yield from _in_the_pipeline(strategy, problem)
     yield from _for_any(strategy, problem)
 
 
-def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
     if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
         for method in methods:
@@ -234,7 +234,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
             yield _Trial(
                 id="compress-gradients",
                 limiter=str(part),
-                name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
+                name="16-bit communication" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
                 action=f"Send gradients as {method.name}: --compression {method.option}.",
                 assumption="training bears what is lost."
                 if factor == 1.0
@@ -245,7 +245,7 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
         yield _Trial(
             id="16-bit-messages",
             limiter=str(part),
-            name="16 bits on the wire",
+            name="16-bit communication",
             action="Send gradients and activations as bf16.",
             assumption="converting takes no time, and training bears the rounding.",
             change=Change(what="wire", factor=0.5),

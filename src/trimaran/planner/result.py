@@ -1,6 +1,6 @@
-"""What a search found: the choice, what it was chosen over, and how good anything could be.
+"""Result of a search: the choice, the alternatives, and the lower bound on any strategy.
 
-What people do without a plan, always beside one: each by its role, or why there is none.
+Baselines that people run without a plan, listed with every plan: each by its role, or the reason why there is none.
 
 one device               the network as it is
 data parallelism         plain replicas on all devices (DDP)
@@ -278,13 +278,13 @@ WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/c
 
 
 def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
-    """Whether a plan compresses gradients and what that gains, or why it does not; empty without consent.
+    """Whether a plan compresses gradients and what that gains, or why it does not; empty without opt-in.
 
     Args:
         found: the search
         pins: of it
     """
-    if not pins.consents:
+    if not pins.allows_compression:
         return ""
     known = list({id(one): one for one in (*found.candidates, *found.references)}.values())
     lossy = [one for one in known if one.strategy.compression is not None]

@@ -178,7 +178,7 @@ class Analytical(CatalogBackend):
             f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
             "a simulation of every rank"
         ]
-        if self.request.pins.consents:
+        if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(

@@ -157,7 +157,7 @@ def shares_of_widths(graph: Graph, seconds: Mapping[str, float]) -> dict[int, fl
         seconds: of each operation, by id [s]
 
     Returns:
-        By the number of operations, the share of the time in which so many run [0..1].
+        By the number of operations, the share of the time in which that number runs [0..1].
     """
     ends = _earliest(graph, seconds)
     events: list[tuple[float, int]] = []

@@ -78,6 +78,6 @@ def _summed_at_most(work: Workload, devices: int) -> int:
     """Gradients of the owner with the most [bytes]."""
     nbytes = [gradient.nbytes for gradient in work.gradients]
     loads = dict.fromkeys(map(str, range(devices)), 0)
-    for home, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
-        loads[home] += size
+    for owner, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
+        loads[owner] += size
     return max(loads.values())

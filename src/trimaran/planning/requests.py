@@ -93,8 +93,8 @@ def parse_scaled_batches(
         note = f"{old} is an old spelling: --batch is of all devices together"
     else:
         note = (
-            f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
-            f"ask for --local-batch {together}"
+            f"--batch {together} is of all devices together, as in every command; for {together} samples on each "
+            f"device ask for --local-batch {together}"
         )
     return parse_counts(together, what="batches"), "strong", (note,)
 

@@ -128,11 +128,11 @@ class _Audit:
             self.arrivals[key] = transfer
         wanted = set()
         for name, readers in self.readers.items():
-            home = self.runs[name, "F"].device
+            origin = self.runs[name, "F"].device
             for reader in readers:
                 there = self.runs[reader, "F"].device
-                if there != home:
-                    wanted |= {(name, "F", home, there), (name, "B", there, home)}
+                if there != origin:
+                    wanted |= {(name, "F", origin, there), (name, "B", there, origin)}
         if wanted != set(self.arrivals):
             odd = min(wanted ^ set(self.arrivals))
             raise _broken(

@@ -92,8 +92,8 @@ class Model:
         flat, model = self.flat, self.model
         for node in range(flat.n):
             if self.fixed(node) or node in flat.pins:
-                home = self.frozen.on[node] if self.frozen is not None and self.fixed(node) else flat.pins[node]
-                self.on.append([model.new_constant(int(home == d)) for d in range(flat.devices)])
+                pinned = self.frozen.on[node] if self.frozen is not None and self.fixed(node) else flat.pins[node]
+                self.on.append([model.new_constant(int(pinned == d)) for d in range(flat.devices)])
             elif flat.devices == 2:
                 second = model.new_bool_var(f"on{node}")
                 self.choices[node] = {1: second}

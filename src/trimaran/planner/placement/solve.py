@@ -117,8 +117,8 @@ def written(
     for item in by_start(flat, layout.start, layout.end):
         start_s, end_s = layout.start[item], layout.end[item]
         if item < 2 * n:
-            name, home = names[item % n], layout.on[item % n]
-            runs.append(Run(node=name, phase="F" if item < n else "B", device=home, start_s=start_s, end_s=end_s))
+            name, device = names[item % n], layout.on[item % n]
+            runs.append(Run(node=name, phase="F" if item < n else "B", device=device, start_s=start_s, end_s=end_s))
             continue
         forward = item < 2 * n + n * devices
         node, device = divmod((item - 2 * n) % (n * devices), devices)

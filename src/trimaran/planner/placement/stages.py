@@ -60,7 +60,7 @@ def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
     work = [forward + backward for forward, backward in zip(flat.forward, flat.backward, strict=True)]
     most = share * sum(work)
     parallel = _parallel_to(flat)
-    # So many nodes have at least this work: of most masks that says enough, without a look at their bits.
+    # A lower bound on the work of a number of nodes: for most masks it decides without reading their bits.
     least = [0.0, *itertools.accumulate(sorted(work))]
     few = [(node, mask) for node, mask in enumerate(parallel) if mask and least[mask.bit_count()] <= most]
     weights = {node: sum(work[other] for other in _bits(mask)) for node, mask in few}
