@@ -6,8 +6,8 @@ one machine err together.
 Offload and recompute of a whole network: the time that they add to a strategy.
 
 The step of one microbatch was traced. A memory plan is made for the strategy's budget, and its step is simulated with
-and without the plan. The plan lengthens the forward and the backward of the program by the same factor; the places of its
-stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
+and without the plan. The plan lengthens the forward and the backward of the program by the same factor; the places of
+its stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
 
 The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
 and the budget of a trace, whose gradients come and go, is smaller by that much.

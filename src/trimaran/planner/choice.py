@@ -19,9 +19,9 @@ MODEL_ERROR = 0.03
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    What sends whole gradients comes before what loses some of them, whatever else they do. One process is simpler than
+    Strategies with exact gradients come before those with compression. One process is simpler than
     replicas, replicas are simpler than a pipeline or a placement, these than sharded
-    operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
+    operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
     compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
     microbatches, stages before branches, GPipe before other orders, samples
     read each time before kept, fewer workers before more.

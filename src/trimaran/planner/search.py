@@ -1,39 +1,39 @@
-"""Find the strategy that is best and fits.
+"""Find the best strategy that fits.
 
     minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
     subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages split at legal places,
                 or branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
-                step;  s goes against no pin
+                step;  s violates no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
 (`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and a program of two microbatches
-is priced, which gives a better bound (`bounds.py`); the strategy that then still has the lowest is simulated, placements solved when
-their turn comes:
+is priced, which gives a better bound (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
+its placement solved first:
 
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
-       says: now the fastest is known;
+       allows: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
        than all that are faster, the best of each family, and the baselines without a plan;
     3. more sizes of buckets of the best replicas, where these wait for their gradients.
 
-What is left out is slower than the fastest by more than the uncertainty and not on the front of time, memory and
-devices, so the choice and the front are those of a search that simulates everything, unless its time ran out. On more
-than `EVERY_NUMBER` devices stages are taken for equal in the first bound, and the front is that of what was simulated
-for other reasons. A strategy that is believed faster only within the uncertainty of the costs loses to a simpler one
-(`choice.py`). Bounds are those of the sizes of buckets that the space has.
+Strategies that are not simulated are slower than the fastest by more than the uncertainty and not on the front of time,
+memory and devices, so the choice and the front are those of a search that simulates everything, unless its time ran
+out. On more than `EVERY_NUMBER` devices the first bound assumes equal stages, and the front contains only strategies
+that were simulated for other reasons. A strategy that is faster only within the uncertainty of the costs loses to a
+simpler one (`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
-A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
-kept, offloaded and recomputed, where its step was traced.
+A strategy of whole networks that is rejected only for memory is tried again with a memory plan (offload and recompute),
+where its step was traced.
 
 Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
 
 More sizes of buckets for the replicas that wait for their gradients.
 
-A bucket that is small leaves early and pays a latency; one that is large pays few of them, and the last one leaves
-when the backward has ended. The space of a search has the default, two smaller sizes and the whole. Where a step waits
+Small buckets are sent early and each pays a latency; large buckets pay few latencies, and the last one is sent when the
+backward has ended. The space of a search has the default, two smaller sizes and the whole. Where a step waits
 for its gradients the best size may lie between: then all powers of two are simulated, for the best strategy of each
-compression. A strategy could gain what it waits at most, so it is left alone where that is less than its distance to
-the fastest.
+compression. A strategy can gain at most its wait, so it is skipped where that is less than its distance to the
+fastest.
 
 The order of buckets is that in which their gradients become complete: another one would let a complete bucket wait.
 """
