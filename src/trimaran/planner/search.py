@@ -433,7 +433,8 @@ def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> S
 
 def _bound(hunt: Hunt) -> float:
     """Lower bound on every strategy that may be chosen [s]: a placement may be better by the gap of its solver."""
-    least = [candidate.objective_s * hunt.trials.floors.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
+    shares = hunt.trials.bound_shares
+    least = [candidate.objective_s * shares.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
     return min([*least, hunt.lowest_s])
 
 
