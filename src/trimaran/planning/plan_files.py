@@ -256,7 +256,7 @@ def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
     if abs(change) <= RESCORED_TOLERANCE:
         return ()
     return (
-        f"the plan was made with other costs: by those measured here its step takes {change:+.0%} of the planned time; "
+        f"the plan was made with other costs: by those measured here its step time changes by {change:+.0%}; "
         "plan again to find the best plan here",
     )
 
