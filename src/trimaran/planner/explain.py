@@ -92,7 +92,7 @@ class Family:
         named = {kind for word in self.words if (kind := _kind_of(word))}
         if named and "hybrid" not in self.words:
             used = spreading(strategy) & frozenset(_KINDS)
-            # Replicas share their state; nobody would name them too.
+            # Replicas share their state, so the name omits them.
             if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
                 return False
             if strategy.compression is not None and not any(_is_of_compression(word) for word in self.words):
@@ -244,7 +244,7 @@ def _size(match: re.Match[str]) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-# Causes of a rejection that stand against a strategy, however fast it is.
+# Causes that rule a strategy out at any speed.
 _OBSTACLES = frozenset({"split", "batch", "memory"})
 
 

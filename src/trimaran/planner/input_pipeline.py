@@ -3,7 +3,7 @@
     minimise    simulated time of strategy s with feeding f; kept samples are read in the first of E epochs only:
                 (first + (E - 1) later) / E
     over        s among the few best where loads are only handed over; f: workers w, samples kept or read each time
-    subject to  workers and kept samples fit the memory that the ranks leave; no more workers a core than it bears;
+    subject to  workers and kept samples fit the memory that the ranks leave; no more workers than the cores allow;
                 samples are kept only if they repeat, bit for bit; f violates no pin
 
 A step that loads in line is searched as it is (`search.py`). Where the share of loading exceeds the model's error, the
@@ -148,7 +148,7 @@ MEMORY_SHARE = 0.5
 
 
 def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """Workers of a rank that the host bears: its memory and its cores.
+    """Workers of a rank that the host's memory and cores allow.
 
     Args:
         candidate: says who reads, how much at a time, and the memory of the ranks
@@ -164,7 +164,7 @@ def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -
 
 
 def no_room(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
-    """Why the host bears no worker; empty where it bears one.
+    """Why the host allows no worker; empty where it allows one.
 
     Args:
         candidate: as of `most_workers`
@@ -194,7 +194,7 @@ def obstacle(candidate: Candidate, samples: SampleCosts, problem: Problem, *, wo
     if "cache" in problem.pins.forbid:
         return "--forbid cache"
     if problem.room is None:
-        return "nobody knows the memory of the host"
+        return "the memory of the host is not known"
     taken = workers * _readers(candidate) * (WORKER_BYTES + _batch_bytes(candidate, samples, problem))
     left_bytes = max(0.0, _left_bytes(candidate, problem.room, problem) - taken)
     return not_kept(samples, problem.room, left_bytes=left_bytes)
@@ -260,7 +260,7 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
         return replace(found, feeding=(quick_data(found.chosen, alone),))
     others = again(handed)
     ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    # The baseline is not among the candidates where it goes against a pin.
+    # The baseline is not among the candidates where it violates a pin.
     plain = [reassess(found.baseline, handed)] if any(one is found.baseline for one in found.candidates) else []
     tried = list({one.strategy: one for one in (alone, *plain, *ranked[:MOST_FED])}.values())
     in_line = [] if pinned else [*found.candidates, *_in_line(tried, found, problem)]

@@ -153,7 +153,7 @@ class Pins:
         compression: of gradients, as it is written on the command line; a method opts in, "none" is no method
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
-        workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
+        workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy violates it
         cp: ranks that share each sequence; only the analytical model chooses this and the following degrees
         ep: ranks that hold different experts
         chunks: parts of the layers on each stage
@@ -324,9 +324,9 @@ class Pins:
             return f"--schedule {self.schedule} is for two stages or more"
         for name in ("dp", "tp"):
             if name in self.forbid and (getattr(self, name) or 1) > 1:
-                return f"--{name} {getattr(self, name)} goes against --forbid {name}"
+                return f"--{name} {getattr(self, name)} conflicts with --forbid {name}"
         if "pp" in self.forbid and self.schedule is not None:
-            return f"--schedule {self.schedule} goes against --forbid pp"
+            return f"--schedule {self.schedule} conflicts with --forbid pp"
         return ""
 
     def _conflict_of_loss(self, replicas: int) -> str:
@@ -337,10 +337,10 @@ class Pins:
         if replicas < 2:
             return f"{asked} is for two replicas or more"
         if "compress" in self.forbid:
-            return f"{asked} goes against --forbid compress"
+            return f"{asked} conflicts with --forbid compress"
         if self.zero:
-            return f"{asked} is for gradients that are summed whole, and goes against --zero {self.zero}"
-        return f"{asked} is for whole tensors, and goes against --tp {self.tp}" if (self.tp or 1) > 1 else ""
+            return f"{asked} is for gradients that are summed whole, and conflicts with --zero {self.zero}"
+        return f"{asked} is for whole tensors, and conflicts with --tp {self.tp}" if (self.tp or 1) > 1 else ""
 
     def rows(self, graph: Graph) -> dict[str, int]:
         """For each operation that is kept on a row, the row.

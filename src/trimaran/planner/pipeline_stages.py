@@ -1,4 +1,4 @@
-"""A strategy with its stages split: by time, by what is kept on a row, and where need be by memory.
+"""A strategy with its stages split: by time, by modules that are kept on a row, and if needed by memory.
 
 Where to split a network into pipeline stages.
 

@@ -59,7 +59,7 @@ class Problem:
         time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
         gap: a search may stop when the best is within this share of the lower bound
         room: resources of the host for loading; None: ranks load in line
-        failed: ways of running (`way_of`) that were tried and failed, each with the reason
+        failed: `execution_key` of runs that were tried and failed, each with the reason
     """
 
     graph: Graph
@@ -79,11 +79,11 @@ class Problem:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def way_of(strategy: Strategy) -> str:
+def execution_key(strategy: Strategy) -> str:
     """How the runtime runs a strategy, in words: if one fails, all strategies with the same words fail.
 
     Example:
-        >>> way_of(Strategy(dp=2, zero=3)), way_of(Strategy(dp=4, sync="p2p"))
+        >>> execution_key(Strategy(dp=2, zero=3)), execution_key(Strategy(dp=4, sync="p2p"))
         ('replicated sharded3 all-reduce eager', 'replicated p2p eager')
     """
     return f"{own_form(strategy)} {strategy.sync} {strategy.execution}"

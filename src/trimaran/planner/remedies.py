@@ -247,7 +247,7 @@ def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Itera
             limiter=str(part),
             name="16-bit communication",
             action="Send gradients and activations as bf16.",
-            assumption="converting takes no time, and training bears the rounding.",
+            assumption="converting takes no time, and training tolerates the rounding.",
             change=Change(what="wire", factor=0.5),
         )
     if strategy.dp == 1:

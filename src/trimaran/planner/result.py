@@ -172,7 +172,7 @@ class Search(Generic[One]):
     """Result of a search, by simulation or by the analytical model.
 
     Attributes:
-        candidates: those that were priced, fit and go against no pin, best first; of the analytical model the chosen
+        candidates: those that were priced, fit and violate no pin, best first; of the analytical model the chosen
             one and the next ones of other degrees
         chosen: the one to run
         baseline: plain data parallelism on all devices, or the nearest strategy to it
@@ -185,7 +185,7 @@ class Search(Generic[One]):
         baselines: by role, with the reason where one cannot be run
         counts: number of rejected strategies that are not kept one by one, by reason
         priced: how many fit, where not all of them are kept
-        bound_s: nothing that goes against no pin takes less [s]
+        bound_s: lower bound on all strategies that violate no pin [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
         feeding: why ranks are fed as they are; empty where it was not asked
@@ -246,7 +246,7 @@ def simulated_search(
         rejected: the others
         chosen: one of the candidates
         unpinned: as `unpinned_references` gives them
-        bound_s: nothing that goes against no pin takes less [s]
+        bound_s: lower bound on all strategies that violate no pin [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
     """

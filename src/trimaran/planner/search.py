@@ -60,7 +60,7 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import fed
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_split, way_of
+from trimaran.planner.problem import Problem, assess_split, execution_key
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
@@ -100,7 +100,7 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one with its own stages; None where something stands against it."""
+        """Bound one with its own stages; None where it is rejected."""
         found = self.trials.refine(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
@@ -331,11 +331,11 @@ def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whole networks that memory alone stands against, made to fit by offloading and recomputing
+# Whole networks that were rejected only for memory, made to fit by offload and recompute
 
 
 def may_be_virtualized(rejection: Rejection) -> bool:
-    """Whether only memory stands against a strategy that a memory budget can be put on.
+    """Whether a strategy was rejected only for memory, and may have a memory budget.
 
     Args:
         rejection: of the strategy
@@ -402,11 +402,12 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
         hosts=problem.cluster.hosts,
     )
     hunt.rejected += rejected
-    failed = [strategy for strategy in strategies if way_of(strategy) in problem.failed]
+    failed = [strategy for strategy in strategies if execution_key(strategy) in problem.failed]
     hunt.rejected += [
-        Rejection(strategy=strategy, cause="failed", reason=problem.failed[way_of(strategy)]) for strategy in failed
+        Rejection(strategy=strategy, cause="failed", reason=problem.failed[execution_key(strategy)])
+        for strategy in failed
     ]
-    strategies = [strategy for strategy in strategies if way_of(strategy) not in problem.failed]
+    strategies = [strategy for strategy in strategies if execution_key(strategy) not in problem.failed]
     left = best_first(hunt, _outlines(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])

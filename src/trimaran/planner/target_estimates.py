@@ -93,7 +93,7 @@ class Training:
 
     Attributes:
         updates: until the target
-        epochs: the same in epochs; None where nobody says how many samples an epoch has
+        epochs: the same in epochs; None where the samples of an epoch are not known
         steps_per_epoch: samples of an epoch over those of a batch; None likewise
     """
 

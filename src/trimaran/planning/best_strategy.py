@@ -16,7 +16,7 @@ from trimaran.base.units import format_seconds
 from trimaran.graph import Graph
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import way_of
+from trimaran.planner.problem import execution_key
 from trimaran.planner.search import may_be_virtualized
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
@@ -49,7 +49,7 @@ def find_best(
         prepared: the job, its graph and data, the devices
         request: objective, and how segments may run
         measure: gives the costs
-        trace: gives the steps of strategies that memory alone stands against
+        trace: gives the steps of strategies that were rejected only for memory
         rehearse: runs the choice where its form was not measured; None: that is left out
 
     Returns:
@@ -74,7 +74,7 @@ def find_best(
                 better = None if rehearse is None else rehearse(found.chosen, table)
             except (ExecutionError, InputError) as error:
                 strategy = found.chosen.strategy
-                failed[way_of(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
+                failed[execution_key(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
                 found = find(table, *executions)
                 continue
             if better is None:
@@ -119,7 +119,7 @@ def find_best(
 
 
 def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
-    """Search; where memory stands against whole networks, trace them and search again."""
+    """Search; where whole networks are rejected for memory, trace them and search again."""
     try:
         found = search(problem)
     except InfeasibleError:

@@ -14,7 +14,7 @@ loss and the longest chain of backwards from it. Its share of all work bounds th
 `trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of catalog devices.
 
 One graph and one table of estimated costs serve all batches. Bounds over all batches decide which strategies are
-simulated (`planner/target_search.py`), so many batches take little longer than one.
+simulated (`planner/target_search.py`), and a choice of many batches takes little longer than one.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ from trimaran.program.strategy import Strategy
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
-    """Search; where memory alone stands against everything, trace whole networks and search again.
+    """Search; where every strategy is rejected for memory, trace whole networks and search again.
 
     Args:
         reference: of the job

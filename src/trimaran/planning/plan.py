@@ -104,7 +104,7 @@ class Backend(Protocol):
 
     @property
     def price(self) -> Price | None:
-        """Of the devices; None: nobody says."""
+        """Of the devices; None: not given."""
 
     def curve(self) -> Known:
         """The job's convergence curve."""

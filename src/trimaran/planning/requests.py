@@ -211,7 +211,7 @@ def check_spread(spread: float) -> float:
 
 
 def default_software(syncs: tuple[Sync, ...]) -> Software:
-    """Who does the exchange when nobody says: copies between devices are MXNet's, so the rest is compared within it.
+    """Software for some methods of exchange: copies between devices are MXNet's, so the rest is compared within it.
 
     Example:
         >>> default_software(("kvstore", "nccl")).framework, default_software(("nccl",)).framework

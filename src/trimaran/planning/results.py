@@ -44,7 +44,7 @@ class Outlook:
         stop: where more devices no longer help; None without a curve, or for a single count
         batches: that were looked at
         left_out: batches that were not, with the reason
-        price: of devices; None: nobody says
+        price: of devices; None: not given
         is_complete: the time of the search did not run out
         warnings: for the user
     """

@@ -78,7 +78,7 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
         samples: of the job's training data; None: they stand for others
 
     Raises:
-        InputError: no such curve, one of another task, or epochs of nobody knows how many samples
+        InputError: no such curve, one of another task, or epochs of an unknown number of samples
     """
     name = request.curve or _own_curve(job, reference)
     if name is None:
@@ -336,7 +336,7 @@ def _needs(chosen: Estimate) -> tuple[str, ...]:
 
 
 def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
-    """That nobody says how the learning rate followed the batch, where the batch is not the job's."""
+    """Warning that the learning rate's dependence on the batch is not known, where the batch is not the job's."""
     if known.curve is None or known.curve.table.recipe is not None or chosen.global_batch == known.job_batch:
         return ()
     return (

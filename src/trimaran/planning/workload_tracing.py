@@ -186,7 +186,7 @@ def capture_without_weights(request: Request) -> Graph:
 
 
 def _weightless(job: Job) -> nn.Module:
-    """The model with weights that nobody writes to.
+    """The model with weights that are never written.
 
     Without a device a recurrent layer is looked at step by step, which takes minutes. So a network that has some gets
     memory of the host, which takes none until it is written to.

@@ -27,7 +27,7 @@ How fast a device copies to and from its host when others copy at the same time.
     rate = min(link, uplink / devices on it, memory of the socket / (2 × devices of the socket))
 
 Each direction of a link has its own rate, so copies out and back do not take from each other there. They do in the
-host's memory, which carries both, hence the 2: a device at full rate each way asks it for twice its rate.
+host's memory, which carries both, hence the 2: a device at full rate in both directions asks it for twice its rate.
 
 Left out: the host's own traffic (data loading, the optimizer's state there), devices of the other socket, whose copies
 cross the link between the sockets, and ranks that are out of step. So it is a guaranteed rate, not a mean.
@@ -94,7 +94,7 @@ def group_links(machine: Machine, host: int, local: Sequence[int], crosses: bool
     if len(local) < 2:
         return tuple(names)
     if min(switch_links(node, number) for number in local):
-        names.update(dict.fromkeys(f"n{host} gpu{number} {way}" for number in local for way in ("out", "in")))
+        names.update(dict.fromkeys(f"n{host} gpu{number} {end}" for number in local for end in ("out", "in")))
         return tuple(names)
     direct = [(a, b) for a in local for b in local if a != b and _linked(node, a, b)]
     ring = [step for a, b in zip(local, [*local[1:], local[0]], strict=True) for step in ((a, b), (b, a))]
@@ -119,7 +119,7 @@ _EMPTY_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Route:
     """The links between the members of a transfer.
 
     Attributes:
@@ -157,13 +157,13 @@ def machine_transfer(
         raise InputError(f'no cost model for a transfer of kind "{kind}"', kind=kind)
     operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
-    way = _way(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(way, operation, nbytes, year)
-    latency_s = min(_latency_s(_WayKey(way), operation, year), cost.seconds)
+    route = _route(_Key(machine), order, operation == MESSAGE)
+    cost = _cost(route, operation, nbytes, year)
+    latency_s = min(_latency_s(_RouteKey(route), operation, year), cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
-        links=way.links,
+        links=route.links,
         low=cost.low,
         high=cost.high,
         source=cost.source,
@@ -185,32 +185,32 @@ class _Key:
         return isinstance(other, _Key) and (self.machine is other.machine or self.machine == other.machine)
 
 
-class _WayKey:
+class _RouteKey:
     """A path by its identity, as a key."""
 
-    __slots__ = ("way",)
+    __slots__ = ("route",)
 
-    def __init__(self, way: Way) -> None:
-        self.way = way
+    def __init__(self, route: Route) -> None:
+        self.route = route
 
     def __hash__(self) -> int:
-        return hash(self.way.links)
+        return hash(self.route.links)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _WayKey) and self.way is other.way
+        return isinstance(other, _RouteKey) and self.route is other.route
 
 
-def _cost(way: Way, operation: str, nbytes: int, year: float) -> Cost:
-    return crossing_cost(operation, nbytes, machine=way.machine, crossing=way.crossing, year=year)
-
-
-@functools.lru_cache(maxsize=4096)
-def _latency_s(key: _WayKey, operation: str, year: float) -> float:
-    return _cost(key.way, operation, _EMPTY_BYTES, year).seconds
+def _cost(route: Route, operation: str, nbytes: int, year: float) -> Cost:
+    return crossing_cost(operation, nbytes, machine=route.machine, crossing=route.crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
+def _latency_s(key: _RouteKey, operation: str, year: float) -> float:
+    return _cost(key.route, operation, _EMPTY_BYTES, year).seconds
+
+
+@functools.lru_cache(maxsize=4096)
+def _route(key: _Key, members: tuple[int, ...], message: bool) -> Route:
     machine = key.machine
     wrong = [number for number in members if not 0 <= number < machine.devices]
     if wrong:
@@ -224,7 +224,7 @@ def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
     else:
         on = members_on_nodes(machine, members)
         links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
-    return Way(machine=machine, crossing=crossing_of(machine, members), links=links)
+    return Route(machine=machine, crossing=crossing_of(machine, members), links=links)
 
 
 def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
@@ -306,7 +306,7 @@ class HostPath:
 
 
 def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
-    """Rate of a device's copies in one direction while all that share its path copy both ways.
+    """Rate of a device's copies in one direction while all that share its path copy in both directions.
 
     Args:
         link_bytes_per_s: of the device alone, in this direction [bytes/s]

@@ -35,7 +35,7 @@ def _pairs(members: tuple[int, ...], *, is_message: bool) -> Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Route:
     """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
 
     Over the uplinks of hosts it takes at least the time that was measured within one.
@@ -46,7 +46,7 @@ class Way:
     is_uplink: bool = False
 
 
-def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Way:
+def _find_route(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Route:
     """The links that a transfer goes over, on a machine with links of pairs or measured links only.
 
     Args:
@@ -78,7 +78,7 @@ def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -
             )
     # The measured curve holds for a group that is all on one host; a link that leaves the host is the bottleneck.
     slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
-    return Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
+    return Route(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
 
 
 def _up_and_down(machine: Machine, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _local(machine: Machine, members: tuple[int, ...], host: int, *, is_message:
         return ("loopback" if machine.nodes == 1 else f"loopback{host}",)
     if is_message:
         return (f"out of {members[0]}", f"into {members[1]}")
-    return tuple(f"{way} {number}" for way in ("out of", "into") for number in members)
+    return tuple(f"{end} {number}" for end in ("out of", "into") for number in members)
 
 
 SEND = "SEND"
@@ -139,12 +139,12 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
     if not machine.node.measured and not joined:
         year = (table.software or Software()).year
         return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine, year=year)
-    way = _find_way(members, machine, is_message=is_message)
-    if way.slowest is None:
-        return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
-    if way.is_uplink:
-        return _over_uplink(kind, len(ranks), instruction.nbytes, table, way)
-    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
+    route = _find_route(members, machine, is_message=is_message)
+    if route.slowest is None:
+        return _measured(kind, len(ranks), instruction.nbytes, table, route.names)
+    if route.is_uplink:
+        return _over_uplink(kind, len(ranks), instruction.nbytes, table, route)
+    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, route.slowest, route.names)
 
 
 def collectives_at_once(table: CostTable, cluster: Allocation) -> int:
@@ -266,21 +266,21 @@ def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
     return tuple((size, scale(cost)) for size, cost in curve)
 
 
-def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: Way) -> Transfer:
+def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, route: Route) -> Transfer:
     """Over the uplinks of hosts: the measured latency, then the bytes at the rate of the slowest uplink."""
-    within = _measured(kind, num_ranks, nbytes, table, way.names)
-    if way.slowest is None:
+    within = _measured(kind, num_ranks, nbytes, table, route.names)
+    if route.slowest is None:
         return within
-    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, way.slowest, way.names).flow_s
-    latency_s = within.latency_s + way.slowest.latency_s
+    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, route.slowest, route.names).flow_s
+    latency_s = within.latency_s + route.slowest.latency_s
     total_s = latency_s + max(within.flow_s, flow_s)
     return Transfer(
         latency_s=latency_s,
         flow_s=total_s - latency_s,
-        links=way.names,
+        links=route.names,
         low=total_s - within.latency_s - within.flow_s + within.low,
         high=total_s - within.latency_s - within.flow_s + within.high,
-        source=f"analytic: {way.slowest.source}, start as {within.source}",
+        source=f"analytic: {route.slowest.source}, start as {within.source}",
     )
 
 

@@ -109,9 +109,9 @@ def test_consent_is_given_and_taken_back_by_its_name() -> None:
     ("pins", "devices", "words"),
     [
         (builders.pins(compression="bf16"), 1, "two replicas or more"),
-        (builders.pins(compression="bf16", forbid=("compress",)), 2, "goes against --forbid compress"),
-        (builders.pins(compression="bf16", zero=1), 2, "goes against --zero 1"),
-        (builders.pins(compression="bf16", tp=2), 4, "goes against --tp 2"),
+        (builders.pins(compression="bf16", forbid=("compress",)), 2, "conflicts with --forbid compress"),
+        (builders.pins(compression="bf16", zero=1), 2, "conflicts with --zero 1"),
+        (builders.pins(compression="bf16", tp=2), 4, "conflicts with --tp 2"),
         (builders.pins(compression="bf16"), 2, ""),
         (builders.pins(compression="none", zero=1), 2, ""),
     ],

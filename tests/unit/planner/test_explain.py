@@ -51,7 +51,7 @@ def test_what_needs_more_devices_is_told_how_to_ask() -> None:
     answer = explained(problem(), "pp4").contrasts[0]
     assert answer.other is None
     assert answer.conclusion == (
-        "pp4 cannot be run: pp4 gpipe m4 needs 4 devices, there are 2; --what-if devices=4 shows what they would give."
+        "pp4 cannot be run: pp4 gpipe m4 needs 4 devices, there are 2; --what-if devices=4 shows their gain."
     )
 
 

@@ -13,7 +13,7 @@ falls short; `prior` has those.
 
 Times of messages and collectives from latency and bandwidth (Hockney's alpha and beta).
 
-They price links that are known but not measured here, and carry a measured curve to a group size at which nobody
+They price links that are known but not measured here, and extend a measured curve to a group size that was not
 measured. Left out: the arithmetic of a reduction, and contention, which the simulator adds.
 
 `nbytes` is always the size of the whole buffer on one rank: of an all-gather the gathered one, of a reduce-scatter the

@@ -519,7 +519,7 @@ def _spread_of(row: TableRow, *, notes: list[str]) -> tuple[int, float | None]:
         if row.deviation is not None and len(row.amounts) > 1:
             notes.append(f"batch {row.global_batch}: the deviation is taken as one of {row.deviation_of}")
         if row.deviation is not None and row.runs is None:
-            notes.append(f"batch {row.global_batch}: a deviation over nobody says how many runs: taken as two")
+            notes.append(f"batch {row.global_batch}: the number of runs of a deviation is not given: taken as two")
             return 2, row.deviation
         return row.runs or 1, row.deviation
     notes.append(f"batch {row.global_batch}: a single run has no deviation, left out")
