@@ -9,7 +9,7 @@ from tests.forks.client import launch
 
 from trimaran.graph.capture.capture import capture
 from trimaran.program import lower, lower_evaluation
-from trimaran_studies.reproduce.input_pipeline_rank import LEAST_STEPS, TriedCase, fed_job, try_remedies
+from trimaran_studies.reproduce.input_pipeline_rank import LEAST_STEPS, TriedCase, tried_job, try_remedies
 from trimaran_studies.reproduce.input_pipeline_real import strategy_of
 from trimaran_studies.reproduce.torch_data_parallel import ALL, NONE, Remedies
 
@@ -36,7 +36,7 @@ def test_losses_and_weights_are_those_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_cases_of_both_baselines_run_one_after_the_other(tmp_path: Path) -> None:
     """The star and a plan with workers and compression, on vectors; every rank times as many steps."""
-    job = fed_job("wire")
+    job = tried_job("wire")
     strategy = strategy_of(ALL)
     graph, batch = capture(job).graph, job.global_batch_size
     programs = lower(graph, strategy, batch=batch), lower_evaluation(graph, strategy, batch=batch)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.pricing.convergence.hybrid_speedup import (
+from trimaran_studies.reproduce.hybrid_speedup import (
     data_speedup,
     hybrid_over_data,
     hybrid_speedup,

@@ -7,9 +7,9 @@ from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
     ALL,
     BatchCopies,
-    Passages,
     Remedies,
     ReplicaWork,
+    Transfers,
     replicated_step,
 )
 
@@ -26,11 +26,11 @@ works = st.builds(
 
 
 @st.composite
-def passages(draw: st.DrawFn) -> Passages:
+def transfers(draw: st.DrawFn) -> Transfers:
     """Page-locked memory is no slower than pageable, a share no larger than the whole, and 16 bits half of 32."""
     whole, weights, gradients = draw(seconds), draw(seconds), draw(seconds)
     share, locked = draw(st.floats(0.1, 1.0)), draw(st.floats(0.1, 1.0))
-    return Passages(
+    return Transfers(
         copies=BatchCopies(
             whole_s=whole,
             shares_s=whole * share,
@@ -48,9 +48,9 @@ def passages(draw: st.DrawFn) -> Passages:
     )
 
 
-@given(works, passages(), st.integers(2, 8), st.integers(1, 4))
+@given(works, transfers(), st.integers(2, 8), st.integers(1, 4))
 def test_split_and_pre_load_never_lengthen_a_step_and_together_save_most(
-    work: ReplicaWork, through: Passages, devices: int, workers: int
+    work: ReplicaWork, through: Transfers, devices: int, workers: int
 ) -> None:
     def step_s(remedies: Remedies) -> float:
         return replicated_step(work, through, devices=devices, remedies=remedies, workers=workers).step_s
@@ -62,17 +62,17 @@ def test_split_and_pre_load_never_lengthen_a_step_and_together_save_most(
     assert max(split, preload) <= none + slack
 
 
-@given(works, passages(), st.integers(2, 8))
-def test_what_compressing_costs_is_at_most_its_coding(work: ReplicaWork, through: Passages, devices: int) -> None:
+@given(works, transfers(), st.integers(2, 8))
+def test_what_compressing_costs_is_at_most_its_coding(work: ReplicaWork, through: Transfers, devices: int) -> None:
     plain = replicated_step(work, through, devices=devices).step_s
     coded = replicated_step(work, through, devices=devices, remedies=Remedies(compress=True)).step_s
     assert coded <= plain + through.coding_s + 1e-9
     assert coded >= plain - (through.weights_s + through.gradients_s) / 2 + through.coding_s - 1e-9
 
 
-@given(works, passages(), st.integers(2, 8))
+@given(works, transfers(), st.integers(2, 8))
 def test_no_step_is_shorter_than_what_devices_compute_or_what_one_reader_loads(
-    work: ReplicaWork, through: Passages, devices: int
+    work: ReplicaWork, through: Transfers, devices: int
 ) -> None:
     step = replicated_step(work, through, devices=devices, remedies=ALL)
     assert step.step_s >= work.forward_s + work.backward_s + work.update_s

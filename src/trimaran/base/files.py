@@ -114,7 +114,7 @@ def _reported(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentProblem(
-            f"{path} cannot be written: {error.strerror}", code="report.unwritable", path=str(path)
+            f"{path} cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
         ) from error
 
 

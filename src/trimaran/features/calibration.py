@@ -9,14 +9,13 @@ later commands take the noise; its costs they find in the cache.
 """
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.files import write_whole
+from trimaran.base.files import check_writable, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Link
@@ -88,11 +87,8 @@ def _check(jobs: Sequence[JobSource], repeats: int, output: Path | None) -> None
         )
     for source in jobs:
         source.make()
-    if output is not None and (not os.access(output.parent, os.W_OK) or not output.parent.is_dir() or output.is_dir()):
-        raise EnvironmentProblem(
-            f"{output} cannot be written: give the name of a file in a folder that is there and may be written to",
-            path=str(output),
-        )
+    if output is not None:
+        check_writable(output)
 
 
 def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: Progress) -> Iterator[CostTable]:

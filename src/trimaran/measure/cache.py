@@ -1,6 +1,6 @@
 """Measured costs are kept on disk and not measured again.
 
-One JSON file a fingerprint, under `$TRIMARAN_CACHE/costs` or `~/.cache/trimaran/pricing`. Two runs at once may both
+One JSON file a fingerprint, under `$TRIMARAN_CACHE/costs` or `~/.cache/trimaran/costs`. Two runs at once may both
 write: each merges what it found into what is there, under a lock, and puts the new file in place of the old one in
 one step, so that a reader never sees half a file. A damaged file is set aside, not deleted, and its content is
 measured again.
@@ -65,19 +65,33 @@ def store(table: CostTable) -> CostTable:
         EnvironmentProblem: the directory cannot be written
     """
     path = cache_path(table.fingerprint)
+    with cache_written(path, "measured costs"), _locked(path.with_suffix(".lock")):
+        merged = merge([_read_or_set_aside(path, table.fingerprint), table])
+        put_in_place(path, encode_table(merged))
+    return merged
+
+
+@contextmanager
+def cache_written(path: Path, content: str) -> Iterator[None]:
+    """Make the folder of a file in the cache, for the content that is written meanwhile.
+
+    Args:
+        path: of the file
+        content: what to call it in errors, such as "measured costs"
+
+    Raises:
+        EnvironmentProblem: the folder cannot be made, or the file cannot be written
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_suffix(".lock")):
-            merged = merge([_read_or_set_aside(path, table.fingerprint), table])
-            put_in_place(path, encode_table(merged))
+        yield
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot write measured costs to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
+            f"cannot write {content} to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
             "written",
             code="cache.unwritable",
             path=str(path),
         ) from error
-    return merged
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
-from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.strategy import Strategy
@@ -118,12 +118,7 @@ def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     if not strategy.parts:
         return ()
     microbatch = problem.batch // (strategy.dp * strategy.microbatches)
-    costs = operation_costs(problem.graph, problem.table, batch=microbatch, execution=strategy.execution)
-    context = context_of(
-        problem.graph, problem.table, costs, batch=microbatch, form="graph", execution=strategy.execution
-    )
-    forward = {name: cost.forward.seconds * context.forward.seconds for name, cost in costs.items()}
-    backward = {name: cost.backward.seconds * context.backward.seconds for name, cost in costs.items()}
+    forward, backward = operation_phases(problem.graph, problem.table, batch=microbatch, execution=strategy.execution)
     total_s = sum(forward.values()) + sum(backward.values())
     chain_s = longest_chain_s(problem.graph, forward) + longest_chain_s(problem.graph, backward)
     widths = shares_of_widths(problem.graph, {name: forward[name] + backward[name] for name in forward})

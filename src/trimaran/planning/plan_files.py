@@ -269,7 +269,7 @@ def write_planned(path: Path, planned: Planned) -> None:
         planned: as it was made
 
     Raises:
-        InputError: the file cannot be written
+        EnvironmentProblem: the file cannot be written
     """
     evidence = planned.evidence
     write_plan(path, whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan)

@@ -124,12 +124,29 @@ def operation_seconds(graph: Graph, table: CostTable, *, batch: int, execution: 
     Raises:
         InputError: the table lacks an operation
     """
+    forward_s, backward_s = operation_phases(graph, table, batch=batch, execution=execution)
+    return {name: forward_s[name] + backward_s[name] for name in forward_s}
+
+
+def operation_phases(
+    graph: Graph, table: CostTable, *, batch: int, execution: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Forward and backward of each operation as part of a graph segment, each by operation id [s].
+
+    Args:
+        graph: the network
+        table: measured costs
+        batch: samples of a microbatch
+        execution: "eager" or "compiled"
+
+    Raises:
+        InputError: the table lacks an operation
+    """
     costs = operation_costs(graph, table, batch=batch, execution=execution)
     context = context_of(graph, table, costs, batch=batch, form="graph", execution=execution)
-    return {
-        name: cost.forward.seconds * context.forward.seconds + cost.backward.seconds * context.backward.seconds
-        for name, cost in costs.items()
-    }
+    forward_s = {name: cost.forward.seconds * context.forward.seconds for name, cost in costs.items()}
+    backward_s = {name: cost.backward.seconds * context.backward.seconds for name, cost in costs.items()}
+    return forward_s, backward_s
 
 
 def operation_costs(graph: Graph, table: CostTable, *, batch: int, execution: str) -> dict[str, OpCost]:

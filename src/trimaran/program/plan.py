@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import put_in_place, read_text
+from trimaran.base.files import read_text, write_whole
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
 from trimaran.program.json_files import check_version, decode_object, digest, from_plain, to_plain
@@ -304,14 +304,9 @@ def write_plan(path: Path, plan: Plan) -> None:
         plan: the plan
 
     Raises:
-        InputError: it cannot be written there
+        EnvironmentProblem: it cannot be written there
     """
-    try:
-        put_in_place(path, format_plan(plan).encode())
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror}", code="plan-file.unwritable", path=str(path)
-        ) from error
+    write_whole(path, format_plan(plan).encode())
 
 
 def plan_path(subject: str) -> Path | None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.files import read_text, write_whole
+from trimaran.base.files import write_whole
 from trimaran.pricing.noise import Noise
-from trimaran.program.json_files import check_version, decode_object, to_plain
+from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.report.breakdown import PARTS
@@ -181,24 +181,6 @@ def write_report(path: Path, report: RunReport) -> None:
         EnvironmentProblem: it cannot be written there
     """
     write_whole(path, (json.dumps(report_document(report), indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """Read the report of a run.
-
-    Args:
-        path: the file
-
-    Returns:
-        The object, without its schema version.
-
-    Raises:
-        CorruptDataError: the file is truncated
-        InputError: no such file, or a schema version that we do not know
-    """
-    plain = decode_object(read_text(path), source=str(path))
-    check_version(plain, REPORT_VERSION, source=str(path))
-    return plain
 
 
 def _lists(figures: Iterable[Figure]) -> dict[str, list[float | None]]:

@@ -171,7 +171,7 @@ def _exchange(networks: str | None, *, as_json: bool) -> None:
         out.print(studied_table(network), "")
     out.print(ratio_table(found.networks), "")
     out.print(
-        "[dim]ms of a step; WU: time that gradients and weights add to it: exposed communication, update, calls, waits. "
+        "[dim]ms of a step; WU: time that gradients and weights add: exposed communication, update, calls, waits. "
         "Published: Apache's wiki, which does not give the batch; the study's own figures are not public.[/]"
     )
 
@@ -249,7 +249,7 @@ def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
         return
     out = console()
     out.print(
-        f"[bold]Input pipeline and gradient communication on this machine[/], {format_count(found.ranks, 'rank')}, run\n"
+        f"[bold]Input pipeline and gradient communication on this machine[/], {format_count(found.ranks, 'rank')}\n"
     )
     for table in tried_tables(found):
         out.print(table, "")
@@ -266,7 +266,7 @@ def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json
         print_json(measured_document(found))
         return
     out = console()
-    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}, run\n")
+    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}\n")
     for network in found:
         out.print(measured_table(network), "")
     for line in measured_lines(found):
@@ -282,7 +282,7 @@ def _run(networks: str | None, *, as_json: bool) -> None:
         print_json(real_document(runs))
         return
     out = console()
-    out.print("[bold]vDNN[/] on this machine, run\n")
+    out.print("[bold]vDNN[/] on this machine\n")
     for run in runs:
         out.print(real_table(run), "")
     for line in real_lines():

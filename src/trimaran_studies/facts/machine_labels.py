@@ -67,7 +67,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
 
 
 def _several(gigabits: float, rates: dict[int, str], devices_of_node: int) -> tuple[int, Link]:
-    """Cards that have a rate together, one for each device where that fits; else the single card with the nearest rate."""
+    """Cards whose rates sum to a rate, one for each device where that fits; else the single card nearest to it."""
     for cards in (devices_of_node, *range(2, _MOST_PER_NODE + 1)):
         if cards and gigabits / cards in rates:
             return cards, find_link(rates[round(gigabits / cards)])

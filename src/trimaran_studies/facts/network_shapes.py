@@ -1,7 +1,7 @@
 """The shape of a transformer that a published row names.
 
-Families and sizes of ours come from `networks/sizes.py`; a shape can also be said in the row ("GPT h2048 L20"). Here
-are besides networks that are in published tables and no jobs of ours.
+Families and sizes of Trimaran's networks come from `networks/sizes.py`; a row can also contain a shape ("GPT h2048
+L20"). This module adds networks that are only in published tables.
 """
 
 import re
@@ -93,7 +93,7 @@ _OTHERS: Mapping[str, TransformerShape] = {
         biases=True,
     ),
 }
-"""Networks of published tables that are no jobs of ours, with one sequence length for all: a row says its own."""
+"""Networks of published tables that Trimaran has no job of, all with one sequence length; a row has its own."""
 
 _SCRIPTS: Mapping[str, tuple[int, int]] = {
     # bigscience-workshop/bigscience, experiments/gpt2-meg/*.slurm: billions of parameters -> layers, hidden size
@@ -105,7 +105,7 @@ _SCRIPTS: Mapping[str, tuple[int, int]] = {
 
 
 def named_shape(text: str, *, sequence: int, source: str = "") -> TransformerShape | None:
-    """The shape of a network, by what a row calls it.
+    """The shape of a network, by its name in a row.
 
     Args:
         text: such as "LLAMA2-70B", "GPT h2048 L20", "Qwen3_30B_a3B"
@@ -149,13 +149,13 @@ _SAID = re.compile(
 
 
 def _as_wide_as_gpt(plain: str, sequence: int) -> TransformerShape | None:
-    """A decoder of a family whose sizes are those of Megatron's GPT, as benchmarks of planners take them."""
+    """A decoder of a family with the sizes of Megatron's GPT, as in benchmarks of planners."""
     size = re.search(r"^(gpt|llama|falcon)\w*(?: \d+)*? ?(\d+(?:\.\d+)?) ?b\b", plain)
     if size is None:
         return None
     family, asked = size.group(1), float(size.group(2))
     known = {float(name[:-1]): figures for name, figures in FAMILIES["gpt"].sizes.items() if name.endswith("b")}
-    # "3B" may be 3.6 billion, cut off.
+    # "3B" may be 3.6 billion, truncated.
     nearest = min(known, key=lambda each: (int(each) != asked, abs(each - asked)))
     if abs(nearest / asked - 1.0) > _NEAR:
         return None

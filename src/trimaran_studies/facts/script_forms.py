@@ -1,7 +1,6 @@
-"""Forms of a network that known training scripts build, where they are not the customary one.
+"""Forms of networks in known training scripts, where they differ from the usual form.
 
-A script is recognised by words of the repository or path that a figure comes from. These are facts of the scripts, each
-with the file that shows it.
+A script is recognised by words of a figure's repository or path. These are facts of the scripts, each with its file.
 """
 
 import re
@@ -13,12 +12,12 @@ from trimaran.networks.names import canonical_network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptForms:
-    """What one collection of scripts trains.
+    """Networks that a collection of scripts trains.
 
     Attributes:
         known_by: pattern of its repository or path, in lower case
-        forms: our name of what it trains, by the customary name
-        spelled: our name by a spelling that means a network only there
+        forms: Trimaran's name of the network that it trains, by the usual name
+        spelled: Trimaran's name, by a spelling that only this collection uses
         source: the files that show it
     """
 
@@ -97,7 +96,7 @@ def trained_network(text: str, source: str) -> str | None:
         source: where the name comes from, such as a repository and a path in it; chooses the form that is trained there
 
     Returns:
-        A job reference; the customary one where the source says nothing else; None: another network, or not known.
+        A job reference, the usual one unless the source has another form; None: the network is not known.
 
     Example:
         >>> trained_network("resnet50", "tensorflow/benchmarks"), trained_network("resnet50", "")

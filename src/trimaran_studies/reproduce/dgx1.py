@@ -1,5 +1,4 @@
-"""Reproduces a study of data parallelism on a DGX-1 with V100: five networks, three batches, 1 to 8 devices, two
-exchanges.
+"""Reproduces a study of data parallelism on a DGX-1: five networks, three batches, 1 to 8 V100, two exchanges.
 
 The setting of the study is public, its figures are not: MXNet with copies between devices or with NCCL, 32-bit, each
 device with its own batch. A ratio is public for the same machine and software: the speed of NCCL by the speed of copies
@@ -7,7 +6,8 @@ on eight devices. It is shown next to ours.
 
 The published ratio, on eight V100 of one machine: Apache's wiki gives the speedup of MXNet's tree over NCCL and over
 copies, for training on synthetic data. Their quotient is the speedup of NCCL over copies. The page does not give the
-batch of those runs; other figures of it are at 4 samples a device. The larger the batch, the nearer the quotient is to 1.
+batch of those runs; other figures of it are at 4 samples a device. The larger the batch, the nearer the quotient is to
+1.
 
 Source:
     cwiki.apache.org, MXNET: Single machine All Reduce Topology-aware Communication (2018).
@@ -56,7 +56,7 @@ PUBLISHED_RATIOS = {
     "resnet50": PublishedRatio(over_copies=1.19, over_nccl=1.33),
     "vgg16": PublishedRatio(over_copies=5.89, over_nccl=1.06),
 }
-"""By network."""
+"""Published ratios, by network."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

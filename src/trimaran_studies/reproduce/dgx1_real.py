@@ -151,11 +151,11 @@ def measured_lines(networks: Sequence[MeasuredNetwork]) -> list[str]:
         "WU is exposed + update + other: communication while a rank waits, the optimizer, and loading, waiting for a "
         "peer and other work of the host. overlapped: communication while ranks compute; not part of the step. "
         "error: (predicted - measured) / measured step.",
-        "all-reduce: DDP's buckets, every rank updates all parameters. p2p: every parameter has an owner, which sums its "
-        "gradients, updates it and sends it out, as MXNet's KVStore device. Networks are reduced: all layers, narrower.",
+        "all-reduce: DDP's buckets, every rank updates all parameters. p2p: every parameter has an owner, which sums "
+        "its gradients, updates it and sends it out, as in MXNet's KVStore. Networks are reduced: all layers, narrow.",
         f"The parts sum to the step within {100 * abs(missing):.2f} % "
-        f"({'within' if abs(missing) <= MOST_MISSING else 'NOT within'} the allowed {100 * MOST_MISSING:.0f} %). Recording "
-        f"costs up to {100 * recording:.1f} % of a step, {_count(exchanges)}.",
+        f"({'within' if abs(missing) <= MOST_MISSING else 'NOT within'} the allowed {100 * MOST_MISSING:.0f} %). "
+        f"Recording costs up to {100 * recording:.1f} % of a step, {_count(exchanges)}.",
     ]
 
 

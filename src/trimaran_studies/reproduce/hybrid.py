@@ -1,8 +1,8 @@
 """Reproduces the study of hybrid parallelism: its projections from its figures, next to ours.
 
-Paper mode is the paper's arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours uses only
-its epochs: our planner finds the workers, steps and exchanges are predicted, and each side has the local batch that
-reaches the target soonest, among the global batches with known epochs.
+Paper mode is the paper's arithmetic: SU^2 of its text, its epochs, SE = 1, the same local batch for both. Ours uses
+only its epochs: our planner finds the workers, steps and exchanges are predicted, and each side has the local batch
+that reaches the target soonest, among the global batches with known epochs.
 
 The public figures of the study, and their grades.
 
@@ -28,12 +28,12 @@ from trimaran.planner.pins import Pins
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data, needed_free_speedup, needed_worker_speedup
 from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
 from trimaran.report.tables import add_figures, add_words
+from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data, needed_worker_speedup
 
 Grade = Literal["published", "recalled", "derived"]
 """Published: in the abstract. Recalled: in no public text, but the arithmetic gives the published gain.
@@ -100,7 +100,7 @@ STUDIED: tuple[StudiedHybrid, ...] = (
         assumed_devices=True,
         published={256: 0.08},
         published_grades={256: "published"},
-        note="the ratio of epochs, 1.878, is solved backwards from the published 8 %; 256 devices are assumed",
+        note="the ratio of epochs, 1.878, is computed from the published 8 %; 256 devices are assumed",
     ),
     StudiedHybrid(
         network="biglstm",
@@ -114,7 +114,7 @@ STUDIED: tuple[StudiedHybrid, ...] = (
         assumed_devices=True,
         published={32: 0.22},
         published_grades={32: "published"},
-        note="the ratio of epochs, 2, is solved backwards from the published 22 %: twice the replicas gain nothing; "
+        note="the ratio of epochs, 2, is computed from the published 22 %: twice the replicas gain nothing; "
         "32 devices are assumed",
     ),
 )
@@ -146,7 +146,7 @@ class HybridRow:
         published: gain in the paper, as a share; None: it gives none
         worker: ours; None in paper mode
         ways: ours: best data parallelism and best hybrid
-        held: ours: time of the hybrid with the paper's local batch by time of the best data parallelism
+        at_paper_batch: ours: time of the hybrid with the paper's local batch by time of the best data parallelism
         reason: of the result, in words
     """
 
@@ -159,7 +159,7 @@ class HybridRow:
     worker: Worker | None
     ways: tuple[Way, Way] | None
     reason: str
-    held: float | None = None
+    at_paper_batch: float | None = None
 
     @property
     def pays(self) -> bool:
@@ -229,7 +229,7 @@ def _row(row: HybridRow) -> dict[str, Any]:
         "worker": None if row.worker is None else worker_document(row.worker),
         "data_parallel": None if ways is None else ways[0],
         "hybrid": None if ways is None else ways[1],
-        "paper_hybrid_over_dp_time": row.held,
+        "paper_hybrid_over_dp_time": row.at_paper_batch,
         "reason": row.reason,
     }
 
@@ -271,13 +271,13 @@ def hybrid_lines(found: ReproducedHybrid) -> list[str]:
 
 
 def legend_lines(found: ReproducedHybrid) -> list[str]:
-    """What the columns mean."""
+    """The meaning of the columns."""
     studied = {row.network.network: row.network for row in found.rows}.values()
     return [
         f"Gain of two-device workers over data parallelism on the same devices. {SOURCE}.",
         "paper mode: its speedups and epochs, SE = 1, a fixed local batch. ours: the same epochs, steps predicted on "
-        f"{found.cluster} ({found.software}), the local batch free on both sides.",
-        "~: recalled, not in the abstract. *: the abstract says 'at scale'; the count is ours.",
+        f"{found.cluster} ({found.software}), the best local batch on each side.",
+        "~: recalled, not in the abstract. *: the abstract says only 'at scale'; the count is assumed.",
         *(f"{one.title}: {one.note}. {_same_method_line(found, one)}" for one in studied),
         *found.notes,
     ]
@@ -415,7 +415,13 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
     found = {row.devices: row for row in compare(studied.devices, data, hybrid, demand, idle=True).rows}
     return _Ours(
         rows=tuple(
-            _our_row(studied, found[devices], replicas, workers, held=_held(found[devices], hybrid, studied, demand))
+            _our_row(
+                studied,
+                found[devices],
+                replicas,
+                workers,
+                at_paper_batch=_at_paper_batch(found[devices], hybrid, studied, demand),
+            )
             if devices in found
             else _missing(studied, devices)
             for devices in studied.devices
@@ -438,17 +444,17 @@ def _same_method(studied: StudiedHybrid, asked: PlanRequest, workers: Workers) -
     return max(plan.simulated.speedup for plan in plans)
 
 
-def _held(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:
+def _at_paper_batch(row: Row, hybrid: Iterable[Option], studied: StudiedHybrid, demand: Demand) -> float | None:
     """Time of the hybrid with the paper's local batch on all devices, by time of the best data parallelism."""
     own = [one for one in hybrid if one.devices == row.devices and one.local_batch == studied.local_batch]
     if not own:
         return None
-    held, data = own[0].way(demand), row.data
-    return (held.step_s * held.need / held.global_batch) / (data.step_s * data.need / data.global_batch)
+    way, data = own[0].way(demand), row.data
+    return (way.step_s * way.need / way.global_batch) / (data.step_s * data.need / data.global_batch)
 
 
 def _our_row(
-    studied: StudiedHybrid, row: Row, replicas: Replicas, workers: Workers, *, held: float | None
+    studied: StudiedHybrid, row: Row, replicas: Replicas, workers: Workers, *, at_paper_batch: float | None
 ) -> HybridRow:
     worker = workers.at(WIDTH, row.hybrid.local_batch)
     return HybridRow(
@@ -460,8 +466,8 @@ def _our_row(
         published=None,
         worker=worker,
         ways=(row.data, row.hybrid),
-        reason=_reason(studied, row, worker, replicas, held),
-        held=held,
+        reason=_reason(studied, row, worker, replicas, at_paper_batch),
+        at_paper_batch=at_paper_batch,
     )
 
 
@@ -479,26 +485,23 @@ def _missing(studied: StudiedHybrid, devices: int) -> HybridRow:
     )
 
 
-def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, held: float | None) -> str:
+def _reason(studied: StudiedHybrid, row: Row, worker: Worker, replicas: Replicas, at_paper_batch: float | None) -> str:
     """The best strategy of each side, and the worker speedup needed at the same global batch."""
     data, hybrid = row.data, row.hybrid
     told = (
         f"Data parallelism takes {data.name} (global batch {data.global_batch:,}, {format_seconds(data.step_s)} a "
         f"step), the hybrid {hybrid.name} ({hybrid.global_batch:,}, {format_seconds(hybrid.step_s)})"
     )
-    share = hybrid.local_batch // WIDTH
-    if share >= 1:
-        needed = needed_free_speedup(replicas.alone_s(hybrid.local_batch), replicas.alone_s(share))
+    needed = replicas.needed_speedup(hybrid.local_batch, WIDTH)
+    if needed is not None:
         told += (
-            f"; at the same global batch, with {share} a device, a worker must be more than {needed:.2f} times as fast "
-            f"as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
+            f"; at the same global batch, with {hybrid.local_batch // WIDTH} a device, a worker must be more than "
+            f"{needed:.2f} times as fast as one device, and is {worker.speedup:.2f} times ({worker.strategy})"
         )
     if data.local_batch != studied.local_batch:
         told += f". The paper gives both a local batch of {studied.local_batch}"
-        if held is not None and held > 1.0:
-            told += (
-                f"; with it, the hybrid takes {held:.2f} times as long as data parallelism with its best local batch"
-            )
+        if at_paper_batch is not None and at_paper_batch > 1.0:
+            told += f"; with it, the hybrid takes {at_paper_batch:.2f} times as long as the best data parallelism"
     return told + "."
 
 

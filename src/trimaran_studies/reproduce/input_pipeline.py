@@ -1,18 +1,17 @@
-"""Reproduces the study of input pipelines of several GPUs: three remedies, one at a time, against two baselines on two
-machines.
+"""Reproduces the study of input pipelines: three remedies, one at a time, on two machines with two baselines each.
 
     network × machine × batch ─▶ step of each baseline ─▶ with each remedy ─▶ saving, next to the study's
 
-The study's networks and batches are not public; ours are common ones. `FedSteps` predicts the steps of one network on
-one machine under both baselines with each remedy, and their intervals.
+The study's networks and batches are not public; ours are common ones. `RemedySteps` predicts the steps of one network
+on one machine under both baselines with each remedy, and their intervals.
 
 Samples are ready in the host's memory: loaders keep up. With replicate-and-scatter, remedies change terms of
-`torch_data_parallel`. With a process for each device the batch is split already. Its copy is pageable and the step waits
-for it, unless it is made ahead. Compression halves the bytes of the all-reduces.
+`torch_data_parallel`. With a process for each device the batch is split already. Its copy is pageable and the step
+waits for it, unless it is made ahead. Compression halves the bytes of the all-reduces.
 
 Three sources of uncertainty are independent: the speed of devices, the speed of links and the time of the host's
-interpreter. A saving compares two steps with the same devices, links and host. Its interval follows from both steps with
-one source at a time longer and shorter; the three are added in quadrature.
+interpreter. A saving compares two steps with the same devices, links and host. Its interval follows from both steps
+with one source at a time longer and shorter; the three are added in quadrature.
 """
 
 import math
@@ -41,12 +40,12 @@ from trimaran_studies.reproduce.torch_data_parallel import (
     HALF,
     NONE,
     Baseline,
-    Passages,
     Remedies,
+    Transfers,
     batch_copies,
-    passages_on,
     replica_work,
     replicated_step,
+    transfers_on,
 )
 
 LINKS_UNSURE = 0.3
@@ -57,7 +56,7 @@ HOST_UNSURE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Slowdowns:
     """Factors on the expected times of computation, links and host."""
 
     compute: float = 1.0
@@ -65,7 +64,7 @@ class Pace:
     host: float = 1.0
 
 
-AS_EXPECTED = Pace()
+AS_EXPECTED = Slowdowns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class FedSteps:
+class RemedySteps:
     """Steps of one network on one machine at one batch.
 
     Attributes:
@@ -94,13 +93,13 @@ class FedSteps:
     job: DataParallelJob
     devices: int
     batch: int
-    _passages: Passages | None = None
-    _steps: dict[tuple[Case, Pace], dict[str, float]] = field(default_factory=dict)
+    _transfers: Transfers | None = None
+    _steps: dict[tuple[Case, Slowdowns], dict[str, float]] = field(default_factory=dict)
 
     def step(self, case: Case) -> Cost:
         """A step with its 90 % interval."""
         seconds = self._seconds(case)
-        low, high = self._interval(lambda pace: self._seconds(case, pace))
+        low, high = self._interval(lambda slowdowns: self._seconds(case, slowdowns))
         return Cost(seconds, low, high, f"simulated: {self.job.known(self.batch)[1].source}")
 
     def parts(self, case: Case) -> dict[str, float]:
@@ -115,8 +114,8 @@ class FedSteps:
             base: compared with
         """
 
-        def share(pace: Pace) -> float:
-            return 1.0 - self._seconds(case, pace) / self._seconds(base, pace)
+        def share(slowdowns: Slowdowns) -> float:
+            return 1.0 - self._seconds(case, slowdowns) / self._seconds(base, slowdowns)
 
         return share(AS_EXPECTED), self._interval(share)
 
@@ -124,16 +123,16 @@ class FedSteps:
         """Memory of a rank, with one process for each device."""
         return self.job.memory(self.job.step(self.batch, self.devices))
 
-    def _interval(self, figure: Callable[[Pace], float]) -> tuple[float, float]:
+    def _interval(self, figure: Callable[[Slowdowns], float]) -> tuple[float, float]:
         middle = figure(AS_EXPECTED)
         below = above = 0.0
-        for shorter, longer in self._paces():
+        for shorter, longer in self._slowdown_pairs():
             ends = figure(shorter), figure(longer)
             below = math.hypot(below, max(0.0, middle - min(ends)))
             above = math.hypot(above, max(0.0, max(ends) - middle))
         return middle - below, middle + above
 
-    def _paces(self) -> list[tuple[Pace, Pace]]:
+    def _slowdown_pairs(self) -> list[tuple[Slowdowns, Slowdowns]]:
         _, estimate = self.job.known(self.batch)
         compute = estimate.forward
         ends = {
@@ -141,36 +140,36 @@ class FedSteps:
             "links": (1 - LINKS_UNSURE, 1 + LINKS_UNSURE),
             "host": (1 - HOST_UNSURE, 1 + HOST_UNSURE),
         }
-        return [(Pace(**{name: low}), Pace(**{name: high})) for name, (low, high) in ends.items()]
+        return [(Slowdowns(**{name: low}), Slowdowns(**{name: high})) for name, (low, high) in ends.items()]
 
-    def _seconds(self, case: Case, pace: Pace = AS_EXPECTED) -> float:
-        return sum(self._parts(case, pace).values())
+    def _seconds(self, case: Case, slowdowns: Slowdowns = AS_EXPECTED) -> float:
+        return sum(self._parts(case, slowdowns).values())
 
-    def _parts(self, case: Case, pace: Pace) -> dict[str, float]:
-        if (case, pace) not in self._steps:
+    def _parts(self, case: Case, slowdowns: Slowdowns) -> dict[str, float]:
+        if (case, slowdowns) not in self._steps:
             found = self._replicated if case.baseline == "replicate-and-scatter" else self._exchanged
-            self._steps[case, pace] = found(case.remedies, pace)
-        return self._steps[case, pace]
+            self._steps[case, slowdowns] = found(case.remedies, slowdowns)
+        return self._steps[case, slowdowns]
 
-    def _replicated(self, remedies: Remedies, pace: Pace) -> dict[str, float]:
+    def _replicated(self, remedies: Remedies, slowdowns: Slowdowns) -> dict[str, float]:
         work, estimate = self.job.known(self.batch)
-        own = replica_work(work, estimate).scaled(pace.compute)
-        if self._passages is None:
-            self._passages = passages_on(self.job.machine, work, devices=self.devices, year=self.job.software.year)
+        own = replica_work(work, estimate).scaled(slowdowns.compute)
+        if self._transfers is None:
+            self._transfers = transfers_on(self.job.machine, work, devices=self.devices, year=self.job.software.year)
         step = replicated_step(
-            replace(own, calls_s=own.calls_s * pace.host),
-            self._passages.scaled(links=pace.links, host=pace.host),
+            replace(own, calls_s=own.calls_s * slowdowns.host),
+            self._transfers.scaled(links=slowdowns.links, host=slowdowns.host),
             devices=self.devices,
             remedies=remedies,
         )
         return {one.name.removesuffix("_s"): getattr(step, one.name) for one in fields(step)}
 
-    def _exchanged(self, remedies: Remedies, pace: Pace) -> dict[str, float]:
+    def _exchanged(self, remedies: Remedies, slowdowns: Slowdowns) -> dict[str, float]:
         """A process for each device: its own copy, DDP's buckets."""
         work, estimate = self.job.known(self.batch)
         share = HALF if remedies.compress else 1.0
         # A link at half the rate takes as long as twice the bytes.
-        sent = share * pace.links
+        sent = share * slowdowns.links
         habit = recipe_of(self.job.software)
         # The number of gradients in a bucket does not depend on the bytes that are sent for each.
         recipe = replace(
@@ -178,7 +177,7 @@ class FedSteps:
         )
         options = ExchangeOptions(explain=False, wire_share=sent, recipe=recipe)
         setup = self.job.setup(self.batch, self.devices)
-        step = data_parallel_step(replace(setup, estimate=_slower(estimate, pace.compute), options=options))
+        step = data_parallel_step(replace(setup, estimate=_slower(estimate, slowdowns.compute), options=options))
         coding_s = CODED_GRADIENTS * work.gradient_bytes / self.job.machine.node.device.sustained_bytes_per_s
         parts = {
             "forward": step.forward_s,
@@ -186,7 +185,7 @@ class FedSteps:
             "exchange": step.exposed_communication_s + step.overhead_s + (coding_s if remedies.compress else 0.0),
             "update": step.update_s,
         }
-        copies = batch_copies(self.job.machine, work.input_bytes, devices=self.devices).scaled(pace.links)
+        copies = batch_copies(self.job.machine, work.input_bytes, devices=self.devices).scaled(slowdowns.links)
         waited_s = copies.shares_s
         if remedies.preload:
             waited_s = max(0.0, copies.shares_ahead_s - sum(parts.values()))
@@ -246,7 +245,7 @@ def reproduce_feeding(
             for place, network in enumerate(names):
                 progress(f"{network} on {name}, batch {batch}", place, len(names))
                 job = DataParallelJob(reference=network, machine=machine, software=SOFTWARE)
-                steps = FedSteps(job, DEVICES, batch)
+                steps = RemedySteps(job, DEVICES, batch)
                 if steps.memory().fits:
                     rows += _rows(steps, name, links)
                 else:
@@ -282,7 +281,7 @@ def _cases() -> Iterator[tuple[str, str, Case, Case]]:
     yield through_first.baseline, "ddp, all", Case("ddp", ALL), through_first
 
 
-def _rows(steps: FedSteps, machine: str, links: str) -> Iterator[FeedingRow]:
+def _rows(steps: RemedySteps, machine: str, links: str) -> Iterator[FeedingRow]:
     for baseline, remedy, case, base in _cases():
         step = steps.step(case)
         saved, interval = steps.saved(case, base)
@@ -311,10 +310,10 @@ def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
             for row in rows
             if row.machine == name and row.network in IMAGES and (row.baseline, row.remedy) == ("ddp", "all")
         ]
-        held = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
-        if held:
+        limited = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
+        if limited:
             yield (
                 f"Decoding of photographs is not included: the {node.cpu_cores} cores of {name} decode "
-                f"{feed.samples_per_s:,.0f} images/s, too few for {len(held)} of {len(ours)} steps of image networks "
-                "with all remedies. There decoding is the bottleneck, which none of the three remedies changes."
+                f"{feed.samples_per_s:,.0f} images/s, too few for {len(limited)} of {len(ours)} steps of image "
+                "networks with all remedies. There decoding is the bottleneck, which none of the three changes."
             )

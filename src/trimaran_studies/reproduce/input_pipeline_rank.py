@@ -3,9 +3,9 @@
 Cases of "replicate-and-scatter" run `Star`; cases of "ddp" are ordinary plans, which the runtime runs with their input
 pipeline and compression. Imports torch.
 
-`Star` is replicate-and-scatter with processes: rank 0 stands for the host and the first GPU, the links between ranks for
-the links between GPUs. `torch.nn.DataParallel` needs GPUs; its transfers between devices are transfers between ranks
-here:
+`Star` is replicate-and-scatter with processes: rank 0 stands for the host and the first GPU, the links between ranks
+for the links between GPUs. `torch.nn.DataParallel` needs GPUs; its transfers between devices are transfers between
+ranks here:
 
     rank 0   load                    forward           loss             backward             update
                   └ shares ┐ weights ┐        ┌ outputs ┘ └ gradients ┐          ┌ gradients ┘
@@ -327,22 +327,22 @@ def _wire_job() -> Job:
 
 _sgd = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 
-FED_JOBS: dict[str, Callable[[], Job]] = {"reads": _reads_job, "wire": _wire_job}
-"""By name; the same in every process."""
+TRIED_JOBS: dict[str, Callable[[], Job]] = {"reads": _reads_job, "wire": _wire_job}
+"""The jobs, by name; the same in every process."""
 
 
-def fed_job(name: str) -> Job:
+def tried_job(name: str) -> Job:
     """One of the jobs.
 
     Args:
-        name: of `FED_JOBS`
+        name: of `TRIED_JOBS`
 
     Raises:
         InputError: another name
     """
-    if name not in FED_JOBS:
-        raise InputError(f'"{name}" is not measured here; there are {", ".join(FED_JOBS)}', network=name)
-    return FED_JOBS[name]()
+    if name not in TRIED_JOBS:
+        raise InputError(f'"{name}" is not measured here; there are {", ".join(TRIED_JOBS)}', network=name)
+    return TRIED_JOBS[name]()
 
 
 WARM_UP = 6
@@ -387,7 +387,7 @@ def try_remedies(world: World, wanted: Mapping[str, Sequence[TriedCase]], steps:
     for number, (name, case) in enumerate(cases):
         if world.rank == 0:
             world.report({"measuring": f"{name}, {case.key}", "done": number, "total": len(cases)})
-        found.setdefault(name, {})[case.key] = _try(world, fed_job(name), case, steps)
+        found.setdefault(name, {})[case.key] = _try(world, tried_job(name), case, steps)
     return found
 
 

@@ -5,8 +5,8 @@ job × links ─▶ costs of operations, samples, messages ─▶ predicted
 
 The prediction uses costs that are measured before. Plans are simulated. The star is priced by the formulas of
 `torch_data_parallel`, whose links are the links between the ranks. Its transfers are collectives through sockets, also
-where messages of plans go through memory: with n = 2 each takes the time of a broadcast. In addition there are copies in
-the host's memory, each of which takes the time of packing a message:
+where messages of plans go through memory: with n = 2 each takes the time of a broadcast. In addition there are copies
+in the host's memory, each of which takes the time of packing a message:
 
     weights     packed on rank 0, broadcast, unpacked on the others
     gradients   packed, gathered, added, unpacked on rank 0
@@ -48,9 +48,9 @@ from trimaran_studies.reproduce.torch_data_parallel import (
     NONE,
     Baseline,
     BatchCopies,
-    Passages,
     Remedies,
     ReplicaWork,
+    Transfers,
     chunks,
     replicated_step,
 )
@@ -282,9 +282,9 @@ def strategy_of(remedies: Remedies) -> Strategy:
 
 def _prepared(name: str) -> _Job:
     from trimaran.graph.capture.capture import capture
-    from trimaran_studies.reproduce.input_pipeline_rank import fed_job
+    from trimaran_studies.reproduce.input_pipeline_rank import tried_job
 
-    job = fed_job(name)
+    job = tried_job(name)
     graph, batch = capture(job).graph, job.global_batch_size
     plans = {}
     for remedies in ABLATION:
@@ -339,10 +339,10 @@ def _cases() -> list[tuple[str, str, str, str]]:
 
 def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, float | None]:
     from trimaran.measure.costs import measure_costs
-    from trimaran_studies.reproduce.input_pipeline_rank import fed_job
+    from trimaran_studies.reproduce.input_pipeline_rank import tried_job
 
     table = measure_costs(
-        functools.partial(fed_job, job.name),
+        functools.partial(tried_job, job.name),
         job.graph,
         ranks=RANKS,
         batches={job.batch // RANKS},
@@ -439,16 +439,16 @@ def predict_star(
         backward_s=at_batch({size: cost.backward for size, cost in whole.items()}, share).seconds,
         update_s=_update_s(graph, step),
     )
-    passages = _passages(graph, table, step.samples, share=share, ranks=ranks)
-    alone = replicated_step(work, passages, devices=ranks, remedies=remedies, workers=max(1, feeding.workers))
+    transfers = _transfers(graph, table, step.samples, share=share, ranks=ranks)
+    alone = replicated_step(work, transfers, devices=ranks, remedies=remedies, workers=max(1, feeding.workers))
     if not remedies.preload:
         return alone.step_s
-    return _fed(
+    return _loaded_ahead_s(
         alone.step_s - alone.feed_s, work, step.samples, remedies, feeding, share=share, ranks=ranks, cores=cores
     )
 
 
-def _fed(
+def _loaded_ahead_s(
     rest_s: float,
     work: ReplicaWork,
     samples: SampleCosts,
@@ -472,7 +472,7 @@ def _update_s(graph: Graph, step: StepCosts) -> float:
     return step.update.at(tensors=len(trained), nbytes=sum(one.nbytes for one in trained)).seconds
 
 
-def _passages(graph: Graph, table: CostTable, samples: SampleCosts, *, share: int, ranks: int) -> Passages:
+def _transfers(graph: Graph, table: CostTable, samples: SampleCosts, *, share: int, ranks: int) -> Transfers:
     sockets, packing = table.curves[_BROADCAST], table.curves.get(CurveKey(HOST_SEND, 2))
     trained = [parameter.nbytes for parameter in graph.parameters if parameter.trainable]
 
@@ -488,7 +488,7 @@ def _passages(graph: Graph, table: CostTable, samples: SampleCosts, *, share: in
     coding_s = sum(
         2 * at_size(table.curves[key], sum(trained)).seconds for key in coding_keys(BF16) if key in table.curves
     )
-    return Passages(
+    return Transfers(
         copies=BatchCopies(),
         scatter_s=sent_s([share * samples.sample_bytes]),
         weights_s=2 * copied_s(parts) + sent_s(parts),

@@ -1,4 +1,4 @@
-"""Tables, JSON and a drawing of the ablation of three remedies for slow input pipelines: ours and the published figures.
+"""Tables, JSON and a drawing of the ablation of three remedies for slow input pipelines, with published figures.
 
 Only the abstract of the study is public. It gives the time saved over a baseline that it calls "modern data
 parallelism". Networks, batches, cards and software are not in the abstract.
@@ -46,7 +46,7 @@ PUBLISHED_SAVINGS = {
     "PCIe": PublishedSaving(mean=0.1796, most=0.3938),
     "NVLink": PublishedSaving(mean=0.1026, most=0.1920),
 }
-"""By the links between the GPUs."""
+"""Published savings, by the links between the GPUs."""
 
 
 Basis = Literal["simulated", "measured"]
@@ -93,7 +93,7 @@ class Saving:
     Attributes:
         machine: its name
         links: between its devices
-        baseline: what it is held against
+        baseline: that it is compared with
         remedy: which
         mean: of the saved shares
         interval: 90 % of it, with the same error in all rows
@@ -142,7 +142,7 @@ class ReproducedFeeding:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Of a device, in order."""
+        """Batches of a device, in order."""
         return tuple(dict.fromkeys(row.batch for row in self.rows))
 
 
@@ -298,7 +298,7 @@ def _against_ddp(own: Mapping[tuple[str, str], Saving], rows: Sequence[FeedingRo
 
 
 def _what_pays(rows: Sequence[FeedingRow]) -> str:
-    """Where a remedy costs more than it saves, and what the others save without it."""
+    """In words: the cases in which compression costs more than it saves, and the saving of the other remedies."""
     steps: dict[tuple[str, int], dict[str, FeedingRow]] = {}
     for row in rows:
         if row.baseline == "ddp":
@@ -308,7 +308,7 @@ def _what_pays(rows: Sequence[FeedingRow]) -> str:
         return "Compressing pays in every case."
     best = fmean(max(row.saved for row in of.values()) for of in steps.values())
     return (
-        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than the transfer saves. "
+        f"Compressing is not worth it in {len(costs)} of {len(steps)} cases: coding takes longer than it saves. "
         f"With only the remedies that pay in each case, {_share(best)} are saved."
     )
 

@@ -21,13 +21,14 @@ n - 1. Each of three remedies reduces some terms:
                max(0, max(load / workers, copy) - all the rest)
     compress   R and S with half as many bytes, plus the time of coding
 
+`transfers_on` prices the transfers on a machine of the catalog. Copies are priced by the links of the node, weights and
+gradients by its collectives: `DataParallel` passes them to NCCL in chunks of 10 MiB where it can. Left out: copies of
+the next batch that share a link with an exchange.
+
 Source:
     torch/nn/parallel/data_parallel.py, replicate.py, _functions.py (Broadcast, whose backward is one
     ReduceAddCoalesced), parallel_apply.py of PyTorch 2.13. The remedies: Xu et al., "ScaleDNN: Data Movement Aware DNN
     Training on Multi-GPU", ICCAD 2021.
-
-`passages_on` prices the transfers on a machine of the catalog. Copies are priced by the links of the node, weights and
-gradients by its collectives: `DataParallel` passes them to NCCL in chunks of 10 MiB where it can. Left out: copies of the next batch that share a link with an exchange.
 """
 
 from collections.abc import Iterable, Sequence
@@ -140,7 +141,7 @@ class BatchCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passages:
+class Transfers:
     """Times of the transfers through the first device [s].
 
     Attributes:
@@ -165,7 +166,7 @@ class Passages:
     coding_s: float = 0.0
     making_s: float = 0.0
 
-    def scaled(self, *, links: float = 1.0, host: float = 1.0) -> "Passages":
+    def scaled(self, *, links: float = 1.0, host: float = 1.0) -> "Transfers":
         """The same where links and host take the given factors as long."""
         return replace(
             self,
@@ -216,13 +217,13 @@ class ReplicatedStep:
 
 
 def replicated_step(
-    work: ReplicaWork, passages: Passages, *, devices: int, remedies: Remedies | None = None, workers: int = 1
+    work: ReplicaWork, transfers: Transfers, *, devices: int, remedies: Remedies | None = None, workers: int = 1
 ) -> ReplicatedStep:
     """A step through the first device.
 
     Args:
         work: of one device's share
-        passages: times of the transfers of all devices together
+        transfers: times of the transfers of all devices together
         devices: n
         remedies: enabled; None: none
         workers: threads or processes that load ahead, for each reader
@@ -233,28 +234,28 @@ def replicated_step(
 
         >>> work = ReplicaWork(load_s=1.0, forward_s=2.0, backward_s=3.0, update_s=0.0)
         >>> copies = BatchCopies(whole_s=2.0, shares_s=1.0, whole_ahead_s=2.0, shares_ahead_s=1.0)
-        >>> passages = Passages(copies=copies, scatter_s=1.0, weights_s=4.0, gradients_s=4.0,
+        >>> transfers = Transfers(copies=copies, scatter_s=1.0, weights_s=4.0, gradients_s=4.0,
         ...                     compressed_weights_s=2.0, compressed_gradients_s=2.0)
-        >>> [replicated_step(work, passages, devices=2, remedies=remedies).step_s for remedies in ABLATION]
+        >>> [replicated_step(work, transfers, devices=2, remedies=remedies).step_s for remedies in ABLATION]
         [18.0, 15.0, 14.0, 14.0, 9.0]
     """
     on = remedies or NONE
-    weights_s, gradients_s, coding_s = passages.weights_s, passages.gradients_s, 0.0
+    weights_s, gradients_s, coding_s = transfers.weights_s, transfers.gradients_s, 0.0
     if on.compress:
-        weights_s, gradients_s = passages.compressed_weights_s, passages.compressed_gradients_s
-        coding_s = passages.coding_s
+        weights_s, gradients_s = transfers.compressed_weights_s, transfers.compressed_gradients_s
+        coding_s = transfers.coding_s
     step = ReplicatedStep(
         feed_s=0.0,
-        scatter_s=0.0 if on.split else passages.scatter_s,
-        replicate_s=max(weights_s, passages.making_s),
+        scatter_s=0.0 if on.split else transfers.scatter_s,
+        replicate_s=max(weights_s, transfers.making_s),
         forward_s=max(work.forward_s, devices * work.calls_s),
-        gather_s=passages.gather_s + (devices - 1) * work.loss_s,
+        gather_s=transfers.gather_s + (devices - 1) * work.loss_s,
         backward_s=work.backward_s,
         reduce_s=gradients_s + coding_s,
         update_s=work.update_s,
     )
     load_s = work.load_s if on.split else devices * work.load_s
-    copy_s = passages.copies.under(on)
+    copy_s = transfers.copies.under(on)
     feed_s = max(0.0, max(load_s / workers, copy_s) - step.step_s) if on.preload else load_s + copy_s
     return replace(step, feed_s=feed_s)
 
@@ -320,7 +321,7 @@ def output_bytes(workload: Workload) -> int:
     )
 
 
-def passages_on(machine: Machine, workload: Workload, *, devices: int, year: float) -> Passages:
+def transfers_on(machine: Machine, workload: Workload, *, devices: int, year: float) -> Transfers:
     """Times of the transfers through the first device.
 
     Args:
@@ -344,7 +345,7 @@ def passages_on(machine: Machine, workload: Workload, *, devices: int, year: flo
         )
         return sum(calls) + 2 * share * sum(sizes) / memory
 
-    return Passages(
+    return Transfers(
         copies=batch_copies(machine, workload.input_bytes, devices=devices),
         scatter_s=sum(COPY_S + workload.input_bytes / rate for rate in others),
         gather_s=2 * sum(COPY_S + output_bytes(workload) / rate for rate in others),

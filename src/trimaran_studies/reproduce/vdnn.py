@@ -4,10 +4,11 @@ Each network's step is traced on meta tensors and priced by the kernel model, wi
 both accountings: the list of layers for the paper's buffers, and the live bytes of PyTorch. `docs/vdnn.md` says which
 constants were fixed before any comparison and which were not.
 
-Our figures are shown next to the paper's. Memory is counted twice. **Paper** is the paper's accounting: the buffers of Torch and cuDNN in 2016, allocated for the
-whole network (the baseline) or layer by layer (its policies), with workspaces, means over time. **Trace** is ours:
-every storage of a step of PyTorch as autograd packs and unpacks it, without workspaces, means over the operations of
-forward and backward. Figures of the two are not comparable; each is compared with the baseline of its accounting.
+Our figures are shown next to the paper's. Memory is counted twice. **Paper** is the paper's accounting: the buffers of
+Torch and cuDNN in 2016, allocated for the whole network (the baseline) or layer by layer (its policies), with
+workspaces, means over time. **Trace** is ours: every storage of a step of PyTorch as autograd packs and unpacks it,
+without workspaces, means over the operations of forward and backward. Figures of the two are not comparable; each is
+compared with the baseline of its accounting.
 
 Figures of the paper have a grade: published (in its abstract) or recalled (from its figures and from summaries of it,
 not checked against the paper).
@@ -476,8 +477,8 @@ def network_table(network: ReproducedNetwork) -> Table:
 def accounting_lines(found: Reproduction) -> list[str]:
     """How to read the figures."""
     return [
-        "Buffers of 2016: the paper's accounting. Feature maps (ReLU in place), gradient maps, workspace, weights twice; the "
-        "baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
+        "Buffers of 2016: the paper's accounting. Feature maps (ReLU in place), gradient maps, workspace, weights "
+        "twice; the baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
         "A step of PyTorch: every storage as autograd holds it, with the optimizer's state, without workspaces; means "
         "are over the operations of forward and backward.",
         "Sizes are in GB of 1e9 bytes. w/o: the mean without weights, their gradients and the optimizer's state; "

@@ -23,9 +23,9 @@ Source:
     Rhu et al., MICRO 2016, sections II and III; reuse of gradient maps and ReLU in place as in Torch.
 
 `network_of` converts a traced network to the paper's list of layers: the maps that each reads and makes, and when a map
-is needed. Steps are numbered from 0: layer n of `count` computes forward in step n and backward in step `2 * count - 1 - n`.
-A map is needed in the backward of convolutions, dense layers, norms and poolings that read it, and of activations and
-poolings that made it: the arguments of cuDNN's functions.
+is needed. Steps are numbered from 0: layer n of `count` computes forward in step n and backward in step `2 * count - 1
+- n`. A map is needed in the backward of convolutions, dense layers, norms and poolings that read it, and of activations
+and poolings that made it: the arguments of cuDNN's functions.
 
 `offload_on_demand` offloads every storage except while it is used: the minimum memory with offloading alone. Each
 storage leaves at its last pack and returns at its first unpack, so every copy is exposed. It is not a practical policy;

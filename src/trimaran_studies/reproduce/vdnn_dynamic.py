@@ -123,12 +123,12 @@ class Convolution:
         return spectra * _SPECTRUM_BYTES
 
     def slowdown(self, algorithm: Algorithm) -> float:
-        """Time over that of the performance-optimal algorithm."""
+        """Time by the time of the performance-optimal algorithm."""
         return SLOWER if algorithm == Algorithm.MEMORY and self.transforms else 1.0
 
 
 def convolution_of(trace: StepTrace, layer: Layer) -> Convolution | None:
-    """Shape of the convolution of a layer; None if it has none, or more than one, or is not one of images."""
+    """Shape of the convolution of a layer; None if it has none, more than one, or one that is not of images."""
     if layer.kind != LayerKind.CONVOLUTION:
         return None
     ticks = [trace.packs[index] for index in layer.packs]

@@ -1,9 +1,9 @@
 """Runs the paper's networks and policies on this machine: predicted and accounted peaks.
 
-On a GPU networks have their published size; elsewhere they are narrow and images are small, so that steps are short. The
-test is whether memory is as planned. A step is recorded, planned under each policy, and run from the same state. The
-live bytes are counted independently of trace and plan: by the allocator of a GPU, by an accountant on a CPU. Afterwards
-parameters, buffers and optimizer state must be those of the plain step, bit for bit.
+On a GPU networks have their published size; elsewhere they are narrow and images are small, so that steps are short.
+The test is whether memory is as planned. A step is recorded, planned under each policy, and run from the same state.
+The live bytes are counted independently of trace and plan: by the allocator of a GPU, by an accountant on a CPU.
+Afterwards parameters, buffers and optimizer state must be those of the plain step, bit for bit.
 
     record ─▶ plan ─▶ restore, run (recipes are compared with the real bytes) ─▶ restore, run (accounted) ─▶ compare
 
@@ -117,10 +117,10 @@ def real_table(run: RealRun) -> Table:
 def real_lines() -> list[str]:
     """How to read the figures."""
     return [
-        "peak, mean: predicted from the plan, in MB of 1e6 bytes; accounted: counted over every storage during the step. "
-        "Means are over the ticks at which autograd packs and unpacks.",
-        "trimaran: at 70 % of the peak of none, or at the minimum memory. equal: parameters, buffers and optimizer state after "
-        "the step are those of a plain step, bit for bit.",
+        "peak, mean: predicted from the plan, in MB of 1e6 bytes; accounted: counted over every storage during the "
+        "step. Means are over the ticks at which autograd packs and unpacks.",
+        "trimaran: at 70 % of the peak of none, or at the minimum memory. equal: parameters, buffers and optimizer "
+        "state after the step are those of a plain step, bit for bit.",
     ]
 
 

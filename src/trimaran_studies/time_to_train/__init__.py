@@ -1,4 +1,4 @@
-"""Times to train: rows that say how long a whole training took. One is predicted from another of the same file."""
+"""Times to train: rows with the time of a whole training. A row is predicted from another row of the same file."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ FAMILY = "time_to_train"
 
 
 def answer_times(rows: Sequence[Row]) -> tuple[Answer, ...]:
-    """What we say of rows of this family, in their order.
+    """Predict rows of this family; answers are in their order.
 
     Args:
         rows: all of them together, because one is predicted from another

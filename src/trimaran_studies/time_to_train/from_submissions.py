@@ -1,38 +1,39 @@
 """Submissions to benchmark rounds: the time to train of larger ones from the smallest of the same round and device.
 
-    time = what does not shrink + epochs × samples of an epoch / batch × step
+    time = fixed time + epochs × samples of an epoch / batch × step
 
-Of the anchor all but the step is known or taken from the curve, so its step follows; that gives the speed of a device,
-and with it the step of the target. Intervals are put together from deviations: of a training from a smaller one, as
-fitted to calibration rows (time_to_train_widths.py), and of what is assumed or follows from a curve.
+The step of the anchor follows from its time, because its other terms are known or taken from the curve. It gives the
+speed of a device, and so the step of the target. Intervals combine deviations: of a training predicted from a smaller
+one, as fitted to calibration rows (`TrainingWidth`), of assumptions and of curves.
 
-A step of a tuned training, as submissions to a benchmark run it, and how it changes with devices and batch.
+`StepModel` is the step of a tuned training, as submissions to a benchmark run it, by devices and batch:
 
     step = forward + backward + update by the device's curves      scaled to one measured run
-         + the part of the exchange that backward does not hide
-         + what devices gather from each other for their samples    tables of embeddings
-         + waits for the slowest
+         + exposed communication of gradients
+         + all-to-all exchange of embeddings                         embedding tables
+         + waits for the slowest device
 
-Copies into buffers are fused away. Since round 1.0 a step is captured once and replayed, so what a host asks for costs
-nothing; before, it does. Of a device that the catalog does not have no curve is known: its time is taken between that
-of one that stands in and one in proportion to its samples. Where a step has fewer samples than devices, 2, 4, 8, … of
-them share a sample and the rest evaluate.
+Copies into buffers are fused with kernels. Since round 1.0 a step is captured once and replayed, so launches by the
+host take no time; before, they do. A device missing in the catalog has no curve: its time is the geometric mean of the
+time of a stand-in and a time proportional to its samples. Where a step has fewer samples than devices, 2, 4, 8, …
+devices share a sample and the rest evaluate.
 
-Epochs that a submission needs at another batch: the convergence curve of its benchmark, from one that ran.
+`epochs_of` gives the epochs of a submission at another batch, from the convergence curve of its benchmark and one that
+ran:
 
-    epochs = curve(batch)                 the recipe of another submitter, and where a log says nothing
-           = curve(batch) × what the anchor's log says / curve(its batch)      where that is less than the curve
-           = the larger of the anchor's log and curve(batch)                   where that is more
+    epochs = curve(batch)                 the recipe of another submitter, and where a log has no epochs
+           = curve(batch) × epochs of the anchor's log / curve(its batch)      where the log has fewer than the curve
+           = the larger of the anchor's log and curve(batch)                   where the log has more
 
-The last is a recipe, of an earlier round mostly, that takes its epochs however small the batch is. The log of the row
-that is predicted is never looked at. A benchmark without a curve grows by the median of the curves that are known.
+The last case is a recipe, mostly of an earlier round, whose epochs do not shrink with the batch. The log of the
+predicted row is never used. Epochs of a benchmark without a curve grow by the median of the known curves.
 
-How unsure a training's time is when it follows from that of a smaller one, were its epochs known.
+`TrainingWidth` is the deviation of a training that is predicted from a smaller one, for known epochs:
 
     deviation² = base² + (per doubling × doublings of devices)² + (slope × share of the step that devices add)²
 
-Fitted by benchmarks/fits/trainings.py to calibration rows in which one device, or the smallest set-up of a table, says
-what larger ones take, and widened as all intervals are for machines and networks that no constant was fitted on.
+Fitted by benchmarks/fits/trainings.py to calibration rows in which larger set-ups are predicted from one device or from
+the smallest set-up of a table. Widened, like all intervals, for machines and networks without fitted constants.
 """
 
 import functools
@@ -59,16 +60,16 @@ from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_
 from trimaran_studies.validation.steps import scaling_baselines
 
 _YEARS = {0.5: 2018.9, 0.6: 2019.4, 0.7: 2020.5, 1.0: 2021.4, 1.1: 2021.8, 2.0: 2022.4, 2.1: 2022.8, 3.0: 2023.4}
-"""When the results of a round were made: by the releases of containers that labels name."""
+"""Years of the results of a round, by the releases of the containers in labels."""
 
 _CAPTURED = 1.0
 """The round since which steps are captured and replayed (CUDA graphs)."""
 
 _USUAL = 32
-"""Samples of a device at which one that is not in the catalog is compared with the one that stands in."""
+"""Samples of a device at which a device missing in the catalog is compared with its stand-in."""
 
 _EXCHANGE = ExchangeOptions(recipe=replace(DDP, tensor_s=0.0, passes=0), wire_share=0.5, explain=False)
-"""Gradients in 16 bits, in DDP's buckets, whose copies are fused away."""
+"""Gradients in 16 bits, in DDP's buckets, with fused copies."""
 
 _MOST = math.log(64.0)
 """Bound of the factor between a measured step and the modelled one."""
@@ -80,7 +81,7 @@ class TunedStep:
 
     Attributes:
         seconds: the whole [s]
-        added_s: of it, what one device alone would not have [s]
+        added_s: part of it that one device alone would not have [s]
     """
 
     seconds: float
@@ -88,26 +89,28 @@ class TunedStep:
 
 
 class StepModel:
-    """The step of a submission by the speed of its devices.
+    """The step of a submission as a function of the speed of its devices.
 
     Args:
         submission: devices, batch and machine
         benchmark: what it trains
 
     Attributes:
-        unsure: logarithm of the factor by which the time alone may be larger or smaller than modelled, for its shape
+        unsure: logarithm of the possible factor between the real and the modelled time on one device
     """
 
     def __init__(self, submission: Submission, benchmark: Benchmark) -> None:
         self._submission, self._benchmark = submission, benchmark
         self._machine = submission.machine
         self._software = _software(submission.version)
-        self._devices, self._samples = divided(submission.batch, submission.devices, at_least=benchmark.divided)
+        self._devices, self._samples = training_devices(
+            submission.batch, submission.devices, at_least=benchmark.divided
+        )
         self._asked = _asked(benchmark, self._samples, self._machine)
         self._alone_s, self.unsure = self._modelled_s()
 
     def step(self, factor: float) -> TunedStep:
-        """The step where a device's kernels take `factor` times what its curves say."""
+        """The step where a device's kernels take `factor` times the time of its curves."""
         alone = estimate_step(
             self._asked, self._machine.node.device, self._software, anchor_s=max(1e-7, self._alone_s * factor)
         )
@@ -133,7 +136,7 @@ class StepModel:
         return TunedStep(seconds=passes_s + update_s + added_s, added_s=added_s)
 
     def factor(self, step_s: float) -> float | None:
-        """The factor with which a step takes the time that it took; None where none between 1/64 and 64 does.
+        """The factor at which the step takes a measured time; None where no factor between 1/64 and 64 does.
 
         Args:
             step_s: measured [s]
@@ -148,7 +151,7 @@ class StepModel:
         return math.exp((low + high) / 2)
 
     def _modelled_s(self) -> tuple[float, float]:
-        """A step on one device by curves [s]; how unsure its shape is, as a logarithm."""
+        """A step on one device by curves [s]; uncertainty of its shape, as a logarithm."""
         device = self._machine.node.device
         found = estimate_step(self._asked, device, self._software)
         if self._submission.known:
@@ -169,16 +172,16 @@ class StepModel:
         return 2 * cost.seconds
 
 
-def divided(batch: int, devices: int, *, at_least: int = 1) -> tuple[int, float]:
+def training_devices(batch: int, devices: int, *, at_least: int = 1) -> tuple[int, float]:
     """Devices that train, and samples of each.
 
     Args:
         batch: samples of a step
         devices: in all
-        at_least: that share a sample, where a replica spans several
+        at_least: number of devices of a replica
 
     Example:
-        >>> divided(3264, 64), divided(84, 768)
+        >>> training_devices(3264, 64), training_devices(84, 768)
         ((64, 51.0), (672, 0.125))
     """
     if batch >= devices or at_least > 1:
@@ -204,10 +207,10 @@ _GROWTH, _MOST_GROWTH = 1.25, 1.6
 """Epochs at twice the batch, median and 95th percentile of the neighbouring points of curves in calibration rows."""
 
 _BEYOND = 2.0
-"""A batch so many times the largest of the curve is not predicted."""
+"""Largest batch that is predicted, by the largest batch of the curve."""
 
 _PLAUSIBLE = 2.0
-"""A log that differs from the curve by more counts something else."""
+"""Largest plausible ratio of a log to the curve; above, the log counts another unit."""
 
 _NORMAL_90 = 1.645
 
@@ -219,8 +222,8 @@ class Epochs:
     Attributes:
         anchor: of the one that ran
         target: of the one that is predicted
-        deviation: of the second, of its logarithm
-        assumed: what was taken for granted, in words; "": nothing
+        deviation: of the logarithm of the target's amount
+        assumed: the assumption, in words; "": none
     """
 
     anchor: float
@@ -230,7 +233,7 @@ class Epochs:
 
 
 def epochs_of(anchor: Submission, target: Submission, benchmark: Benchmark) -> Epochs:
-    """What an anchor and a target train.
+    """Amounts of training of an anchor and a target.
 
     Args:
         anchor: a smaller submission that ran
@@ -262,7 +265,7 @@ def epochs_of(anchor: Submission, target: Submission, benchmark: Benchmark) -> E
 
 
 def logged(submission: Submission, benchmark: Benchmark, *, near: float | None) -> float | None:
-    """Epochs by a submission's own log, in whatever unit it counts; None where no unit fits.
+    """Epochs in a submission's log, whose unit is inferred; None where no unit fits.
 
     Args:
         submission: that ran
@@ -315,9 +318,9 @@ class TrainingWidth:
     """The deviation of a training that is predicted from a smaller one: of the logarithm of its time.
 
     Attributes:
-        base: however alike the two are
+        base: also for equal set-ups
         per_doubling: for each doubling of devices
-        slope: for all of the step, of what devices add to it
+        slope: for a share 1 of the step that devices add
     """
 
     base: float
@@ -325,7 +328,7 @@ class TrainingWidth:
     slope: float
 
     def deviation(self, doublings: float, share: float) -> float:
-        """Of a training on 2 ** doublings times the devices, of whose step they add a share.
+        """Deviation on 2 ** doublings times the devices, which add a share of the step.
 
         Example:
             >>> round(TrainingWidth(base=0.03, per_doubling=0.01, slope=0.4).deviation(0, 0.1), 4)
@@ -335,22 +338,22 @@ class TrainingWidth:
 
 
 BUILT = TrainingWidth(base=0.0627, per_doubling=0.03, slope=0.572)
-"""Of networks that Trimaran builds."""
+"""Deviation of networks that Trimaran builds."""
 
 SIZE_ONLY = TrainingWidth(base=0.262, per_doubling=0.0, slope=1.12)
-"""Of networks of known size only."""
+"""Deviation of networks of known size only."""
 
 _BETWEEN = 0.08
 """Deviation between trainings of two submitters, all else being equal; assumed."""
 
 _ASSUMED = math.log(3.0) / 1.645
-"""Deviation of the logarithm of what does not shrink: assumed, so it may be a third or three times as much."""
+"""Deviation of the logarithm of the fixed time, which is assumed: it may be a third or three times as long."""
 
 _STAND_IN = 0.15
-"""Deviation where nothing is known of the benchmark."""
+"""Deviation for an unknown benchmark."""
 
 _SHRINKS = 0.5
-"""Of an anchor's time at least, whatever is taken not to shrink."""
+"""Smallest share of an anchor's time that is steps, for any assumed fixed time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +363,7 @@ class Forecast:
     Attributes:
         minutes: to train
         deviation: of its logarithm
-        baselines: what simple rules say [min]
+        baselines: predictions of simple rules [min]
         epochs: of both
         step: of the target
     """
@@ -373,7 +376,7 @@ class Forecast:
 
 
 def answer_submissions(rows: Sequence[Row]) -> tuple[Answer, ...]:
-    """What we say of lines of results, in their order.
+    """Predict lines of results; answers are in their order.
 
     Args:
         rows: all of a file, because one is predicted from another
@@ -433,12 +436,12 @@ def forecast(
 
     Args:
         anchor: that ran
-        target: that is predicted; its time and its log are not looked at
-        benchmark: what both train
-        factors: of the devices of anchors, which live as long; kept from one call to the next
+        target: that is predicted; its time and its log are not used
+        benchmark: that both train
+        factors: cache of the factors of anchors' devices, for several calls
 
     Raises:
-        InputError: the anchor's time is not that of the benchmark, or the batch is beyond what is known
+        InputError: no device speed explains the anchor's time, or the batch is far beyond the curve's points
     """
     factors = {} if factors is None else factors
     epochs = epochs_of(anchor, target, benchmark)
@@ -459,7 +462,7 @@ def forecast(
     step = model.step(factor)
     steps = epochs.target * benchmark.samples_per_epoch / target.batch
     took_s = benchmark.fixed_s + steps * step.seconds
-    # More that does not shrink adds to the target, and takes from the steps of the anchor, and so from the target's.
+    # A longer fixed time adds to the target, and shortens the steps of the anchor and so those of the target.
     shrinks = steps * step.seconds / (step_s * trained)
     fixed = benchmark.fixed_s / took_s * abs(1.0 - shrinks)
     unsure = math.hypot(model.unsure - own.unsure, _ASSUMED * fixed)

@@ -2,8 +2,8 @@
 
     time = start + (anchor's time − start) × (step / batch) / (anchor's step / anchor's batch)
 
-The rows of a table train the same epochs, so its own smallest row tells all but the change of the step. That comes from
-the predictor of throughput (`setups`, `steps`); a network of known size only is modelled as a chain of products.
+All rows of a table train the same epochs, so only the ratio of the steps is predicted, by the predictor of throughput
+(`setups`, `steps`). A network of known size only is modelled as a chain of matrix products.
 """
 
 import functools
@@ -34,7 +34,7 @@ from trimaran_studies.validation.setups import recipe_of, understand
 from trimaran_studies.validation.steps import RowStep, row_step, row_workload, scaling_baselines
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How fast networks run of which only the size is known: by published steps of one device, of rows of calibration
+# Speed of networks of known size only: by published steps of one device, in rows of calibration
 
 
 def _alone_s(setup: Setup, recipe: Recipe) -> float:
@@ -44,7 +44,7 @@ def _alone_s(setup: Setup, recipe: Recipe) -> float:
 
 
 def published_step_s(setup: Setup, recipe: Recipe) -> float:
-    """The step of one device of a set-up, by what steps of its network took where they were published [s].
+    """The step of one device of a set-up, scaled by the published steps of its network [s].
 
     Args:
         setup: of a network of known size only
@@ -55,7 +55,7 @@ def published_step_s(setup: Setup, recipe: Recipe) -> float:
 
 @functools.cache
 def _slower(network: str, precision: str) -> float:
-    """How much longer published steps of one device take than the products that stand for a network: the median."""
+    """Median ratio of published steps of one device to the products that stand for a network."""
     found = _all_slower()
     for known in ((network, precision), (network,), ()):
         factors = [factor for name, factor in found if name[: len(known)] == known]
@@ -66,7 +66,7 @@ def _slower(network: str, precision: str) -> float:
 
 @functools.cache
 def _all_slower() -> tuple[tuple[tuple[str, str], float], ...]:
-    """By network and precision, of rows of calibration."""
+    """Ratios by network and precision, of rows of calibration."""
     found = []
     for row in published_rows("dp_throughput"):
         figure = row.measured if row.fields.get("n_gpus", "1") == "1" else row.anchor
@@ -83,19 +83,19 @@ def _all_slower() -> tuple[tuple[tuple[str, str], float], ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How many samples the trainings of published tables are. Facts of public scripts, not fitted
+# Numbers of samples of the trainings in published tables. Facts of public scripts, not fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
-    """Of the trainings of a read-me's tables.
+    """Length of the trainings in a read-me's tables.
 
     Attributes:
-        path: its path begins like this, in small letters
-        since: tables made before this year are not meant
+        path: beginning of its path, in small letters
+        since: year of the first table to which it applies
         epochs: of a training
         samples: of an epoch
-        source: where this comes from
+        source: of these figures
     """
 
     path: str
@@ -110,8 +110,8 @@ def training_of(path: str, year: float, epochs: str = "") -> int | None:
 
     Args:
         path: of the read-me, in small letters
-        year: when its tables were made
-        epochs: as the row says them; "": it does not
+        year: of its tables
+        epochs: in the row; "": it has none
 
     Example:
         >>> training_of("mxnet/classification/rn50v1.5/readme.md", 2020.9)
@@ -152,19 +152,19 @@ _COUNTS = re.compile(r"# of GPUs|Number o[fg] GPUs|DGX System|accumulat", re.IGN
 
 _START_S = {"tensorflow": 40.0}
 _START_ELSE_S = 10.0
-"""Of a training, whatever the number of devices: from rows of calibration whose trainings take minutes."""
+"""Fixed time of a training: from rows of calibration whose trainings take minutes [s]."""
 
 _UNSAID_S = 3600.0
-"""Tables of trainings of days that do not name their unit count hours [s]."""
+"""Unit of tables without one: tables of long trainings count hours [s]."""
 
 _COARSE = 2.0
-"""Whole figures up to here are cut or rounded too much to say anything of another."""
+"""Whole figures up to here are truncated or rounded too much to predict another from them."""
 
 _SIZED = 0.3
 """Deviation of a whole training beyond that of its throughput, for a network of known size only: from calibration."""
 
 _ROUNDED = 0.29
-"""Deviation of a figure that was rounded to a whole number: that of an even spread over one."""
+"""Deviation of a figure that was rounded to a whole number: that of a uniform distribution of width 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +175,9 @@ class Entry:
         row: the row
         setup: its devices and batch
         recipe: of its script
-        table: rows with the same one are compared
-        place: among those of the same table and number of devices, in the order of the file
-        unit_s: of its figure; None where the table does not say it [s]
+        table: key of its table; rows of the same table are compared
+        place: among the rows of the same table and number of devices, in the order of the file
+        unit_s: of its figure; None where the table has no unit [s]
     """
 
     row: Row
@@ -189,12 +189,12 @@ class Entry:
 
     @property
     def samples(self) -> int:
-        """Of a step, all devices together."""
+        """Samples of a step of all devices."""
         return self.setup.local_batch * self.setup.accumulation * self.setup.devices
 
 
 def answer_tables(rows: Sequence[Row]) -> tuple[Answer, ...]:
-    """What we say of rows of tables, in their order.
+    """Predict rows of tables; answers are in their order.
 
     Args:
         rows: all of them together, because one is predicted from another
@@ -221,7 +221,7 @@ def _entry(row: Row, seen: dict[tuple[object, ...], int]) -> Entry:
 
 
 def _counted(row: Row) -> Row:
-    """With the devices and nodes that a row says among its settings."""
+    """The row with the numbers of devices and nodes of its settings."""
     given = said(row, "Number og GPUs") or said(row, "Number of GPUs")
     if given.isdigit():
         return replace(row, fields={**row.fields, "n_gpus": given})
@@ -260,7 +260,7 @@ def _answer(target: Entry, every: Sequence[Entry]) -> Answer:
 
 
 def _alone(target: Entry) -> Answer:
-    """A row with nothing to go by: epochs and data of its script, and a step by curves alone."""
+    """Answer for a row without an anchor: epochs and data of its script, and a step by curves alone."""
     row, setup = target.row, target.setup
     training = training_of(lowered(row, "source_path"), setup.software.year, said(row, "Epochs"))
     if training is None or setup.network.startswith(SIZED):
@@ -282,7 +282,7 @@ def _predicted(anchor: Entry, target: Entry) -> Answer:
     if in_whole and anchor.row.measured <= _COARSE:
         raise InputError(
             f'row {target.row.row_id}: its anchor, row {anchor.row.row_id}, says "{anchor.row.measured:.0f}", which is '
-            "cut or rounded too much to say anything",
+            "truncated or rounded too much to predict from it",
             row=target.row.row_id,
         )
     anchor, target = _microbatches(anchor, target)
@@ -310,7 +310,7 @@ def _predicted(anchor: Entry, target: Entry) -> Answer:
 
 
 def _microbatches(anchor: Entry, target: Entry) -> tuple[Entry, Entry]:
-    """Both with the batch of a microbatch, where that makes their steps train equally many samples."""
+    """Both rows with the column as the microbatch, if their steps then train equal numbers of samples."""
     cells = [(whole(one.row, "batch_per_gpu"), accumulation(one.row)) for one in (anchor, target)]
     products = [
         (own or 0) * steps * one.setup.devices for (own, steps), one in zip(cells, (anchor, target), strict=True)
@@ -325,22 +325,22 @@ def _microbatches(anchor: Entry, target: Entry) -> tuple[Entry, Entry]:
 
 
 def _with_whole_batch(anchor: Entry, target: Entry) -> Entry:
-    """With the batch that a cell meant which was cut at its comma: "072" or "131" of 131,072.
+    """The row with its whole batch, where the cell was truncated at its comma: "072" or "131" of 131,072.
 
-    It is that of the anchor's step divided among the devices, or the anchor's own, whichever has those digits.
+    The batch is the anchor's global batch by the devices, or the anchor's local batch: the one with those digits.
     """
     cell = re.sub(r"\.0+$", "", target.row.fields.get("batch_per_gpu", ""))
     own = target.setup.local_batch
     for meant in (anchor.samples // target.setup.devices, anchor.setup.local_batch):
         text = str(meant)
-        cut = len(text) > 3 and cell in (text[-3:], text[:-3]) and int(cell or 0) != meant
-        if cut and own != meant:
+        truncated = len(text) > 3 and cell in (text[-3:], text[:-3]) and int(cell or 0) != meant
+        if truncated and own != meant:
             return replace(target, setup=replace(target.setup, local_batch=meant))
     return target
 
 
 def _step(entry: Entry) -> RowStep:
-    """The step of a row, by curves; of a network of known size only, by what one device of its kind has published."""
+    """The step of a row, by curves; for a network of known size only, by published steps of one device."""
     setup, anchor_s = entry.setup, None
     if setup.network.startswith(SIZED):
         anchor_s = published_step_s(setup, entry.recipe)
@@ -348,9 +348,9 @@ def _step(entry: Entry) -> RowStep:
 
 
 def _start(anchor: Entry, target: Entry) -> float:
-    """What does not shrink with devices, in the anchor's unit, half of the anchor at most.
+    """Fixed time of a training, in the anchor's unit, at most half of the anchor.
 
-    A row that does not say its unit has that of the other.
+    A row without a unit has the unit of the other row.
     """
     unit_s = anchor.unit_s or target.unit_s
     if unit_s is None:

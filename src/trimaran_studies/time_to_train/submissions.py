@@ -1,7 +1,7 @@
-"""Submissions to a benchmark round: what a line of results says, and which one another is predicted from.
+"""Submissions to a benchmark round: reads lines of results, and selects the submissions that another is predicted from.
 
-A line names the submitter and a label of the system, such as "NVIDIA dgxa100_n8_ngc22.04_mxnet". What the columns leave
-out (nodes, devices of processors, the generation of a TPU) is read in the label.
+A line names the submitter and a label of the system, such as "NVIDIA dgxa100_n8_ngc22.04_mxnet". Facts without a column
+(nodes, devices of processors, the generation of a TPU) are read from the label.
 """
 
 import re
@@ -24,34 +24,34 @@ _NODES = (
     r"_N(\d+)$",
     r"^(\d+)(?=R\d{4})",
 )
-"""How labels tell their nodes."""
+"""Patterns of the number of nodes in labels."""
 
 _SOCKETS = r"-(\d+)s(?:-|_|$)"
-"""How labels of processors tell how many there are."""
+"""Pattern of the number of processors in labels of processors."""
 
 _SERVERS = {"C4140": 4, "DSS8440": 8, "XE8545": 4, "R750xa": 4, "XE9680": 8, "HLS-1H": 4}
-"""Devices of a node by the name of the server, as its maker sells it."""
+"""Devices of a node by the name of the server."""
 
 _FRAMEWORKS = ("mxnet", "pytorch", "hugectr", "tensorflow", "jax", "paddle", "mindspore", "popart")
 _SHORT = {"TF": "tensorflow", "TF1": "tensorflow", "TF2.0": "tensorflow", "PT": "pytorch"}
 
 _OPEN = ("open", "-methods", "-baseline", "shampoo")
-"""Words of entries to the open division, which changes the network or the recipe."""
+"""Words of open entries, which change the network or the recipe."""
 
 _OWN_CARDS = ("nvidia", "azure", "samsung", "baidu", "hazyresearch", "azure-hazyresearch", "google")
-"""Whose nodes have a network card for each device or two: DGX, ND clouds, pods. Others' have one for four devices."""
+"""Submitters with a network card for one or two devices: DGX, ND clouds, pods. Others have one for four devices."""
 
 _STAND_IN = "NVIDIA A100-SXM4-80GB"
-"""Whose curves and links stand for devices that the catalog does not have; one measured run gives the speed."""
+"""Device whose curves and links stand for devices missing in the catalog; one measured run gives their speed."""
 
 _MOST = 10**6
-"""Devices of a submission, and more than any has had."""
+"""Upper limit of the devices of a submission, above every published one."""
 
 _MOST_SAMPLES = 10**9
-"""Of a step, likewise."""
+"""Upper limit of the samples of a step, likewise."""
 
 _ONE_DEVICE = 512
-"""Samples of a step up to which a batch of round 0.5 is one device's: that round's logs hold either."""
+"""Samples up to which a batch of round 0.5 is one device's, above which it is global: its logs have both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,13 @@ class Submission:
         submitter: in small letters
         software: framework; "" where the label does not name it
         round: such as "v2.1"
-        benchmark: as the row calls it
-        kind: of device: its name in the catalog, or the words of its label
+        benchmark: name in the row
+        kind: of device: name in the catalog, or the words of its label
         devices: in use
         batch: samples of a step, all devices together
         minutes: to the target
-        logged: amount of training of its own log, in a unit that depends on the code; None where there is none
-        open: of the open division, whose rules differ
+        logged: amount of training in its log, in a unit that depends on the code; None where there is none
+        open: whether it is an open entry, with other rules
         machine: nodes and fabric; a stand-in where `known` is False
         known: whether the catalog has the device
     """
@@ -95,7 +95,7 @@ class Submission:
 
 
 def read_submission(row: Row) -> Submission:
-    """What a line of results says.
+    """Read a line of results.
 
     Args:
         row: with the columns benchmark, kind, global_batch
@@ -115,7 +115,7 @@ def read_submission(row: Row) -> Submission:
     for name, count, most in (("devices", devices, _MOST), ("samples of a step", batch, _MOST_SAMPLES)):
         if count > most:
             raise InputError(
-                f"row {row.row_id}: {count:.4g} {name} are no training: at most {most:.0g}",
+                f"row {row.row_id}: {count:.4g} {name} are not plausible: at most {most:.0g} are accepted",
                 code="submission.impossible-count",
                 row=row.row_id,
             )
@@ -147,14 +147,14 @@ def read_submission(row: Row) -> Submission:
 
 
 def anchors_of(target: Submission, every: Sequence[Submission]) -> tuple[Submission, ...]:
-    """The submissions that one is predicted from: of its submitter and software if there are, the smallest of them.
+    """The submissions that a target is predicted from: the smallest ones, of its submitter and software if possible.
 
     Args:
         target: to be predicted
         every: of all rows
 
     Returns:
-        All of the same standing and number of devices; none where no smaller one is of the same kind.
+        All with the same preference and number of devices; none where no smaller one is of the same kind.
     """
     smaller = [one for one in every if _alike(one, target) and one.devices < target.devices]
     if not smaller:
@@ -164,7 +164,7 @@ def anchors_of(target: Submission, every: Sequence[Submission]) -> tuple[Submiss
 
 
 def _joined(machine: Machine, submitter: str) -> Machine:
-    """With the network of machines that are submitted: InfiniBand, whatever plain boxes have."""
+    """The machine with the network of submitted machines: InfiniBand, also for plain servers."""
     if machine.fabric is None or submitter.lower() in _OWN_CARDS:
         return machine
     count, link = machine.fabric
@@ -225,7 +225,7 @@ def _plain(system: str) -> str:
 
 
 def _kind(accelerator: str, system: str) -> str:
-    """The words of a device that the catalog does not have, without what says how many there are."""
+    """The words of a device that the catalog does not have, without the number of devices."""
     if "tpu" in f"{accelerator} {system}".lower():
         found = re.search(r"v(\d)", f"{accelerator} {system}".lower())
         return f"tpu v{found.group(1)}" if found else "tpu"

@@ -1,11 +1,11 @@
-"""Published times of collectives through the predictor: what a row's bytes mean, and how its time was taken.
+"""Predicts published times of collectives: the meaning of a row's bytes, and the method of its timing.
 
-Tables of different programs count differently. nccl-tests counts the whole buffer, and its usual run launches on all
-devices from one thread. Mist's and Aceso's tables are of their profiler: torch.distributed, timed by the host's clock
-with the device idle before; the size of an all-gather is one rank's part; all-gather and reduce-scatter go through
-lists of tensors, so that torch copies the gathered buffer once more. About a fifth of those tables' sizes are not whole
-multiples of a vector's width, which NCCL's kernels of the time did at half the rate on NVLink; which sizes those are
-the tables do not say, so only the interval knows of it.
+Programs count bytes differently. nccl-tests counts the whole buffer, and its usual run launches on all devices from one
+thread. Mist's and Aceso's tables are of their profiler: torch.distributed, timed by the host's clock with the device
+idle before; the size of an all-gather is one rank's part; all-gather and reduce-scatter use lists of tensors, so torch
+copies the gathered buffer once more. About a fifth of the sizes in those tables are not multiples of a vector's width;
+NCCL's kernels of the time ran at half the rate for them on NVLink. The tables do not say which sizes these are, so only
+the interval includes it.
 
 Source: Aceso's profiler of communication (microsoft/Aceso, profiler/); nccl-tests doc/PERFORMANCE.md.
 """
@@ -33,8 +33,8 @@ _NAMES = {
 _COPY_LAUNCH_S = 5e-6
 
 MISALIGNED = 2.0
-"""Upper end of the interval where a buffer's parts may start between vectors of 16 bytes: half the rate. Cards on PCIe
-are held up by their slots before that."""
+"""Upper end of the interval where a buffer's parts may not be aligned to 16 bytes: half the rate. Cards on PCIe
+are limited by their slots before that."""
 
 _YEARS = {"k80": 2016.0, "titan": 2017.0, "p100": 2018.0, "v100": 2020.0, "t4": 2020.0, "a100": 2021.5}
 _PROFILER_YEAR = 2022.5
@@ -42,16 +42,16 @@ _PROFILER_YEAR = 2022.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Meaning:
-    """What a row asks for.
+    """The collective of a row.
 
     Attributes:
         op: the operation
         nbytes: whole buffer [bytes]
-        library: how the time is taken
+        library: that took the time
         year: of the library
-        copied_bytes: read and written once more beside the collective [bytes]
-        copies: in how many launches
-        may_be_misaligned: parts of the buffer may start between vectors of memory
+        copied_bytes: read and written once more, in addition to the collective [bytes]
+        copies: launches of these copies
+        may_be_misaligned: whether parts of the buffer may not be aligned to vectors of memory
     """
 
     op: str
@@ -64,7 +64,7 @@ class _Meaning:
 
 
 def answer_collectives(row: Row) -> Answer:
-    """What we say of a published time of a collective.
+    """Predict a published time of a collective.
 
     Args:
         row: of the family "collectives"; its figure in microseconds
@@ -73,7 +73,7 @@ def answer_collectives(row: Row) -> Answer:
         Time in microseconds with its 90 % interval.
 
     Raises:
-        InputError: an operation, a number or a machine that is not understood
+        InputError: an unknown operation or machine, or a cell that is not a number
     """
     devices = _count(row, "n_gpus")
     found = match_machine(row.fields.get("machine", ""), row.fields.get("gpu", ""), devices=devices, nodes=_nodes(row))
@@ -133,7 +133,7 @@ def _own_links(machine: Machine, devices: int) -> bool:
 
 
 def _copy_time(asked: _Meaning, device: Device) -> float:
-    """Time of the copies beside the collective, each byte read and written [s]."""
+    """Time of the copies in addition to the collective, each byte read and written [s]."""
     bandwidth = device.sustained_bytes_per_s
     return 2 * asked.copied_bytes / bandwidth + asked.copies * _COPY_LAUNCH_S
 

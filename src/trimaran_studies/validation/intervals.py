@@ -1,13 +1,13 @@
-"""How sure we are of a row's figure: the components' own intervals, widened or narrowed by what calibration rows show.
+"""Intervals of predicted figures: the components' intervals, adjusted to calibration rows.
 
-Components say how sure they are of their part; what they cannot know is how a source's script differs from what we take
-it for. So a deviation (a standard deviation of the logarithm) is put together from two, which are independent:
+Components have intervals for their part. They do not include the difference of a source's script from our model of it.
+So a deviation (a standard deviation of the logarithm) combines two independent ones:
 
-    of the step on one device    max(least, factor x what the operators' curves say)      nothing where it was measured
-    of what devices add to it    sqrt(base^2 + (slope x share)^2)                         nothing on one device
+    of the step on one device    max(least, factor x deviation of the operators' curves)  0 where it was measured
+    of the time devices add      sqrt(base^2 + (slope x share)^2)                         0 on one device
 
-with `share` the part of the step that is exchange, its overhead, and waits for data. The constants make the mean
-interval score on calibration rows smallest (`benchmarks/fits/intervals.py`).
+with `share` the part of the step that is exchange, its overhead, and waits for data. The constants minimize the mean
+interval score on calibration rows (`benchmarks/fits/intervals.py`).
 """
 
 import functools
@@ -25,7 +25,7 @@ class StepWidth:
     """The deviation of a step on one device.
 
     Attributes:
-        factor: on the deviation of the curves
+        factor: of the deviation of the curves
         least: smallest deviation
     """
 
@@ -33,24 +33,24 @@ class StepWidth:
     least: float
 
     def deviation(self, own: float) -> float:
-        """Of a figure whose curves say `own`."""
+        """The deviation of a figure whose curves have the deviation `own`."""
         return max(self.least, self.factor * own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingWidth:
-    """The deviation of what several devices add.
+    """The deviation of the time that several devices add.
 
     Attributes:
-        base: however small their share of the step is
-        slope: for all of the step
+        base: for a share 0 of the step
+        slope: for a share 1 of the step
     """
 
     base: float
     slope: float
 
     def deviation(self, share: float) -> float:
-        """Of a step of which they add a share.
+        """The deviation of a step of which devices add a share.
 
         Example:
             >>> round(ScalingWidth(base=0.03, slope=0.4).deviation(0.1), 4)
@@ -61,13 +61,13 @@ class ScalingWidth:
 
 @functools.cache
 def step_widths() -> dict[str, StepWidth]:
-    """By family."""
+    """Deviations of a step on one device, by family."""
     return {name: StepWidth(factor=entry["factor"], least=entry["least"]) for name, entry in _table("step").items()}
 
 
 @functools.cache
 def scaling_widths() -> dict[str, ScalingWidth]:
-    """By how well the network is known: "built", or "size only"."""
+    """Deviations of the time that devices add, for networks that are "built" and of "size only"."""
     return {name: ScalingWidth(base=entry["base"], slope=entry["slope"]) for name, entry in _table("scaling").items()}
 
 
@@ -84,7 +84,7 @@ def deviation(family: str, *, own: float | None, share: float | None, known: boo
         family: of the row
         own: deviation of the step on one device, by its curves; None where it was measured
         share: of the step that several devices add; None on one device
-        known: whether the network is one that Trimaran builds, not one of known size only
+        known: whether Trimaran builds the network; else only its size is known
     """
     parts = []
     if own is not None:
@@ -97,12 +97,12 @@ def deviation(family: str, *, own: float | None, share: float | None, known: boo
 
 
 def interval(predicted: float, spread: float, *, time: bool) -> tuple[float, float]:
-    """A 90 % interval, wider to the slow side: a run may be much slower than it could be, but hardly faster.
+    """A 90 % interval, wider on the slow side: runs are often slower than possible, rarely faster.
 
     Args:
         predicted: the figure
         spread: its deviation
-        time: the figure is a time, so that more of it is slower; else a rate
+        time: whether the figure is a time; else it is a rate
 
     Returns:
         Its ends.

@@ -1,25 +1,19 @@
-"""Rows that differ in what feeds them: with one rate of each loader known, what are the others?
+"""Predicts rows that differ only in their input pipeline, from one fitted rate of each loader.
 
     step = max(compute and exchange of the group, samples of a node / rate of its loader)
     step = compute and exchange of the group + samples of a device / rate of a worker        without workers
 
-Compute and exchange are the figure of synthetic data, where it was published for as many devices, or else follow from
-the figure of one device with the same loader; without anchors they are modelled, and synthetic data are predicted too.
-The rate is fitted on one row of each loader, in any case: nothing else says it. That is, of the rows that wait for it,
-as far as their steps without waiting are known, the one in which it handed over most, of a worker where workers are
-said, else of the host. Where no row waits, or the loader handed over more in one that does not, it is nowhere the
-limit, and nothing is fitted. Rows that figures were taken from are not predicted.
+Compute and exchange are the published figure of synthetic data on the same number of devices. Where there is none, they
+are modelled, from the step of one device with the same loader where that was measured. Without anchors they are always
+modelled, and rows of synthetic data are predicted too.
 
-Which rows of published measurements differ in nothing but what feeds them, and how each is fed.
+The rate of a loader is fitted on one row, because no other source has it. Among the rows that wait for the loader, it
+is the row with the highest rate: of a worker where the number of workers is known, else of the host. If no row waits,
+or a row that does not wait has a higher rate, the loader is no bottleneck and nothing is fitted. Rows that a figure was
+taken from are not predicted.
 
-A row is told apart by its words: "synthetic" data need no loader; "DALI" is one; what names neither is the loader of
-the script. Workers count where a row says how many there are. Batches may differ: a loader hands over samples.
-
-The step of a row that differs from others in what feeds it, were its data always there.
-
-It is that of synthetic data with as many devices, where it was published; one device's own, which others start from;
-else modelled, from one device's step with the same loader where that was measured. Without anchors it is always
-modelled.
+The words of a row say its loader: "synthetic" data need none; "DALI" is one; otherwise it is the loader of the script.
+Workers are known where the row gives their number. Batches may differ: a loader delivers samples.
 """
 
 import functools
@@ -59,11 +53,11 @@ _SCRIPT = ("source_repo", "source_file", "framework")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSetting:
-    """How a row's devices get their samples.
+    """The input pipeline of a row.
 
     Attributes:
-        kind: "synthetic": they lie on the device or in memory; "dali"; "own": the loader of the script
-        workers: of all devices of a node together; 0: each training process loads for itself; None: not said
+        kind: "synthetic": samples are on the device or in memory; "dali"; "own": the loader of the script
+        workers: of all devices of a node together; 0: each training process loads its samples; None: not published
     """
 
     kind: LoaderKind
@@ -89,8 +83,8 @@ class LoaderRow:
 
     Attributes:
         row: as published
-        setting: how it is fed
-        group: what it has in common with the other rows of its group
+        setting: its input pipeline
+        group: its cells that are equal in all rows of the group
     """
 
     row: Row
@@ -99,7 +93,7 @@ class LoaderRow:
 
     @property
     def loader(self) -> tuple[str, ...]:
-        """Whose rate it shows: the script's loader of this kind on this machine, whatever network it feeds."""
+        """The loader that limits it: the script's loader of this kind on this machine, for any network."""
         return (*(lowered(self.row, name) for name in (*_SCRIPT, "machine")), self.setting.kind)
 
     def like(self, other: "LoaderRow") -> bool:
@@ -111,7 +105,7 @@ class LoaderRow:
 
 
 def loader_setting(row: Row) -> LoaderSetting:
-    """How a row is fed, by its words.
+    """The input pipeline of a row, by its words.
 
     Args:
         row: of a data-parallel step
@@ -125,13 +119,13 @@ def loader_setting(row: Row) -> LoaderSetting:
 
 
 def loader_groups(rows: Sequence[Row]) -> tuple[LoaderRow, ...]:
-    """The rows that have others beside them which differ in what feeds them.
+    """The rows of groups whose rows differ in their input pipeline.
 
     Args:
         rows: of data-parallel steps
 
     Returns:
-        In their order; rows without such others, and known slips of their source, are left out.
+        In their order, without other rows and without known errors of their source.
     """
     known = [LoaderRow(row=row, setting=loader_setting(row), group=_group(row)) for row in rows if not row.flag]
     settings: dict[tuple[str, ...], set[LoaderSetting]] = {}
@@ -142,28 +136,28 @@ def loader_groups(rows: Sequence[Row]) -> tuple[LoaderRow, ...]:
 
 def _group(row: Row) -> tuple[str, ...]:
     names = (*_SCRIPT, "model", "machine", "gpu", "precision")
-    return (*(lowered(row, name) for name in names), _beside_loading(lowered(row, "config")))
+    return (*(lowered(row, name) for name in names), _without_loading(lowered(row, "config")))
 
 
-def _beside_loading(config: str) -> str:
-    """What a row's configuration says of other things than loading and batch, as words."""
+def _without_loading(config: str) -> str:
+    """The words of a row's configuration, except those on loading and batch."""
     text = _WITH.sub(r"\1 ", _SAID_OF_LOADING.sub(" ", config.split("|")[0]))
     return " ".join(re.findall(r"[^\s&,;]+", text))
 
 
 WAITS = 0.05
-"""So much longer than without waiting is a step that its loader limits; more where the step without is modelled."""
+"""Smallest wait of a loader-limited step, as a share of the step without waiting; more where that step is modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfed:
-    """A row's step, were its data always there.
+class ReadyDataStep:
+    """A row's step with data always ready.
 
     Attributes:
         step_s: of the group [s]
-        added: of it, what several devices add, as a share; 0 where the step itself was measured
+        added: share of it that several devices add; 0 where the step itself was measured
         own: deviation of the step on one device, by its curves; None where it was measured
-        given: why the row is not predicted: its figure is what others are predicted from; ""
+        given: why the row is not predicted: other rows are predicted from its figure; "": it is predicted
         anchors: rows that the step was taken from
     """
 
@@ -174,29 +168,29 @@ class Unfed:
     anchors: tuple[str, ...] = ()
 
     def deviation(self, family: str, *, waits_s: float = 0.0) -> float:
-        """The deviation of the step with waits for data [s], as a standard deviation of its logarithm."""
+        """Standard deviation of the logarithm of the step, waits for data [s] included."""
         share = (self.added * self.step_s + waits_s) / (self.step_s + waits_s)
         return deviation(family, own=self.own, share=share, known=True)
 
     def is_exceeded_by(self, step_s: float, family: str) -> bool:
-        """Whether a step that was measured is longer than can be without waiting for data."""
+        """Whether a measured step is longer than possible without waiting for data."""
         unsure = 0.0 if self.own is None else interval(1.0, self.deviation(family), time=True)[1] - 1.0
         return step_s > self.step_s * (1 + max(WAITS, unsure))
 
 
-def unfed_step(
+def ready_data_step(
     place: int,
     rows: Mapping[int, LoaderRow],
     setups: Mapping[int, Setup],
     anchor: Anchor,
-) -> Unfed:
-    """The step of a row, were its data always there.
+) -> ReadyDataStep:
+    """The step of a row with data always ready.
 
     Args:
         place: of the row
         rows: all, by place
-        setups: what they stand for
-        anchor: whether published figures may stand for it, or for one device's
+        setups: of the rows, by place
+        anchor: whether published figures of it, or of one device, may be used
 
     Raises:
         TrimaranError: its network or its machine cannot be priced
@@ -205,28 +199,34 @@ def unfed_step(
     if anchor == "none":
         return _modelled(one.row, setup)
     if one.setting.kind == "synthetic":
-        return Unfed(step_s=measured_s(one, setup), added=0.0, given="its data are always there: others start from it")
+        return ReadyDataStep(
+            step_s=measured_s(one, setup),
+            added=0.0,
+            given="its data are always ready: other rows are predicted from it",
+        )
     twin = next((other for other in rows.values() if other.setting.kind == "synthetic" and other.like(one)), None)
     if twin is not None:
-        return Unfed(step_s=measured_s(twin, setup), added=0.0, anchors=(twin.row.row_id,))
+        return ReadyDataStep(step_s=measured_s(twin, setup), added=0.0, anchors=(twin.row.row_id,))
     if setup.devices == 1:
-        return Unfed(step_s=measured_s(one, setup), added=0.0, given="one device's figure: others start from it")
+        return ReadyDataStep(
+            step_s=measured_s(one, setup), added=0.0, given="one device's figure: other rows are predicted from it"
+        )
     if one.row.anchor is None:
         return _modelled(one.row, setup)
     anchor_s = step_of(one.row, setup, one.row.anchor, devices=1)
     return replace(_modelled(one.row, setup, anchor_s=anchor_s), anchors=_one_device(one, rows, setups))
 
 
-def _modelled(row: Row, setup: Setup, *, anchor_s: float | None = None) -> Unfed:
+def _modelled(row: Row, setup: Setup, *, anchor_s: float | None = None) -> ReadyDataStep:
     """The step of a row's network on its devices, from one device's step where it was measured [s]."""
     recipe = replace(recipe_of(row), feed_samples_per_s=0.0)
     step = row_step(row, replace(setup, real_data=False), recipe, anchor_s=anchor_s)
     own = step.deviation if anchor_s is None else None
-    return Unfed(step_s=step.seconds, added=step.added_share or 0.0, own=own)
+    return ReadyDataStep(step_s=step.seconds, added=step.added_share or 0.0, own=own)
 
 
 def _one_device(one: LoaderRow, rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup]) -> tuple[str, ...]:
-    """The row of one device whose figure a row's anchor is, where it is among the rows."""
+    """The row of one device whose figure is a row's anchor; empty where it is not among the rows."""
     return tuple(
         other.row.row_id
         for place, other in rows.items()
@@ -248,11 +248,11 @@ FEEDING = "feeding"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderRate:
-    """What a loader hands over, as one row shows it.
+    """The rate of a loader in one row.
 
     Attributes:
-        samples_per_s: of a worker where rows say how many there are, else of the host of a node [samples/s]
-        of_worker: which of both
+        samples_per_s: of a worker where rows give their number, else of the host of a node [samples/s]
+        of_worker: whether the rate is of a worker
         row_id: of the row
     """
 
@@ -262,14 +262,14 @@ class LoaderRate:
 
 
 def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]:
-    """What we say of rows that differ in what feeds them.
+    """Predict rows that differ only in their input pipeline.
 
     Args:
         rows: of any families, all together, because one is predicted from another
         anchor: "single": published figures of the step without waiting may be used; "none": they may not
 
     Returns:
-        Answers for those of them that have another row beside them with another loader, in their order.
+        Answers for the rows of groups with several loaders, in their order.
     """
     found = loader_groups([row for row in rows if row.family in (*FED_FAMILIES, FEEDING)])
     setups: dict[int, Setup] = {}
@@ -281,20 +281,20 @@ def answer_feeding(rows: Sequence[Row], *, anchor: Anchor) -> tuple[Answer, ...]
         else:
             setups[place] = setup
     known = {place: found[place] for place in setups}
-    unfed: dict[int, Unfed] = {}
+    ready: dict[int, ReadyDataStep] = {}
     for place in known:
-        step = attempt(known[place].row, functools.partial(unfed_step, place, known, setups, anchor))
+        step = attempt(known[place].row, functools.partial(ready_data_step, place, known, setups, anchor))
         if isinstance(step, str):
             reasons[place] = step
         else:
-            unfed[place] = step
-    limiting = _limiting_rates(known, setups, unfed)
-    # Rows are told apart by their places: files of their own may number them alike.
+            ready[place] = step
+    limiting = _limiting_rates(known, setups, ready)
+    # Rows are identified by their places: several files may use the same numbers.
     shown = {place for place, _ in limiting.values()}
     return tuple(
         _skipped(one, reasons[place], setups.get(place))
         if place in reasons
-        else _answer(one, setups[place], unfed[place], limiting.get(one.loader, (0, None))[1], shows=place in shown)
+        else _answer(one, setups[place], ready[place], limiting.get(one.loader, (0, None))[1], shows=place in shown)
         for place, one in enumerate(found)
     )
 
@@ -307,35 +307,35 @@ def _understood(row: Row) -> Setup:
 
 
 def _limiting_rates(
-    rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup], unfed: Mapping[int, Unfed]
+    rows: Mapping[int, LoaderRow], setups: Mapping[int, Setup], ready: Mapping[int, ReadyDataStep]
 ) -> dict[tuple[str, ...], tuple[int, LoaderRate]]:
-    """For each loader that limits a step: the row of these that it handed over most in, by its place, and that rate.
+    """For each loader that limits steps: the place of the row with its highest rate among them, and that rate.
 
-    A loader that handed over more where nobody waited for it is not the limit at that rate. A process that loads for
-    itself does so while it does not train, and shows no rate of a loader beside it.
+    A loader with a higher rate in a row that does not wait is no bottleneck at the lower one. Rows without workers show
+    no rate of a loader, because the training process loads and trains by turns.
     """
-    beside = {place: one for place, one in rows.items() if one.setting.workers != 0}
+    with_workers = {place: one for place, one in rows.items() if one.setting.workers != 0}
     said: dict[tuple[str, ...], bool] = {}
-    for one in beside.values():
+    for one in with_workers.values():
         said[one.loader] = said.get(one.loader, True) and one.setting.workers is not None
     found: dict[tuple[str, ...], tuple[int, LoaderRate]] = {}
     most: dict[tuple[str, ...], float] = {}
-    for place, one in beside.items():
-        if place not in unfed or unfed[place].given or one.setting.kind == "synthetic":
+    for place, one in with_workers.items():
+        if place not in ready or ready[place].given or one.setting.kind == "synthetic":
             continue
         setup, loader = setups[place], one.loader
         step_s = measured_s(one, setup)
         rate = _samples(setup) / setup.nodes / step_s / (_working(one, setup) if said[loader] else 1)
         most[loader] = max(rate, most.get(loader, 0.0))
         before = found[loader][1].samples_per_s if loader in found else 0.0
-        if rate > before and unfed[place].is_exceeded_by(step_s, one.row.family):
+        if rate > before and ready[place].is_exceeded_by(step_s, one.row.family):
             found[loader] = place, LoaderRate(samples_per_s=rate, of_worker=said[loader], row_id=one.row.row_id)
     return {loader: one for loader, one in found.items() if most[loader] <= (1 + WAITS) * one[1].samples_per_s}
 
 
-def _answer(one: LoaderRow, setup: Setup, unfed: Unfed, rate: LoaderRate | None, *, shows: bool) -> Answer:
-    if unfed.given:
-        return _skipped(one, unfed.given, setup)
+def _answer(one: LoaderRow, setup: Setup, ready: ReadyDataStep, rate: LoaderRate | None, *, shows: bool) -> Answer:
+    if ready.given:
+        return _skipped(one, ready.given, setup)
     if rate is not None and shows:
         what = "a worker" if rate.of_worker else "the host"
         return _skipped(
@@ -350,20 +350,20 @@ def _answer(one: LoaderRow, setup: Setup, unfed: Unfed, rate: LoaderRate | None,
         per_s = rate.samples_per_s * (_working(one, setup) if rate.of_worker else 1)
         feed = LoaderThroughput(samples_per_s=per_s, source=f"row {rate.row_id}")
         batch = setup.local_batch * setup.accumulation
-        waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=unfed.step_s)
-    step_s = unfed.step_s + waits
+        waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=ready.step_s)
+    step_s = ready.step_s + waits
     row = replace(one.row, family=FEEDING)
     predicted = figure_of(row, setup, step_s)
-    low, high = interval(predicted, unfed.deviation(one.row.family, waits_s=waits), time=is_time(row))
+    low, high = interval(predicted, ready.deviation(one.row.family, waits_s=waits), time=is_time(row))
     return Answer(
         row=row,
         predicted=predicted,
         low=low,
         high=high,
-        baselines={"data always there": figure_of(row, setup, unfed.step_s)},
+        baselines={"data always there": figure_of(row, setup, ready.step_s)},
         setup=setup,
         basis=one.setting.name,
-        anchors=(*unfed.anchors, *((rate.row_id,) if waits and rate else ())),
+        anchors=(*ready.anchors, *((rate.row_id,) if waits and rate else ())),
     )
 
 
@@ -377,6 +377,6 @@ def _samples(setup: Setup) -> int:
 
 
 def _working(one: LoaderRow, setup: Setup) -> int:
-    """Workers that have a core each."""
+    """Number of workers that have a core each."""
     workers = one.setting.workers or 1
     return min(workers, setup.machine.node.cpu_cores or workers)

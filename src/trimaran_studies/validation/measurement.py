@@ -1,4 +1,4 @@
-"""A published measurement, what it was measured on, and what we say of it."""
+"""A published measurement, its set-up and its prediction."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +14,12 @@ from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 
 Anchor = Literal["single", "none"]
-"""Whether the figure of one device, where the source has it, may be used."""
+"""Whether the source's figure of one device, where it has one, may be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of a file of published measurements, as it stands there.
+    """A line of a file of published measurements, unchanged.
 
     Attributes:
         row_id: its own, or the number of its line
@@ -28,7 +28,7 @@ class Row:
         measured: the figure
         unit: of the figure, as published
         anchor: the same set-up on one device, in the same unit; None where the source has none
-        flag: a known slip of the source; "" where none is known
+        flag: a known error of the source; "" where none is known
     """
 
     row_id: str
@@ -42,23 +42,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a row was measured on, in our words.
+    """The set-up of a row, in Trimaran's terms.
 
     Attributes:
-        network: name of a job of ours
+        network: name of a published job of Trimaran
         options: of that job, such as {"sequence": "128"}
         local_batch: samples
         accumulation: microbatches of a step, whose gradients are exchanged once
         precision: "fp32", "tf32", "fp16" or "bf16"
-        machine: nodes and fabric; also for one device, what it stands in
+        machine: nodes and fabric; also for one device
         device: name in the catalog
         devices: in use
         nodes: in use
         software: framework and year
         sync: how gradients are exchanged
-        real_data: data are read and decoded by the host; None: not said
-        items_per_sample: what the figure counts in one sample
-        assumed: what the row does not say and we took for granted, in words
+        real_data: whether the host reads and decodes data; None: not known
+        items_per_sample: number of items that the figure counts in one sample
+        assumed: assumptions about what the row does not say, in words
     """
 
     network: str
@@ -79,7 +79,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What we say of a row.
+    """The prediction of a row.
 
     Attributes:
         row: the row
@@ -87,12 +87,12 @@ class Answer:
         low: lower end of the 90 % interval
         high: upper end
         skipped: why there is no prediction; "" where there is one
-        baselines: what simple rules say, by name, such as "linear" and "log2", where there is an anchor
-        setup: as understood; None where it was not
-        fits: whether the step fits the memory of the row's device; None where that is not asked or not known
-        basis: what it was predicted from, in words, where that is another row; ""
+        baselines: predictions of simple rules, by name, such as "linear" and "log2", where there is an anchor
+        setup: of the row; None where it is not known
+        fits: whether the step fits the memory of the row's device; None where that does not apply or is not known
+        basis: of the prediction, in words, where that is another row; "": another row is not used
         anchors: rows that it was predicted from
-        several_nodes: whether devices of several nodes took part, where the set-up does not say it; None
+        several_nodes: whether it used devices of several nodes; None: see the set-up
     """
 
     row: Row
@@ -117,17 +117,17 @@ Found = TypeVar("Found")
 
 
 def attempt(row: Row, predict: Callable[[], Found]) -> Found | str:
-    """What is said of a row, or the reason why it cannot be predicted.
+    """The prediction of a row, or the reason why it cannot be predicted.
 
     Args:
-        row: the one that is predicted
-        predict: a prediction of the row, or a part of one; its result is no text
+        row: that is predicted
+        predict: makes the prediction, or a part of it; its result is not a string
 
     Returns:
         The prediction, or the reason.
 
     Raises:
-        TrimaranError: anything but wrong cells of the row and a job that cannot be run: a fault of the predictor
+        TrimaranError: a fault of the predictor: neither a wrong cell of the row nor a job that cannot run
     """
     try:
         return predict()
@@ -145,10 +145,10 @@ def attempt(row: Row, predict: Callable[[], Found]) -> Found | str:
 
 @contextmanager
 def cells_read(row: Row) -> Iterator[None]:
-    """Around reading a row's cells: a text where a number is expected is a wrong cell.
+    """Context in which a row's cells are read: a value error is reported as a wrong cell.
 
     Raises:
-        InputError: a cell is not what its column holds
+        InputError: a cell has not the type of its column
     """
     try:
         yield
@@ -194,7 +194,7 @@ def whole(row: Row, name: str) -> int | None:
     """
     cell = row.fields.get(name, "")
     if name == "batch_per_gpu" and (largest := _LARGEST.search(row.fields.get("metric", ""))):
-        # A comparison at each framework's largest batch: the column holds that of the other one.
+        # A comparison at each framework's largest batch: the column has the batch of the other framework.
         return int(largest.group(1))
     named = [(int(number), word.lower()) for number, word in _PAIR.findall(cell)]
     if named:
@@ -254,10 +254,10 @@ def is_time(row: Row) -> bool:
 
 
 def figure_of(row: Row, setup: Setup, step_s: float) -> float:
-    """What a row would publish for a step of that time.
+    """The figure of a row for a step time.
 
     Args:
-        row: whose unit counts
+        row: with the unit
         setup: its batch and devices
         step_s: a step, accumulated microbatches included [s]
 
@@ -273,10 +273,10 @@ def step_of(row: Row, setup: Setup, figure: float, *, devices: int) -> float:
     """The time of a step from a published figure: the inverse of `figure_of` [s].
 
     Args:
-        row: whose unit counts
+        row: with the unit
         setup: its batch
         figure: in the row's unit
-        devices: on which the figure was taken
+        devices: of the figure
     """
     if is_time(row):
         return figure * _TIMES_S[row.unit.strip().lower()]
@@ -286,7 +286,7 @@ def step_of(row: Row, setup: Setup, figure: float, *, devices: int) -> float:
 
 
 def _work(row: Row, setup: Setup) -> float:
-    """What a step of all devices counts for in the row's unit."""
+    """Amount of work of a step of all devices, in the row's unit."""
     unit = row.unit.lower()
     per_device = 1.0
     if not re.search(r"\bsteps?\s*/", unit):

@@ -1,14 +1,12 @@
-"""Memory of the last rank in Megatron-LM's training tests, which is the rank that writes their figures.
+"""Memory of the last rank in Megatron-LM's training tests, the rank that writes their figures.
 
-What the program keeps is known from its source: gradients are 32-bit buffers in bf16 and 16-bit ones in fp16; a product
-library's workspace of 32 MiB for each of its two callers where the test fixes it, and one of Transformer Engine; the
-loss has logits in 16 and in 32 bits, and two more 32-bit forms where it is compiled.
+The memory of the program is known from its source: gradients are 32-bit buffers in bf16 and 16-bit ones in fp16; a
+product library's workspace of 32 MiB for each of its two callers where the test fixes it, and one of Transformer
+Engine; the loss has logits in 16 and in 32 bits, and two more 32-bit forms where it is compiled.
 
-What the training tests of Megatron-LM are asked to run, as published in its repository.
-
-A published figure names its test and not the arguments. Those are public facts of a script; they are kept here by name,
-as far as memory depends on them, and read into our words. A test that is not listed is read by its name, which says
-degrees and main switches in the repository's own manner.
+A published figure names its test and not the arguments. These are published in Megatron-LM's repository;
+`megatron_cases.toml` has those that memory depends on, by test. The arguments of a test that is not listed are read
+from its name, which has degrees and main switches in the repository's notation.
 """
 
 import functools
@@ -18,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, TwoStacks, rank_memory, two_stack_memory
-from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, padded_vocabulary
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, rank_memory
+from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
 from trimaran.program.strategy import Degrees, Recomputed
+from trimaran_studies.validation.two_stacks import TwoStacks, two_stack_memory
 
 Arguments = Mapping[str, str]
 """Arguments by name, without dashes; one without a value has "true"."""
@@ -50,7 +49,7 @@ def _document() -> dict[str, Any]:
 
 @functools.cache
 def _bases() -> dict[str, Arguments]:
-    """What all tests of a family are given."""
+    """Arguments of all tests of a family."""
     return {family: _arguments(line) for family, line in _document()["base"].items()}
 
 
@@ -115,7 +114,7 @@ def _from_name(family: str, name: str) -> dict[str, str]:
         "transformer-impl": "transformer_engine" if "_te_" in name else "local",
         "fixed-workspace": "true",
     }
-    if family == "t5":  # two stacks, with names of their own
+    if family == "t5":  # two stacks, with other names
         base = {**_bases()[family], "transformer-impl": base["transformer-impl"], "fixed-workspace": "true"}
     degrees = {
         "tensor-model-parallel-size": r"(?:^|_)tp(\d+)",
@@ -147,7 +146,7 @@ _ENTRIES = {
     "Llama2Tokenizer": 32000,
     "BertWordPieceCase": 28996,
 }
-"""Entries of a tokenizer's vocabulary, where it is not GPT-2's 50,257 (facts of the tokenizers' own files)."""
+"""Entries of a tokenizer's vocabulary, where it is not GPT-2's 50,257 (facts of the tokenizers' files)."""
 
 _RECOMPUTED: dict[str, Recomputed] = {
     "core_attn": "attention",
@@ -197,6 +196,17 @@ def shape_of(case: MegatronCase) -> TransformerShape:
     )
 
 
+def padded_vocabulary(entries: int, *, tensor: int = 1, multiple: int = 128) -> int:
+    """Rows of an embedding that is divided evenly: the entries, up to the next multiple of `multiple * tensor`.
+
+    Example:
+        >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
+        (50304, 50432)
+    """
+    step = multiple * tensor
+    return -(-entries // step) * step
+
+
 def stacks_of(case: MegatronCase) -> TwoStacks:
     """The two stacks of a T5."""
     given = case.arguments
@@ -235,7 +245,7 @@ def _degree(given: Arguments, name: str) -> int:
 
 
 def degrees_of(case: MegatronCase, devices: int) -> Degrees:
-    """How a test divides its network over so many devices."""
+    """The parallel degrees of a test on a number of devices."""
     given = case.arguments
     tensor, pipeline = _degree(given, "tensor-model-parallel-size"), _degree(given, "pipeline-model-parallel-size")
     context, microbatch = _degree(given, "context-parallel-size"), int(given["micro-batch-size"])
@@ -272,7 +282,7 @@ def _chunks(given: Arguments, layers: int, pipeline: int) -> int:
 
 
 def _layout(given: Arguments, layers: int, pipeline: int) -> tuple[int, ...]:
-    """Layers of each part, where a test says them: as a text such as "Et*3|(tt|)*6L", or by exceptions."""
+    """Layers of each segment, where a test has them: as a text such as "Et*3|(tt|)*6L", or by exceptions."""
     text = given.get("pipeline-model-parallel-layout")
     if text:
         text = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), text)
@@ -305,16 +315,16 @@ def _recomputed(given: Arguments) -> frozenset[Recomputed]:
 
 _MIB = 1024 * 1024
 _FIXED_WORKSPACE = 32 * _MIB
-"""Of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, and PyTorch's own on Hopper and later [bytes]."""
+"""Workspace of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, and PyTorch's default on Hopper and later [bytes]."""
 
 _USUAL_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
-"""PyTorch's own before Hopper [bytes]."""
+"""PyTorch's default workspace before Hopper [bytes]."""
 
 _RELEASE_DEVICES = 512
-"""Assumed of runs before a release, whose number of devices is not published."""
+"""Devices of release tests, whose number is not published; assumed."""
 
 _TEST_DEVICES = 8
-"""Of all other tests (tests/test_utils/recipes of the repository)."""
+"""Devices of all other tests (tests/test_utils/recipes of the repository)."""
 
 
 def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | None) -> RankMemory:
@@ -322,12 +332,12 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
 
     Args:
         case: the test
-        path: of its file of figures: it names the container that they were taken in
-        device: as the row calls it
-        devices: of the run; None: not said
+        path: of its file of figures, which names the container
+        device: label in the row
+        devices: of the run; None: not published
 
     Returns:
-        By part.
+        Memory by part.
     """
     degrees = degrees_of(case, devices or devices_of(case, device))
     if case.family == "t5":
@@ -337,7 +347,7 @@ def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | 
 
 
 def devices_of(case: MegatronCase, device: str) -> int:
-    """Devices of a test whose row does not say it."""
+    """Devices of a test whose row does not have their number."""
     degrees = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
     least = 1
     for degree in degrees:
@@ -375,7 +385,7 @@ def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
 
 
 def _keeps_probabilities(case: MegatronCase, *, local: bool, path: str) -> bool:
-    """Whether attention is not fused: by argument, or since an older container has no deterministic fused kernel."""
+    """Whether attention is not fused: by argument, or because an older container has no deterministic fused kernel."""
     backend = case.arguments.get("attention-backend", "auto")
     if local or backend in ("unfused", "local"):
         return True

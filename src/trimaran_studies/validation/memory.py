@@ -1,11 +1,11 @@
-"""Published figures of memory, answered.
+"""Predicts published figures of memory.
 
 Four kinds of rows: Megatron-LM's training tests (peak of an allocator on the last rank), a paper's figures on
-recomputation, tables of runs as the device's own tool saw them, and Caffe's sum of its layers' outputs. Whatever else
-names a network of ours and a batch is traced. An answer also says whether the step fits, where the device is known.
+recomputation, tables of runs measured by the device's tool, and Caffe's sum of its layers' outputs. Other rows with a
+known network and a batch are traced. An answer also says whether the step fits, where the device is known.
 
-Intervals are by kind. Where the arguments of a program are known, an error comes from its version rather than from
-the formulas: most figures are within a hundredth or two, and some that an older container made are far off.
+Intervals are by kind. Where the arguments of a program are known, errors come from its version rather than from the
+formulas: most figures are within 1 or 2 %, and some of an older container have large errors.
 """
 
 import re
@@ -55,11 +55,11 @@ _MODES: Mapping[str, tuple[bool, frozenset[Recomputed]]] = {
 """Names of a run's techniques: the residual stream sharded, and what is recomputed."""
 
 _DRIVER_BYTES = 2_000_000_000
-"""What a device's own tool counts beyond tensors: a context, libraries' code and buffers of collectives. Assumed."""
+"""Memory in a device's tool in addition to tensors: context, code of libraries, buffers of collectives. Assumed."""
 
 
 def paper_figure(row: Row) -> float | None:
-    """What a row of the paper's figures should say, in its unit; None where it is none of them."""
+    """The predicted figure for a row of the paper, in its unit; None for other rows."""
     size = re.search(r"(\d+[bt])\b", row.fields.get("model", "").lower())
     run = _PAPER.get(size.group(1)) if size else None
     mode = row.fields.get("recompute") or row.fields.get("precision") or ""
@@ -92,10 +92,10 @@ def _degrees(run: PaperRun, sharded: bool, recomputed: frozenset[Recomputed]) ->
 
 
 def script_rank(row: Row) -> RankMemory | None:
-    """The rank that needs most in a run of the Jean Zay tables; None where the row does not say enough.
+    """Memory of the largest rank in a run of the Jean Zay tables; None where the row lacks cells.
 
-    The scripts train in fp16 with layers recomputed. Apart from weights, gradients and Adam's state, a 32-bit copy
-    of gradients stands from the first update on.
+    The scripts train in fp16 with layers recomputed. In addition to weights, gradients and Adam's state, there is a
+    32-bit copy of gradients from the first update on.
 
     Source:
         bigscience-workshop/bigscience: experiments/gpt2.md, tr3m-1B3.md, tr8-104B.md and the scripts that they name.
@@ -136,26 +136,26 @@ _PARTS = ("par_opt", "act", "opt")
 """Metrics of a part of a step's memory."""
 
 _TOLD_BY_NAME = ("gpt", "bert", "moe", "mixtral", "t5")
-"""Families of Megatron's tests whose names tell enough of what runs; others have parts that are not modelled."""
+"""Families of Megatron's tests whose names define the network; others have parts that are not modelled."""
 
 _EXACT = (0.965, 1.04)
-"""Interval of a figure whose program and arguments are known, by what the same test needed in other versions of it."""
+"""Interval of a figure whose program and arguments are known, from the memory of the same test in other versions."""
 
 _NEAR = (0.9, 1.1)
 """Interval where a network's form has parts that are not modelled one by one, such as experts."""
 
 _ROUGH = (0.85, 1.2)
-"""Interval of what a device's own tool shows, rounded, with what its driver holds; and of tests not listed."""
+"""Interval of a device's tool, which rounds and includes the driver's memory; and of tests not listed."""
 
 
 def answer_memory(row: Row) -> Answer:
-    """What we say of a row of the families "peak_memory" and "activation_memory".
+    """Predict a row of the families "peak_memory" and "activation_memory".
 
     Args:
         row: as published
 
     Returns:
-        The answer; one that cannot be given says why.
+        The answer; without a prediction, the reason.
 
     Raises:
         TrimaranError: a fault of the predictor

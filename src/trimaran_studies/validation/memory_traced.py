@@ -1,9 +1,8 @@
-"""Memory of a network of ours on one device, from its trace: no closed form where a trace can be had.
+"""Memory of a built network on one device, from its trace.
 
-What Caffe calls the memory required for data: the outputs of all layers of a network, as its log sums them.
-
-Every output counts, also of a layer that writes over its input; a tensor that several layers read counts once more for
-each of them, since Caffe splits it. Images count where a layer makes them. Gradients do not count.
+Also Caffe's "memory required for data": the outputs of all layers of a network, as its log sums them. Every output
+counts, also of a layer that overwrites its input. A tensor that several layers read counts once more for each of them,
+because Caffe splits it. Images count where a layer makes them. Gradients do not count.
 
 Source:
     BVLC/caffe, src/caffe/net.cpp (the sum that it logs), src/caffe/util/insert_splits.cpp.
@@ -31,7 +30,7 @@ _LAYERS = (
     "avg_pool2d", "adaptive_avg_pool2d", "batch_norm", "cat", "concat",
     "lstm", "sigmoid", "tanh",
 )  # fmt: skip
-"""Functions that are layers of Caffe. A pooling that does not change its input is left out; so is dropout."""
+"""Functions that are layers of Caffe, except pooling that does not change its input, and dropout."""
 
 _ELEMENT = 4
 """Bytes of an element: 32-bit floats."""
@@ -78,7 +77,7 @@ def blob_bytes(reference: str, *, batch: int, images: bool) -> int:
     Args:
         reference: of a network, such as "alexnet"
         batch: images
-        images: they are made by a layer, and so counted
+        images: whether a layer makes them, so that they count
 
     Returns:
         [bytes]
@@ -95,9 +94,9 @@ def blob_bytes(reference: str, *, batch: int, images: bool) -> int:
 
 
 def blobs_of(row: Row) -> int:
-    """What Caffe would log as required for data [bytes]."""
+    """The memory that Caffe would log as required for data [bytes]."""
     network, batch = _asked(row)
-    # Its OpenCL port is given images without a layer that makes them.
+    # Its OpenCL port gets images without a layer that makes them.
     images = "greentea" not in row.fields.get("framework", "").lower()
     # Benchmarks of 2015 ran GoogLeNet without batch norm.
     reference = "googlenet-2014" if network == "googlenet" else network
@@ -105,7 +104,7 @@ def blobs_of(row: Row) -> int:
 
 
 def traced_peak(row: Row) -> int:
-    """Live bytes of a training step at their peak, everything kept [bytes]."""
+    """Peak of the live bytes of a training step, without offload or recompute [bytes]."""
     network, batch = _asked(row)
     length = row.fields.get("seq_len")
     with cells_read(row):

@@ -1,23 +1,20 @@
-"""Published steps of sharded transformers, answered by the analytical model (`pricing/analytical`).
+"""Predicts published steps of sharded transformers by the analytical model (`pricing/analytical`).
 
-Jean Zay's tables of Megatron-DeepSpeed: what no column says of a step.
-
-Tables without columns for network and batch are each of one network. Some of their rows differ in more than columns
-say. Whether layers are recomputed follows in tr3m from the row itself: its time, its TFLOP/s and its devices
-multiply to the work that its authors counted for a step
+Jean Zay's tables of Megatron-DeepSpeed lack some columns. A table without columns for network and batch is of one
+network. Some of its rows differ in more than the columns. In tr3m, the row shows whether layers are recomputed: the
+product of its time, TFLOP/s and devices is the work that its authors counted for a step
 
     work = passes · 2 · parameters · sequence · batch        passes: 4 with layers recomputed, 3 without
 
-Time cancels in that product, so nothing of what is to be predicted is taken from it.
+Time cancels in that product, so the predicted figure is not used.
 
 Source:
     bigscience-workshop/bigscience, experiments/gpt2.md, tr3m-1B3.md and tr8-104B.md. Of the 83 rows of gpt2.md, which
-    do say their batch, 80 agree with the formula within 2 %. tr8-104B.md says of its first two tables that a network of
-    58 billion parameters was run by mistake, that the formula does not hold for it, and not how wide its layers were.
+    do say their batch, 80 agree with the formula within 2 %. The first two tables of tr8-104B.md are, by its text, of a
+    network of 58 billion parameters that was run by mistake. It does not give the width of its layers, and the formula
+    does not hold for it.
 
-What a published row of a sharded transformer was measured on, in our words.
-
-Each source has a script of its own; what it does besides the degrees that a row says is a fact of it:
+Each source has one script. Facts of the scripts, in addition to the degrees in a row:
 
     vTrain        Megatron-DeepSpeed of 2022 in fp16, attention unfused, gradients exchanged after the backward; its
                   figures are exactly linear in the number of microbatches, as composed ones are, and a sum over
@@ -51,7 +48,7 @@ from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_
 
 
 _MOST = 10_000_000
-"""No row has more of anything that is counted."""
+"""Upper limit of every count in a row."""
 
 
 def count(row: Row, name: str) -> int:
@@ -65,7 +62,7 @@ def count(row: Row, name: str) -> int:
         return 0
     if not 0 <= value <= _MOST:
         raise InputError(
-            f"row {row.row_id}: column {name}: {row.fields[name]} is no count of anything",
+            f"row {row.row_id}: column {name}: {row.fields[name]} is not a plausible count",
             code="model-parallel-row.bad-count",
             row=row.row_id,
         )
@@ -73,7 +70,7 @@ def count(row: Row, name: str) -> int:
 
 
 def recomputed(row: Row) -> frozenset[Recomputed] | None:
-    """What the backward recomputes, by the column `recompute`; None where it says nothing."""
+    """Layers that the backward recomputes, by the column `recompute`; None where it is empty."""
     told = row.fields.get("recompute", "").strip().lower()
     if told in ("true", "full", "yes", "y", "1", "uniform", "block"):
         return frozenset({"layers"})
@@ -83,13 +80,13 @@ def recomputed(row: Row) -> frozenset[Recomputed] | None:
 
 
 def card_bytes(row: Row) -> float:
-    """Memory of a row's device [bytes]: as it says, or 24 GB of an L4 and 80 GB of others of these sources."""
+    """Memory of a row's device [bytes]: from the row, else 24 GB of an L4 and 80 GB of others of these sources."""
     told = count(row, "gpu_mem_gb")
     return 1e9 * (told or (24 if row.fields.get("gpu", "").upper() == "L4" else 80))
 
 
 def fitted(shape: TransformerShape, degrees: Degrees, limit_bytes: float) -> Degrees:
-    """A degrees that ran: where its activations do not fit its card, layers are recomputed."""
+    """The degrees of a run: where its activations do not fit its card, layers are recomputed."""
     keeping = Bookkeeping(attention="unfused", gradient_bytes=2)
     if largest_rank(shape, degrees, bookkeeping=keeping).peak <= limit_bytes:
         return degrees
@@ -97,7 +94,7 @@ def fitted(shape: TransformerShape, degrees: Degrees, limit_bytes: float) -> Deg
 
 
 def zero_stage(row: Row, source: str) -> ZeroStage:
-    """What replicas shard, by the column `zero`: a stage, or whether DeepSpeed's first one is on."""
+    """Tensors that replicas shard, by the column `zero`: a stage, or whether DeepSpeed's stage 1 is on."""
     zero = row.fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ")
     # Tables of ZeRO have no column for stages of a pipeline: there are none, and parameters are sharded.
     if "bigscience" in source and not row.fields.get("pp"):
@@ -112,22 +109,22 @@ _MISTAKEN = {("32", 256.0), ("64", 155.0), ("32", 586.0), ("64", 301.0)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """What a step of a table computes.
+    """The work of a step in a table.
 
     Attributes:
         batch: sequences
-        again: layers are recomputed in the backward
+        recomputes: whether the backward recomputes layers
     """
 
     batch: int
-    again: bool
+    recomputes: bool
 
 
 def table_network(path: str) -> str:
     """The network of a table that has no column for it.
 
-    104 billion parameters are taken as 64 layers of 11,600, as the trainings of this size had in the end; the 32 of
-    16,384 with which tr8 begins are as many parameters. Its tables do not tell which they ran.
+    104 billion parameters are assumed to be 64 layers of width 11,600, as in the final trainings of this size. The
+    first form in tr8, 32 layers of width 16,384, has the same number of parameters; its tables do not say which ran.
     """
     if "tr3m" in path:
         return "GPT h2048 L24 a16"
@@ -140,7 +137,7 @@ def table_sequence(path: str) -> int:
 
 
 def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
-    """What a step computes, where a table has no column for its batch.
+    """The work of a step, where a table has no column for its batch.
 
     Args:
         row: of the table
@@ -148,7 +145,7 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
         devices: in use
 
     Raises:
-        InputError: it is of a network that nobody knows
+        InputError: its network is not known
     """
     path, cells = row.fields.get("source_path", ""), row.fields.get("config", "").split("|")
     told = len(cells) == _CELLS
@@ -162,13 +159,13 @@ def table_work(row: Row, shape: TransformerShape, devices: int) -> TableWork:
     batch = 512 if "tr3m" in path else 2048 if "tr8" in path else 1024
     seconds, teraflops = (figure(cells[_SECONDS_COLUMN]), figure(cells[_SECONDS_COLUMN + 1])) if told else (None, None)
     if "tr3m" not in path or not seconds or not teraflops:
-        return TableWork(batch=batch, again=True)
+        return TableWork(batch=batch, recomputes=True)
     one_pass = 2.0 * parameter_count(shape) * shape.sequence * batch
-    return TableWork(batch=batch, again=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
+    return TableWork(batch=batch, recomputes=seconds * teraflops * 1e12 * devices > 3.5 * one_pass)
 
 
 def replicas_alone(row: Row, devices: int) -> bool:
-    """Whether a row is of a table of Hugging Face's trainer, which has no column for degrees: there are only replicas.
+    """Whether a row is of a table of Hugging Face's trainer, which has only replicas and no column for degrees.
 
     Args:
         row: of any table of this source
@@ -192,12 +189,12 @@ class TransformerRun:
     Attributes:
         shape: the network
         degrees: of it
-        program: what trained
-        device: as the row calls it
-        machine: as the row calls it
+        program: that trained
+        device: label in the row
+        machine: label in the row
         devices: in use
-        nodes: in use; None: not said
-        trainer: the library of the loop, where a source compares several; "" for its first one
+        nodes: in use; None: not published
+        trainer: library of the training loop, where a source compares several; "" for its first one
     """
 
     shape: TransformerShape
@@ -211,7 +208,7 @@ class TransformerRun:
 
 
 def transformer_run(row: Row) -> TransformerRun:
-    """What a row was measured on.
+    """Read the run of a row.
 
     Raises:
         InputError: its network or its degrees is not known.
@@ -289,7 +286,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degr
         )
     told = recomputed(row)
     if told is None:
-        told = frozenset({"layers"}) if "bigscience" in source and work.again else frozenset()
+        told = frozenset({"layers"}) if "bigscience" in source and work.recomputes else frozenset()
     return Degrees(
         tp=tensor,
         pp=pipeline,
@@ -361,9 +358,9 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
         sequence_parallel=tensor > 1,
         zero=3 if fully and tensor == pipeline == 1 else 1,
     )
-    # Products in 4 bits are taken as fast as in 8: no row says how much faster a step with them is.
+    # Products in 4 bits are assumed as fast as in 8: no row has the speed of a step with them.
     eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
-    # Weights, gradients and their buffers of a rank: a table of fine-tuning names runs that hold no gradients of them.
+    # If a rank's weights, gradients and buffers exceed its memory, the row is fine-tuning without their gradients.
     per_rank = _state_bytes(shape, degrees)
     frozen = per_rank > 80e9
     program = Program(
@@ -383,13 +380,13 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 def answer_model_parallel(row: Row) -> Answer:
-    """What we say of a row of the families "mp_step_time" and "mp_throughput".
+    """Predict a row of the families "mp_step_time" and "mp_throughput".
 
     Args:
         row: as published
 
     Returns:
-        The answer; one that cannot be given says why.
+        The answer; without a prediction, the reason.
 
     Raises:
         TrimaranError: a fault of the predictor
@@ -413,10 +410,10 @@ def _predict(row: Row) -> Answer:
 
 
 def machine_of(run: TransformerRun) -> Machine:
-    """What a run's devices sit in.
+    """The machine of a run.
 
     Raises:
-        InputError: no device of the catalog is meant.
+        InputError: the catalog has no such machine or device.
     """
     found = match_machine(run.machine, run.device, devices=run.devices, nodes=run.nodes)
     if found is None:
@@ -440,7 +437,7 @@ def in_unit(row: Row, run: TransformerRun, step: TransformerStep) -> float:
     """A step's time or throughput, in the unit of a row.
 
     Raises:
-        InputError: a unit that no step has.
+        InputError: a unit that does not fit a step.
     """
     if row.family == "mp_step_time":
         if row.unit not in _SECONDS:

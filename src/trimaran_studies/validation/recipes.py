@@ -1,8 +1,8 @@
-"""What the scripts behind published figures run, as far as a row does not say it: one function a family of scripts.
+"""Facts of the scripts of published figures that are not in the rows: one function for each family of scripts.
 
-A recipe holds facts of the public scripts: which variant of a network, how long its sequences are, what counts as a
-sample, which release of the framework, how gradients are exchanged, whether data are read from disk. Nothing in it is
-fitted. A row of a source that is not known gets a recipe by the name of its framework alone.
+A recipe has facts of the public scripts: the variant of a network, the length of its sequences, the unit of a sample,
+the release of the framework, the exchange of gradients, whether data are read from disk. Nothing in it is fitted. A row
+of an unknown source gets a recipe by the name of its framework.
 
 Benchmarks of one device: convnet-benchmarks, cnn-benchmarks, MXNet's tables, timm's, NeuSight's.
 
@@ -15,7 +15,7 @@ Source:
 tf_cnn_benchmarks: TensorFlow's own table of 2017, and Lambda's of later GPUs.
 
 The scripts build ResNets of the first version (stride in the 1x1 convolutions), AlexNet in its form for one device, and
-Inception-v3 without its auxiliary head. Synthetic images lie on the device.
+Inception-v3 without its auxiliary head. Synthetic images are on the device.
 
 Source:
     tensorflow/docs: site/en/r1/guide/performance/benchmarks.md; tensorflow/benchmarks: scripts/tf_cnn_benchmarks,
@@ -24,14 +24,14 @@ Source:
 Two studies of schedulers: Gavel's rates of jobs on three kinds of GPU, and Pollux's step times on T4.
 
 Gavel's figure is steps of all devices together each second; the batch is that of one device, the jobs are PyTorch's of
-2019. Its "unconsolidated" placement puts each worker on a machine of its own. Pollux's jobs run in AdaptDL on PyTorch.
+2019. Its "unconsolidated" placement puts each worker on another machine. Pollux's jobs run in AdaptDL on PyTorch.
 
 Source:
     stanford-futuredata/gavel: workloads/pytorch, scheduler/; petuum/adaptdl: simulator/traces, examples/.
 
 DLPerf: eight frameworks on the same nodes of eight V100, ResNet-50 v1.5, BERT-Base of 128 tokens, and InsightFace.
 
-Each script reads ImageNet, or the pre-training data of BERT; how well it reads them differs a lot.
+Each script reads ImageNet, or the pre-training data of BERT; their loaders differ greatly in speed.
 
 Source:
     Oneflow-Inc/DLPerf: read-me files of each framework's folder, 2020-08 to 2021-03.
@@ -48,32 +48,32 @@ from trimaran_studies.validation.measurement import Row, reduced
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a script runs.
+    """Facts of a script.
 
     Attributes:
-        network: the network's name, in words that `networks.names` knows or the row's own
+        network: the network's name, one that `networks.names` knows or the row's
         options: of the job, such as {"sequence": "128"}
         software: framework and year
         sync: how gradients are exchanged
-        real_data: data are read and decoded by the host; None: not known
-        items_per_sample: what the figure counts in one sample
-        batch_fixed: samples of a device, whatever the row says; 0: as it says
-        batch_factor: samples for each that the row's batch counts
-        batch_in_items: the row's batch counts those items too, not samples
-        tf32: what is called FP32 is TF32 on devices that have it
-        batch: samples of a device where the row does not say
-        exchange: what joins gradients into calls, a name of `costs.exchange_recipes`; "": as the framework does
-        wire_share: bytes of gradients that travel, as a share of their own
-        loader: what decodes photographs, a name of `costs.feeding`; "": the framework's own
+        real_data: whether the host reads and decodes data; None: not known
+        items_per_sample: number of items that the figure counts in one sample
+        batch_fixed: samples of a device, in place of the row's; 0: as in the row
+        batch_factor: samples for each unit of the row's batch
+        batch_in_items: whether the row's batch counts those items, not samples
+        tf32: whether FP32 means TF32 on devices that have it
+        batch: samples of a device where the row has no batch
+        exchange: rule that groups gradients into calls, a name of `RECIPES`; "": the framework's
+        wire_share: bytes of gradients that are sent, by their size
+        loader: library that decodes photographs, a name of `LOADERS`; "": the framework's
         loader_cores: workers of all devices of a node together; 0: every core
-        feed_samples_per_s: what the script's loader hands over at most, in one process for all devices; 0: by its cores
-        accumulated_batch: the row's batch is that of the whole step where it says that gradients are accumulated
-        devices_per_node: the row's number of devices is that of each node
-        unequal_lengths: its batches hold sentences of different lengths, padded to the longest of each batch
-        split: its largest layer is divided among the devices, so its gradients are not exchanged
-        machine: where it ran, in words, if the row calls it too little; "": as the row says
-        device: on what, where the row names none
-        assumed: what was taken for granted, in words
+        feed_samples_per_s: largest rate of the script's loader, one process for all devices; 0: by its cores
+        accumulated_batch: whether the batch of a row with accumulation is that of the whole step
+        devices_per_node: whether the row's number of devices is that of each node
+        unequal_lengths: whether batches hold sentences of different lengths, padded to the longest of each batch
+        split: whether its largest layer is split among the devices, so that its gradients are not exchanged
+        machine: where it ran, in words, if the row's label is too short; "": as in the row
+        device: where the row names none
+        assumed: assumptions, in words
     """
 
     network: str
@@ -185,7 +185,7 @@ def mxnet_tables(row: Row) -> Recipe:
 
 
 _FACTOR = 16
-"""AlexNet's batches in MXNet's page are so many times those of the column."""
+"""AlexNet's batches in MXNet's page, by those of the column."""
 
 
 def timm(row: Row) -> Recipe:
@@ -208,7 +208,7 @@ def timm(row: Row) -> Recipe:
 
 
 def _torch_year(release: str) -> float:
-    """Of a release of torch, such as "112" for 1.12 or "21" for 2.1.
+    """Year of a release of torch, such as "112" for 1.12 or "21" for 2.1.
 
     There are three a year; 1.12 was of June 2022, 2.0 of the next spring.
 
@@ -277,7 +277,7 @@ def lambda_tensorflow(row: Row) -> Recipe:
         machine="HGX-2" if "v100 32gb" in machine else "",
         sync="nccl",
         exchange="tf-replicated",
-        # Gradients are made compact for their transfer: 16 bits where the network computes in them.
+        # Gradients are compressed for their transfer, to 16 bits where the network computes in them.
         wire_share=0.5 if reduced(row) else 1.0,
         real_data=False,
         tf32=True,
@@ -327,7 +327,7 @@ def pollux(row: Row) -> Recipe:
 
 
 _ONE_DECODER = 1000.0
-"""Faces of 112 x 112 that one process decodes [1/s]: what the small network reaches on one device and on eight."""
+"""Faces of 112 x 112 that one process decodes [1/s]: the rate of the small network on one device and on eight."""
 
 _FRAMEWORKS = (
     ("mindspore", "mindspore"),
@@ -380,7 +380,7 @@ def _exchange(framework: str, path: str) -> str:
 
 
 def _sends_halves(framework: str, path: str, *, bert: bool) -> bool:
-    """Where NVIDIA's scripts keep weights in 16 bits."""
+    """Whether NVIDIA's script keeps weights, and so gradients, in 16 bits."""
     return "deeplearningexamples" in path and (framework == "mxnet" or (framework == "pytorch" and bert))
 
 

@@ -8,7 +8,7 @@ FP32 in these containers is TF32 from Ampere on.
 Source:
     NVIDIA/DeepLearningExamples: read-me files and scripts of each model.
 
-Lambda's runs of NVIDIA's PyTorch scripts: the container of late 2020, channels first, images that are made up.
+Lambda's runs of NVIDIA's PyTorch scripts: the container of late 2020, channels first, synthetic images.
 
 Source:
     lambdal/deeplearning-benchmark: pytorch/scripts/benchmark_pytorch.sh, config_v0, config_v2.
@@ -23,14 +23,14 @@ from trimaran_studies.validation.measurement import Row, reduced
 from trimaran_studies.validation.recipes import Recipe, compiled, lowered, said
 
 # ---------------------------------------------------------------------------------------------------------------------
-# When the tables of NVIDIA's examples were made: by the container that a read-me names, or by a row's revision
+# Years of the tables of NVIDIA's examples: by the container that a read-me names, or by a row's revision
 
 
 _CURRENT = 2023.9
-"""Revisions since then change no table: what stands in them is as old as its container."""
+"""Revisions since then change no table: figures are as old as the container."""
 
 _DELAY_YEARS = 0.1
-"""Between a container's release and the table made with it."""
+"""Time from a container's release to the table made with it [years]."""
 
 _CONTAINERS = (
     ("mxnet/classification/rn50v1.5", 2020.9),
@@ -54,7 +54,7 @@ _CONTAINERS = (
 
 
 def table_year(row: Row) -> float:
-    """When the container of a row was made: by its read-me, by its revision, else by its device."""
+    """Year of the container of a row: by its revision, by its read-me, else by its device."""
     path, device = lowered(row, "source_path"), lowered(row, "gpu", "machine")
     revision = revisions().get(row.fields.get("commit", "")[:8])
     if revision is not None and revision < _CURRENT:
@@ -79,25 +79,25 @@ WMT_PIECES = 27
 """Pieces of a sentence of WMT16 English-German in 32,000 joint pieces, sentences of more than 50 left out."""
 
 _MEL_FRAMES = 566
-"""Of a sentence of LJSpeech: 6.57 s at 86 frames a second."""
+"""Frames of a sentence of LJSpeech: 6.57 s at 86 frames a second."""
 
 _TOKENS = 2000
-"""An early table of BART counts tokens, of articles of 1,024, not articles: so many articles a second there are not."""
+"""Rate above which a figure of BART counts tokens: an early table counts tokens of articles of 1,024, not articles."""
 
 _WITHOUT_PADDING = {"pytorch": 2021.7, "paddle": 2022.3}
-"""Since then BERT's pre-training there leaves padding out."""
+"""Year since which BERT's pre-training leaves padding out, by framework."""
 
 _FILLED = {"128": "100", "512": "256"}
-"""Tokens of a window that are no padding, in the mean."""
+"""Mean number of tokens of a window without padding."""
 
 _WIDE_AND_DEEP = 131_072
-"""Samples of a device in TensorFlow 1; tables cut the figure at its comma."""
+"""Samples of a device in TensorFlow 1; tables truncate the figure at its comma."""
 
 _TRANSFORMER_SCRIPTS = 2020.0
-"""Since when Transformer has a script for each machine and precision."""
+"""Year since which Transformer has a script for each machine and precision."""
 
 _TRANSFORMER_TOKENS = 2560
-"""Of a V100 of 16 GiB in 32 bits."""
+"""Tokens of a V100 of 16 GiB in 32 bits."""
 
 _BATCHES = (
     ("b4", 16),
@@ -166,7 +166,7 @@ def _network(row: Row) -> str:
 
 
 def _channels_last(row: Row, framework: str, year: float) -> bool:
-    """Tensor cores like channels last. MXNet's script had them from the start, the others took them over in 2020."""
+    """Whether tensors are channels last, for tensor cores: in MXNet's script from the start, in others since 2020."""
     if not any(word in lowered(row, "precision") for word in ("amp", "fp16", "bf16", "mixed")):
         return False
     if framework == "pytorch":
@@ -182,7 +182,7 @@ def _compiled(row: Row, framework: str, year: float) -> bool:
 
 
 def _sixteen(row: Row) -> bool:
-    """Sixteen V100 in one node are a DGX-2, whatever the table's title says."""
+    """Whether a row is of a DGX-2: sixteen V100 in one node, also where the table's title has another machine."""
     gpu, nodes = row.fields.get("gpu", "V100"), row.fields.get("n_nodes", "1")
     return row.fields.get("n_gpus") == "16" and "v100" in gpu.lower() and nodes == "1"
 
@@ -193,17 +193,17 @@ def fused(row: Row) -> bool:
 
 
 def _takes_sentences(row: Row) -> bool:
-    """Whether batches hold sentences, each padded to its own longest: GNMT and Transformer; others cut windows."""
+    """Whether batches hold sentences, padded to the longest of the batch: GNMT and Transformer; others use windows."""
     leaf = lowered(row, "model").rsplit("/", 1)[-1].strip()
     return leaf == "transformer" or leaf.startswith("gnmt")
 
 
 def _batch_fixed(row: Row, path: str) -> int:
-    """Of a device, where tables have it wrong; 0: as the row says.
+    """Batch of a device, where tables have a wrong one; 0: as in the row.
 
-    Transformer's tables since 2020 give the tokens of FP32 to mixed precision and the other way round. The scripts
-    behind them take 2,560 tokens in 32 bits on a DGX-1 (run_DGX1_FP32.sh), twice as many in mixed precision
-    (run_DGX1_AMP.sh), and on a DGX-2 twice either.
+    Transformer's tables since 2020 exchange the tokens of FP32 and of mixed precision. The scripts
+    behind them take 2,560 tokens in 32 bits on a DGX-1 (run_DGX1_FP32.sh), twice that in mixed precision
+    (run_DGX1_AMP.sh), and twice either on a DGX-2.
     """
     if "wideanddeep" in lowered(row, "model") and "tensorflow2" not in path:
         return _WIDE_AND_DEEP
@@ -225,12 +225,12 @@ def _exchange(framework: str, year: float) -> str:
 
 
 def _sends_halves(row: Row, framework: str) -> bool:
-    """Where weights themselves are in 16 bits: MXNet's script, and those of language on Apex's O2 or fairseq's FP16."""
+    """Whether weights are in 16 bits: MXNet's script, and language scripts on Apex's O2 or fairseq's FP16."""
     return framework == "mxnet" or (framework == "pytorch" and fused(row))
 
 
 def _batch(row: Row) -> int:
-    """What the scripts use for a device where a table does not say: as much as fits, half of it in 32 bits."""
+    """Batch of a device in the scripts where a table has none: the largest that fits, half of it in 32 bits."""
     text = lowered(row, "model", "config", "gpu", "gpu_mem_gb")
     twice = 2 if reduced(row) or "a100" in text else 1
     large = 2 if row.fields.get("gpu_mem_gb") in ("32", "80") else 1
@@ -283,7 +283,7 @@ def lambda_pytorch(row: Row) -> Recipe:
             libraries="apex" if fused(row) else "",
             source="lambdal/deeplearning-benchmark: pytorch/ (NGC 20.10)",
         ),
-        # Its ResNet-50 reads nothing: --data-backend syntetic.
+        # Its ResNet-50 reads no data: --data-backend syntetic.
         real_data=model == "ssd",
         exchange="ddp",
         wire_share=0.5 if reduced(row) and fused(row) else 1.0,

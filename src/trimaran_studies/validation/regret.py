@@ -1,16 +1,14 @@
-"""Published plans of one job, put together from answers: what the regret of a choice is counted on.
+"""Regret of a choice among published plans: of our choice and of a rule of thumb.
 
-A job is the rows of one network, device count and batch, as they say them; they come from one source besides, and agree
-in machine, precision, length of a sequence, in what trains and in what is trained (all weights, or adapters beside
-frozen ones), or their times could not be compared. Rows of one plan count once, with the median of their figures. Rows
-that were skipped, or are known slips of their source, are left out.
+A job is one network on a number of devices with one batch; its plans are its measured rows. A method selects one of
+them without the measurements. Its regret is that plan's measured time over the shortest one. The rule of thumb is the
+field's: the smallest model parallelism that fits, then the largest microbatch. Published plans ran, so they fit. A job
+with one plan is counted, and has no regret.
 
-How much a choice among published plans costs: the regret of ours and of a rule of thumb.
-
-A job is one network on so many devices with one batch; its plans are the rows that somebody measured of it. A chooser
-that knows no measurement names one of them, and its regret is that plan's measured time over the shortest one. The rule
-of thumb is the field's: the least model parallelism that fits, and of that the larger microbatch. Plans that stand in a
-source ran, so they fit. A job of one plan leaves nothing to choose: it is counted, and has no regret.
+The rows of a job have the same network, device count and batch. They have the same source, machine, precision, sequence
+length, training program and trained weights (all, or adapters of frozen ones), because otherwise their times are not
+comparable. Rows of one plan count once, with the median of their figures. Skipped rows and known errors of a source are
+left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,11 +32,11 @@ class JobPlan:
 
     Attributes:
         name: its degrees, such as "tp2 pp4 dp1 mb8"
-        rows: that measured it
+        rows: its measurements
         measured: time of a step, or of a unit of work, median of its rows [s or any unit, the same in a job]
-        predicted: the same by us
+        predicted: our prediction of it
         model_parallel: devices that share a replica of the network
-        stages: of them, those of a pipeline
+        stages: of the pipeline
         microbatch: sequences
     """
 
@@ -53,13 +51,13 @@ class JobPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A network, so many devices and a batch, with every plan that was measured of it.
+    """A network, a number of devices and a batch, with its measured plans.
 
     Attributes:
         family: of its rows
-        network: as the rows call it
+        network: name in the rows
         devices: in all
-        batch: sequences of a step; "": the rows do not say
+        batch: sequences of a step; "": not published
         source: of the rows
         plans: in the order of the file
     """
@@ -73,17 +71,17 @@ class Job:
 
     @property
     def best(self) -> JobPlan:
-        """What was fastest."""
+        """The fastest plan."""
         return min(self.plans, key=lambda plan: plan.measured)
 
     @property
     def chosen(self) -> JobPlan:
-        """What we would have run."""
+        """The plan with the shortest predicted time."""
         return min(self.plans, key=lambda plan: plan.predicted)
 
     @property
     def by_rule(self) -> JobPlan:
-        """What the rule of thumb would have run: of equal model parallelism, that inside layers comes first."""
+        """The plan of the rule of thumb: of equal model parallelism, fewer stages first."""
         return min(self.plans, key=lambda plan: (plan.model_parallel, plan.stages, -plan.microbatch))
 
     def regret(self, plan: JobPlan) -> float:
@@ -92,7 +90,7 @@ class Job:
 
 
 def regret_document(jobs: Sequence[Job]) -> dict[str, object]:
-    """Regrets of jobs as one object: a summary, and every job that has a choice."""
+    """Regrets of jobs as one object: a summary, and every job with several plans."""
     several = [job for job in jobs if len(job.plans) > 1]
     return {
         **_summary([job.regret(job.chosen) for job in several]),
@@ -131,8 +129,8 @@ def regret_lines(jobs: Sequence[Job]) -> list[str]:
         )
     alone = len(jobs) - len(several)
     lines.append(
-        f"{len(several)} jobs of one network, device count and batch; {alone} more have one plan: nothing to choose. "
-        "rule of thumb: the least model parallelism that fits."
+        f"{len(several)} jobs of one network, device count and batch; {alone} more have only one plan. "
+        "rule of thumb: the smallest model parallelism that fits."
     )
     return lines
 
@@ -201,7 +199,7 @@ def _key(row: Row, run: TransformerRun) -> tuple[str, ...]:
     trained = "adapters" if run.program.frozen else "all"
     if row.fields.get("model") and row.fields.get("global_batch"):
         return (row.family, row.unit, run.trainer, trained, *told)
-    # A table that names neither network nor batch in a column says them in its text, and is of one network.
+    # A table without columns of network and batch has them in its text, and is of one network.
     degrees = run.degrees
     batch = degrees.microbatch * degrees.microbatches * degrees.dp
     return (row.family, row.unit, run.trainer, trained, row.fields.get("source_path", ""), str(batch), *told)

@@ -1,4 +1,4 @@
-"""A validation for people: one table a family, readable at 80 columns and without colour."""
+"""Tables of a validation: one for each family, readable at 80 columns and without colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from trimaran_studies.validation.scores import CONSTANT_HALF_WIDTH, Score, Score
 
 
 GROUPS = ("use", "setting", "machine", "network", "source")
-"""What rows of a family are sorted by, beside the number of nodes."""
+"""Groups of the rows of a family, in addition to the number of nodes."""
 
 ORDER = (
     "single_gpu_time",
@@ -33,7 +33,7 @@ def validation_document(rows: Sequence[Scored], *, anchor: str) -> dict[str, obj
     """A validation as one object.
 
     Args:
-        rows: with what was said of them
+        rows: with their predictions
         anchor: whether figures of one device were used: "single" or "none"
     """
     families = by_family(rows)
@@ -45,7 +45,7 @@ def validation_document(rows: Sequence[Scored], *, anchor: str) -> dict[str, obj
 
 
 def by_family(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
-    """Rows by family: steps first, then what they consist of; families that are not known come last."""
+    """Rows by family, in the order of `ORDER`; unknown families are last."""
     families: dict[str, list[Scored]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)
@@ -54,7 +54,7 @@ def by_family(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
 
 
 def by_nodes(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
-    """Rows on one node and on several; what is empty is left out."""
+    """Rows on one node and on several; empty groups are left out."""
     split = {
         "one node": [row for row in rows if not row.several_nodes],
         "several nodes": [row for row in rows if row.several_nodes],
@@ -89,7 +89,7 @@ def _family(rows: Sequence[Scored]) -> dict[str, object]:
 
 
 def skipped(rows: Sequence[Scored]) -> dict[str, int]:
-    """How many rows were skipped, by reason."""
+    """Number of skipped rows, by reason."""
     reasons: dict[str, int] = {}
     for row in rows:
         if row.predicted is None:
@@ -99,7 +99,7 @@ def skipped(rows: Sequence[Scored]) -> dict[str, int]:
 
 
 def general(row: Scored) -> str:
-    """A reason without the row's own name, so that equal reasons are counted together."""
+    """A reason without the row's name, so that equal reasons are counted together."""
     return row.skipped.removeprefix(f"row {row.row_id}: ")
 
 
@@ -137,7 +137,7 @@ def family_table(family: str, rows: Sequence[Scored], *, groups: Sequence[str] =
     Args:
         family: the title
         rows: of that family
-        groups: by which rows are sorted
+        groups: of rows
         most: lines of a group
     """
     table = _table(family)
@@ -163,7 +163,7 @@ def family_table(family: str, rows: Sequence[Scored], *, groups: Sequence[str] =
 def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
     """Rows with the largest errors."""
     known = [(abs(row.error), row) for row in rows if row.error is not None and not row.flag]
-    table = frame_table("farthest off")
+    table = frame_table("largest errors")
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
     add_figures(table, "measured", "predicted", "error")
@@ -190,7 +190,7 @@ def rows_table(rows: Iterable[Scored]) -> Table:
 
 
 def skipped_lines(rows: Sequence[Scored], *, most: int = 8) -> list[str]:
-    """What was not predicted, and why."""
+    """Numbers of rows without a prediction, by reason."""
     reasons = skipped(rows)
     lines = [f"{count:5} skipped: {reason}" for reason, count in list(reasons.items())[:most]]
     if len(reasons) > most:
@@ -199,12 +199,12 @@ def skipped_lines(rows: Sequence[Scored], *, most: int = 8) -> list[str]:
 
 
 def reading_lines() -> list[str]:
-    """How the columns are to be read."""
+    """How to read the columns."""
     return [
-        "Errors are |predicted / measured - 1|, in per cent: median, below which 80 and 90 % of them are, and how many "
-        "are at most 10 and 20. in: measured figures within our 90 % intervals, in per cent. score: mean interval "
-        "score as a share of the measured figure, less is better; beside it that of the same figures with a "
-        f"constant interval of ±{CONSTANT_HALF_WIDTH:.0%}. rank: Spearman's correlation.",
+        "Errors are |predicted / measured - 1|, in %: median, 80th and 90th percentile, and the share of errors of at "
+        "most 10 and 20 %. in: share of measured figures within our 90 % intervals, in %. score: mean interval score "
+        "as a share of the measured figure, less is better; "
+        f"±{CONSTANT_HALF_WIDTH:.0%}: the same with a constant interval. rank: Spearman's correlation.",
     ]
 
 

@@ -1,8 +1,8 @@
-"""How far predictions are from published figures: errors, intervals, ranks; simple rules beside them.
+"""Scores of predictions of published figures, and of simple rules: errors, intervals, ranks.
 
 An error is `predicted / measured - 1`. The interval score (Gneiting & Raftery, 2007) of a 90 % interval is its width
-plus 20 times the distance by which it misses, here as a share of the measured figure; less is better. Left out: rows
-that were skipped, and rows that are known slips of their source.
+plus 20 times the distance of the figure from it, here as a share of the measured figure; less is better. Skipped rows
+and known errors of a source are left out.
 """
 
 import math
@@ -12,26 +12,26 @@ from statistics import median
 
 _ALPHA = 0.1
 CONSTANT_HALF_WIDTH = 0.25
-"""Half the width of the interval that is scored beside ours."""
+"""Half the width of the constant interval that is compared with ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A row with what was said of it.
+    """A row with its prediction.
 
     Attributes:
         row_id: of the row
         family: of the row
-        groups: what it is sorted by: "use" (calibrate, dev), "setting", "machine", "network", "source"
-        several_nodes: whether devices of several nodes took part
+        groups: its key in each group: "use" (calibrate, dev), "setting", "machine", "network", "source"
+        several_nodes: whether it used devices of several nodes
         measured: the published figure
         predicted: ours; None where the row was skipped
         low: lower end of the 90 % interval
         high: upper end
-        baselines: what simple rules say, by name
+        baselines: predictions of simple rules, by name
         skipped: why there is no prediction
-        flag: a known slip of the source
-        fits: whether the step fits the device's memory; None where that is not asked
+        flag: a known error of the source
+        fits: whether the step fits the device's memory; None where that does not apply
         anchors: other rows that it was predicted from
     """
 
@@ -57,14 +57,14 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How good predictions of several rows are.
+    """Scores of the predictions of several rows.
 
     Attributes:
         rows: in all
-        answered: of them
+        answered: number of rows with a prediction
         median: of the absolute errors
-        p80: below which 80 % of them are
-        p90: below which 90 % are
+        p80: 80th percentile of the absolute errors
+        p90: 90th percentile
         within_10: share of errors of at most 10 %
         within_20: share of errors of at most 20 %
         bias: median of the errors with their sign
@@ -72,7 +72,7 @@ class Score:
         interval_score: mean, as a share of the measured figure; None without intervals
         constant_score: the same for our figures with an interval of a quarter to each side
         rank_correlation: Spearman's; None with fewer than three rows
-        baselines: median and 80 % error of each simple rule, on the rows that it answers
+        baselines: median and 80th percentile of the errors of each simple rule, on the rows that it predicts
     """
 
     rows: int
@@ -91,7 +91,7 @@ class Score:
 
 
 def score(rows: Iterable[Scored]) -> Score | None:
-    """Errors of the rows that were answered; None where none was."""
+    """Scores of the rows with a prediction; None where there is none."""
     every = [row for row in rows if not row.flag]
     known = [row for row in every if row.predicted is not None]
     errors = [error for row in known if (error := row.error) is not None]
@@ -130,7 +130,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def interval_score(measured: float, low: float, high: float) -> float:
-    """Width of a 90 % interval, with 20 times what it misses by, as a share of the measured figure.
+    """Width of a 90 % interval plus 20 times the distance of the figure from it, as a share of the measured figure.
 
     Example:
         >>> interval_score(10.0, 9.0, 11.0), interval_score(10.0, 11.0, 12.0)

@@ -1,8 +1,8 @@
-"""What a row was measured on, in our words: network, batch, precision, machine, software.
+"""The set-up of a row in Trimaran's terms: network, batch, precision, machine, software.
 
-A row names these in its source's words. Devices and machines are matched leniently, because the same machine is called
-many things; what the script behind the row runs beyond what the row says is in the recipes. Where a batch is not said
-it is what the script uses, and the set-up says that this was taken for granted.
+A row names these in its source's terms. Devices and machines are matched leniently, because one machine has many names.
+Facts of the script that are not in the row are in the recipes. A row without a batch gets the batch of the script, and
+the set-up lists this as an assumption.
 """
 
 import re
@@ -37,7 +37,7 @@ from trimaran_studies.validation.recipes import (
 from trimaran_studies.validation.recipes_nvidia import lambda_pytorch, nvidia_examples
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whose script a row is from, and thereby which recipe holds; a source that is not known is told by its framework
+# The recipe of a row: by its source, else by its framework
 
 
 _SOURCES: tuple[tuple[str, Callable[[Row], Recipe]], ...] = (
@@ -62,13 +62,13 @@ _SOURCES: tuple[tuple[str, Callable[[Row], Recipe]], ...] = (
     ("timm", timm),
     ("mxnet", mxnet_tables),
 )
-"""Words that name a source; the first that a row holds decides."""
+"""Words that name a source; the first match in a row counts."""
 
 _FRAMEWORKS = ("tensorflow", "mxnet", "paddle", "oneflow", "mindspore", "torch7", "caffe", "jax", "megatron", "pytorch")
 
 
 def recipe_of(row: Row) -> Recipe:
-    """What the script behind a row runs."""
+    """Facts of the script of a row."""
     text = lowered(row, "source_repo", "source_file", "framework")
     for word, recipe in _SOURCES:
         if word in text:
@@ -101,10 +101,10 @@ _ORIGINS = ("source_repo", "source_path", "source_file", "framework")
 
 
 def understand(row: Row) -> Setup:
-    """What a row was measured on.
+    """The set-up of a row.
 
     Args:
-        row: of a family whose step is that of one rank, or of ranks that all do the same
+        row: of a family whose step is that of one rank, or of equal ranks
 
     Raises:
         InputError: its network, device or batch is not known
@@ -136,7 +136,7 @@ def understand(row: Row) -> Setup:
 
 
 def _software(said: Software, device: Device) -> Software:
-    """No software is older than the device that it runs on: what serves a new one comes some months after it."""
+    """Software that is not older than its device: support of a new device comes some months after it."""
     return replace(said, year=max(said.year, device.year + _SUPPORT_YEARS))
 
 
@@ -157,18 +157,18 @@ def _network(row: Row, recipe: Recipe) -> str:
 
 
 def _machine(row: Row, recipe: Recipe) -> tuple[int, MatchedMachine]:
-    """Devices in all, and the machine that they are in."""
+    """Total number of devices, and their machine."""
     devices, nodes = _counts(row)
     matched = _matched(row, recipe, devices, nodes)
     if recipe.devices_per_node and nodes is not None and nodes > 1 and devices <= matched.machine.node.devices:
-        # Tables with a column of nodes beside one of GPUs count the GPUs of each node.
+        # Tables with columns of nodes and of GPUs count the GPUs of each node.
         devices *= nodes
         matched = _matched(row, recipe, devices, nodes)
     return devices, matched
 
 
 def _counts(row: Row) -> tuple[int, int | None]:
-    """Devices, and nodes where the row says them."""
+    """Number of devices, and of nodes where the row has it."""
     given = said(row, "# of GPUs") or row.fields.get("n_gpus", "1")
     devices = int(float(given)) if re.fullmatch(r"\d+(\.0)?", given) else count(row, "n_gpus", 1)
     devices = max(1, devices)  # a CPU counts no GPU
@@ -193,7 +193,7 @@ def _matched(row: Row, recipe: Recipe, devices: int, nodes: int | None) -> Match
 
 
 def _batch(row: Row, recipe: Recipe, devices: int) -> tuple[int, int, tuple[str, ...]]:
-    """Samples of a microbatch on a device, microbatches of a step, what was taken for granted."""
+    """Samples of a microbatch on a device, microbatches of a step, assumptions."""
     if recipe.batch_fixed:
         return recipe.batch_fixed, 1, ()
     steps = accumulation(row)

@@ -1,7 +1,7 @@
 """The step of a row's set-up: on one device, or in a data-parallel group, with one device's measured step or without.
 
-With such an anchor the step of one device is divided as modelled and scaled to it. The anchor accumulates as many
-microbatches as the row does.
+With such an anchor the modelled step of one device is scaled to it. The anchor accumulates the same number of
+microbatches as the row.
 """
 
 import math
@@ -25,7 +25,7 @@ from trimaran_studies.validation.measurement import Row, Setup
 from trimaran_studies.validation.recipes import Recipe
 
 _PHOTOGRAPH_BYTES = 100 * 100 * 3 * 4
-"""A sample of at least so many bytes, read from disk, is a photograph to be decoded."""
+"""Smallest sample that is a photograph to be decoded, where samples are read from disk [bytes]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class RowStep:
 
     Attributes:
         workload: of one microbatch of one device
-        estimate: of that on one device
+        estimate: of that workload on one device
         scaled: in the group, accumulated microbatches included
     """
 
@@ -49,13 +49,13 @@ class RowStep:
 
     @property
     def deviation(self) -> float:
-        """Of the step on one device by its curves: a standard deviation of the logarithm."""
+        """Standard deviation of the logarithm of the step on one device, by its curves."""
         forward = self.estimate.forward
         return math.log(forward.high / forward.low) / (2 * 1.645) if forward.low > 0 else 0.0
 
     @property
     def added_share(self) -> float | None:
-        """Of the step: exchange that is waited for, its overhead, waits for data; None on one device."""
+        """Share of the step: exposed exchange, its overhead, waits for data; None on one device."""
         if self.scaled.devices == 1:
             return None
         added = self.scaled.exposed_communication_s + self.scaled.overhead_s + self.scaled.feeding_s
@@ -67,9 +67,9 @@ def row_step(row: Row, setup: Setup, recipe: Recipe, *, anchor_s: float | None) 
 
     Args:
         row: the row
-        setup: as understood
+        setup: of the row
         recipe: of its script
-        anchor_s: the same step on one device, as measured; None: not to be used [s]
+        anchor_s: the same step on one device, as measured; None: it is not used [s]
 
     Raises:
         InputError: the network's kernels are not known and there is no anchor
@@ -97,13 +97,13 @@ def row_step(row: Row, setup: Setup, recipe: Recipe, *, anchor_s: float | None) 
             workload=asked,
             estimate=estimate,
             machine=setup.machine,
-            # Of nodes with unequal numbers of devices the fullest one decides.
+            # With unequal numbers of devices, the node with the most is the bottleneck.
             devices=setup.nodes * math.ceil(setup.devices / setup.nodes),
             nodes=setup.nodes,
             sync=setup.sync,
             software=setup.software,
             options=options,
-            # One device as measured had its data.
+            # The measured step of one device includes its input pipeline.
             feed=None if setup.devices == 1 and anchor_s is not None else _feed(setup, recipe, asked),
         )
     )
@@ -111,7 +111,7 @@ def row_step(row: Row, setup: Setup, recipe: Recipe, *, anchor_s: float | None) 
 
 
 def row_workload(setup: Setup, recipe: Recipe) -> Workload:
-    """What a microbatch of the set-up asks of a device."""
+    """The workload of a microbatch on a device."""
     if setup.network.startswith(SIZED):
         name = setup.network.removeprefix(SIZED)
         return sized_workload(name, batch=setup.local_batch, precision=setup.precision, split=recipe.split)
@@ -126,7 +126,7 @@ def row_workload(setup: Setup, recipe: Recipe) -> Workload:
 
 
 def _anchored(asked: Workload, setup: Setup, estimate: StepEstimate, anchor_s: float) -> StepEstimate:
-    """A microbatch, of steps that took `anchor_s` on one device with all their microbatches."""
+    """The estimate of a microbatch, of steps that took `anchor_s` on one device with all their microbatches."""
     passes = estimate.forward.seconds + estimate.backward.seconds
     whole = setup.accumulation * passes + estimate.update.seconds
     one = anchor_s * estimate.seconds / whole
@@ -134,7 +134,7 @@ def _anchored(asked: Workload, setup: Setup, estimate: StepEstimate, anchor_s: f
 
 
 def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> LoaderThroughput | None:
-    """What decodes photographs for the row's devices; None where data need no decoding."""
+    """The input pipeline of photographs of the row's devices; None where data need no decoding."""
     if recipe.feed_samples_per_s > 0:
         return LoaderThroughput(samples_per_s=recipe.feed_samples_per_s, source="the script's own loader, one process")
     per_sample = asked.input_bytes / max(1, asked.batch)
@@ -148,18 +148,18 @@ def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> LoaderThroughput | N
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What simple rules say beside us: linear scaling, a discount for every doubling, a fixed share of the peak
+# Baselines: linear scaling, a discount for every doubling, a fixed share of the peak
 
 
 _SHARE = 0.35
-"""Of the peak that a step of training reaches, whatever the network and the device: a common rule of thumb."""
+"""Share of the peak that a step of training reaches on any device: a common rule of thumb."""
 
 _DISCOUNT = 0.025
-"""Of the efficiency, for every doubling of devices."""
+"""Loss of efficiency for every doubling of devices."""
 
 
 def scaling_baselines(anchor_rate: float, devices: int) -> Mapping[str, float]:
-    """Rates of N devices from that of one.
+    """Rates of N devices from the rate of one.
 
     Args:
         anchor_rate: of one device

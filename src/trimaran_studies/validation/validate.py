@@ -1,11 +1,9 @@
-"""Every row of some files through the predictor; in two processes where there are many.
+"""Predicts every row of some files; in two processes where there are many.
 
-Rows of one network go to the same process one after another, because a network is traced once and then kept.
+Rows of one network go to the same process one after another, because the trace of a network is reused.
 
-What we say of a row: its set-up is understood, its step predicted, the figure given in the row's unit.
-
-Nothing that a row holds ends a run: what cannot be predicted is skipped, with the reason. A fault of the predictor
-does: it is no property of the row.
+For each row: read its set-up, predict its step, convert to the row's unit. A row that cannot be predicted is skipped,
+with the reason. Only a fault of the predictor ends a run.
 """
 
 import functools
@@ -46,12 +44,12 @@ from trimaran_studies.validation.steps import RowStep, roofline_step_s, row_step
 
 
 def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
-    """What we say of a row.
+    """Predict a row.
 
     Args:
         row: of any family
         anchor: "single": one device's figure of the same source may be used; "none": it may not
-        sizes: networks of which only the size is known are scaled from one device's figure, not skipped
+        sizes: whether networks of known size only are scaled from one device's figure, not skipped
 
     Raises:
         TrimaranError: a fault of the predictor
@@ -87,7 +85,7 @@ def row_forecast(row: Row, *, anchor: Anchor, sizes: bool = True) -> tuple[Setup
     Args:
         row: of a family whose figure follows from a step
         anchor: whether one device's figure may be used
-        sizes: whether networks of which only the size is known are scaled
+        sizes: whether networks of known size only are scaled
 
     Raises:
         TrimaranError: it cannot be predicted
@@ -96,8 +94,8 @@ def row_forecast(row: Row, *, anchor: Anchor, sizes: bool = True) -> tuple[Setup
         setup, recipe = understand(row), recipe_of(row)
     if setup.network.startswith(SIZED) and not sizes:
         raise InputError(
-            f'of "{setup.network.removeprefix(SIZED)}" only the size is known: it is scaled from one device\'s figure '
-            "where sizes are asked for (--sizes); a job of your own is predicted as any other"
+            f'only the size of "{setup.network.removeprefix(SIZED)}" is known: --sizes predicts its scaling from '
+            "one device's figure"
         )
     anchor_s = None
     if anchor == "single" and row.anchor is not None:
@@ -140,7 +138,7 @@ def _part(row: Row, found: RowStep) -> float:
 
 
 def _gradients_s(found: RowStep, wanted: Gradient) -> float:
-    """Backward kernels that make weights' gradients, or all others [s]."""
+    """Time of the backward kernels of weights' gradients, or of all others [s]."""
     total = 0.0
     for work, seconds in zip(found.workload.works, found.estimate.work_s, strict=True):
         if work.phase is Phase.BACKWARD and (work.gradient is Gradient.WEIGHT) == (wanted is Gradient.WEIGHT):
@@ -163,19 +161,19 @@ def _baselines(row: Row, setup: Setup, found: RowStep, anchor: Anchor) -> Mappin
 Predict = Callable[[Row], Answer]
 
 _ALONE = 200
-"""So many rows are answered in this process: a second one would take longer to start."""
+"""Number of rows up to which one process is faster: a second one would take longer to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationRequest:
-    """What is to be validated.
+    """The rows to predict, and how.
 
     Attributes:
         files: of rows; none: those that come with Trimaran
-        family: only these rows
+        family: only rows of this family
         anchor: whether figures of one device may be used
-        sizes: networks of which only the size is known are scaled from one device's figure, not skipped
-        processes: at most
+        sizes: whether networks of known size only are scaled from one device's figure, not skipped
+        processes: largest number of them
     """
 
     files: tuple[Path, ...] = ()
@@ -186,11 +184,11 @@ class ValidationRequest:
 
 
 def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer, ...]:
-    """What we say of every row, in the order of the files.
+    """Predict every row, in the order of the files.
 
     Args:
         request: files and family
-        progress: told of every part that is done
+        progress: called after every part
 
     Raises:
         InputError: a file cannot be read or a cell of it is wrong
@@ -208,14 +206,14 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
 def answer_rows(
     rows: Sequence[Row], anchor: Anchor, *, progress: Progress, sizes: bool = False, processes: int = 2
 ) -> tuple[Answer, ...]:
-    """What we say of rows, in their order.
+    """Predict rows; answers are in their order.
 
     Args:
         rows: of any families
         anchor: whether figures of one device may be used
-        progress: told of every part that is done
+        progress: called after every part
         sizes: as for `ValidationRequest`
-        processes: at most
+        processes: largest number of them
 
     Raises:
         TrimaranError: a fault of the predictor
@@ -233,7 +231,7 @@ def answer_rows(
 def _with_times(
     rows: Sequence[Row], together: Sequence[int], anchor: Anchor, *, progress: Progress, sizes: bool, processes: int
 ) -> tuple[Answer, ...]:
-    """Times to train are predicted from one another where that is allowed, so they stay together; others as ever."""
+    """Predict times to train together, because one is predicted from another with anchors; other rows as usual."""
     times = set(together)
     apart = [place for place in range(len(rows)) if place not in times]
     answers: dict[int, Answer] = {}
@@ -255,7 +253,7 @@ def _rows(request: ValidationRequest) -> list[Row]:
 
 
 def scored(found: Answer) -> Scored:
-    """An answer as it is scored and shown."""
+    """An answer in the form in which it is scored and shown."""
     row, setup = found.row, found.setup
     machine = row.fields.get("machine") or row.fields.get("gpu", "")
     network = row.fields.get("op") or row.fields.get("model", "")

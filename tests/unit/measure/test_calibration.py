@@ -125,7 +125,7 @@ class TestTheOneThatIsKept:
         """A file is in the place of the directory, which not even root can write into."""
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TRIMARAN_CACHE", str(tmp_path / "file"))
-        with raises("calibration.unwritable", EnvironmentProblem, match="TRIMARAN_CACHE"):
+        with raises("cache.unwritable", EnvironmentProblem, match="TRIMARAN_CACHE"):
             keep_calibration(calibration())
         assert not kept_path(HERE).parent.exists()
 

@@ -8,7 +8,7 @@ from tests import builders
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.program import CandidateRow, check_plan, lower, plan_program, program_lines, read_plan, write_plan
 from trimaran.program.json_files import digest
 from trimaran.program.plan import PlannedLink, format_plan
@@ -90,13 +90,13 @@ def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "plan.json"
     folder.mkdir()
-    with raises("plan-file.unwritable"):
+    with raises("file.unwritable", EnvironmentProblem):
         write_plan(folder, PLAN)
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_writing_into_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with raises("plan-file.unwritable"):
+    with raises("file.unwritable", EnvironmentProblem):
         write_plan(tmp_path / "none" / "plan.json", PLAN)
 
 

@@ -64,7 +64,7 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with raises("report.unwritable", EnvironmentProblem):
+    with raises("file.unwritable", EnvironmentProblem):
         write_timeline(tmp_path / "no such folder" / "timeline.json", predicted())
 
 

@@ -9,14 +9,14 @@ from trimaran_studies.reproduce.torch_data_parallel import (
     ALL,
     NONE,
     BatchCopies,
-    Passages,
     Remedies,
     ReplicaWork,
+    Transfers,
     replicated_step,
 )
 
 WORK = ReplicaWork(load_s=0.0, forward_s=10.0, backward_s=20.0, update_s=1.0)
-PASSAGES = Passages(
+PASSAGES = Transfers(
     copies=BatchCopies(whole_s=8.0, shares_s=2.0, whole_ahead_s=4.0, shares_ahead_s=1.5),
     scatter_s=3.0,
     gather_s=0.5,
@@ -28,8 +28,8 @@ PASSAGES = Passages(
 )
 
 
-def step(remedies: Remedies = NONE, *, work: ReplicaWork = WORK, passages: Passages = PASSAGES, workers: int = 1):
-    return replicated_step(work, passages, devices=4, remedies=remedies, workers=workers)
+def step(remedies: Remedies = NONE, *, work: ReplicaWork = WORK, transfers: Transfers = PASSAGES, workers: int = 1):
+    return replicated_step(work, transfers, devices=4, remedies=remedies, workers=workers)
 
 
 def test_without_remedies_everything_follows_everything() -> None:
@@ -53,7 +53,7 @@ def test_what_a_remedy_takes_out(remedies: Remedies, saved_s: float) -> None:
 def test_a_copy_that_is_longer_than_the_step_is_waited_for() -> None:
     """The rest takes 47.5; a copy of 50 leaves 2.5."""
     slow = replace(PASSAGES, copies=replace(PASSAGES.copies, whole_ahead_s=50.0))
-    assert step(Remedies(preload=True), passages=slow).feed_s == pytest.approx(2.5)
+    assert step(Remedies(preload=True), transfers=slow).feed_s == pytest.approx(2.5)
 
 
 def test_one_thread_loads_for_all_devices_and_split_for_its_own() -> None:
@@ -70,10 +70,10 @@ def test_workers_share_what_is_loaded_ahead() -> None:
 
 
 def test_modules_are_made_while_weights_are_on_their_way() -> None:
-    assert step(passages=replace(PASSAGES, making_s=5.0)).replicate_s == 6.0
-    assert step(passages=replace(PASSAGES, making_s=9.0)).replicate_s == 9.0
+    assert step(transfers=replace(PASSAGES, making_s=5.0)).replicate_s == 6.0
+    assert step(transfers=replace(PASSAGES, making_s=9.0)).replicate_s == 9.0
     # Then sending fewer bytes gains nothing.
-    assert step(Remedies(compress=True), passages=replace(PASSAGES, making_s=9.0)).replicate_s == 9.0
+    assert step(Remedies(compress=True), transfers=replace(PASSAGES, making_s=9.0)).replicate_s == 9.0
 
 
 def test_threads_that_share_an_interpreter_call_one_after_another() -> None:

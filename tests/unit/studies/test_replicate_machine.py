@@ -17,8 +17,8 @@ from trimaran_studies.reproduce.torch_data_parallel import (
     chunks,
     count_modules,
     output_bytes,
-    passages_on,
     replica_work,
+    transfers_on,
 )
 
 HALF_A_DGX1 = find_machine("4xv100")
@@ -37,14 +37,14 @@ def test_copies_from_the_host() -> None:
 def test_shares_are_scattered_over_the_links_of_the_first_device() -> None:
     """To devices 1 and 2 over one NVLink of 21.3e9 B/s, to device 3 over two."""
     job = replace(workload(MIB), input_bytes=21_300_000)
-    found = passages_on(HALF_A_DGX1, job, devices=4, year=2021.0)
+    found = transfers_on(HALF_A_DGX1, job, devices=4, year=2021.0)
     assert found.scatter_s == pytest.approx(3 * COPY_S + 1e-3 + 1e-3 + 0.5e-3)
 
 
 def test_weights_go_in_chunks_and_once_over_memory() -> None:
     """Three tensors of 4 MiB: 8 and 4 MiB, each packed and unpacked."""
     job = workload(4 * MIB, 4 * MIB, 4 * MIB)
-    found = passages_on(HALF_A_DGX1, job, devices=4, year=2021.0)
+    found = transfers_on(HALF_A_DGX1, job, devices=4, year=2021.0)
     sent = sum(
         collective_cost("broadcast", size * MIB, machine=HALF_A_DGX1, devices=4, year=2021.0).seconds for size in (8, 4)
     )
@@ -56,7 +56,7 @@ def test_weights_go_in_chunks_and_once_over_memory() -> None:
 
 def test_a_copy_of_each_module_is_made_for_each_device() -> None:
     """Two layers and the network itself."""
-    assert passages_on(HALF_A_DGX1, workload(8, 8), devices=4, year=2021.0).making_s == pytest.approx(4 * 3 * MODULE_S)
+    assert transfers_on(HALF_A_DGX1, workload(8, 8), devices=4, year=2021.0).making_s == pytest.approx(4 * 3 * MODULE_S)
 
 
 def test_modules_that_hold_others_count() -> None:

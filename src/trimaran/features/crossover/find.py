@@ -21,7 +21,6 @@ from trimaran.jobs.resolve import resolve
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, parse_software
-from trimaran.pricing.convergence.hybrid_speedup import needed_free_speedup
 from trimaran.pricing.kernels.software import Software
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
@@ -192,7 +191,7 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
     idle = basis == "ours"
     found = compare(counts, data, hybrid, case.demand, idle=idle)
     worker = case.workers.at(width, case.base)
-    needed = _needed_speedup(case, width)
+    needed = case.replicas.needed_speedup(case.base, width)
     is_known = case.demand.curve is not None
     return Crossing(
         width=width,
@@ -215,13 +214,6 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
             idle=all(one.worker is not None and one.worker.strategy == ALONE for one in hybrid),
         ),
     )
-
-
-def _needed_speedup(case: Case, width: int) -> float | None:
-    share = case.base // width
-    if share < 1:
-        return None
-    return needed_free_speedup(case.replicas.alone_s(case.base), case.replicas.alone_s(share))
 
 
 def _options(case: Case, counts: Sequence[int], width: int, basis: Basis) -> tuple[Option, ...]:

@@ -34,7 +34,7 @@ from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.report.crossover import Worker
 
@@ -215,12 +215,9 @@ def check_size(reference: str, request: PlanRequest, width: int) -> None:
 
 def _chain_s(problem: Problem) -> float:
     """The longest chain of operations, which any placement takes at least [s]."""
-    costs = operation_costs(problem.graph, problem.table, batch=problem.batch, execution=problem.executions[0])
-    context = context_of(
-        problem.graph, problem.table, costs, batch=problem.batch, form="graph", execution=problem.executions[0]
+    forward, backward = operation_phases(
+        problem.graph, problem.table, batch=problem.batch, execution=problem.executions[0]
     )
-    forward = {name: cost.forward.seconds * context.forward.seconds for name, cost in costs.items()}
-    backward = {name: cost.backward.seconds * context.backward.seconds for name, cost in costs.items()}
     return longest_chain_s(problem.graph, forward) + longest_chain_s(problem.graph, backward)
 
 
@@ -295,6 +292,22 @@ class Replicas:
     def alone_s(self, batch: int) -> float:
         """A step of one device [s]."""
         return self.job.step(batch, 1).step.seconds
+
+    def needed_speedup(self, batch: int, width: int) -> float | None:
+        """The SU^M above which a hybrid is ahead of data parallelism with the same global batch, T(b) / T(b / M).
+
+        Data parallelism keeps the global batch with shares that are M times as small, so that both need the same
+        epochs.
+
+        Args:
+            batch: b, samples of a worker
+            width: M, devices of a worker
+
+        Returns:
+            Factor; None where a device would have less than a sample.
+        """
+        share = batch // width
+        return self.alone_s(batch) / self.alone_s(share) if share >= 1 else None
 
     def exchange(self, batch: int, devices: int, links: float = 1.0, *, width: int = 1) -> Exchanged:
         """Time that an exchange over a number of devices adds.

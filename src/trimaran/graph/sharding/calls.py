@@ -12,7 +12,7 @@ import ast
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -223,17 +223,99 @@ def _plain_name(name: str) -> str:
 Result = Spread | tuple[Spread | None, ...]
 
 
-class Growing(Protocol):
-    """What a rule asks of the region that grows."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A tensor that is whole outside, as an operation inside a region reads it.
+
+    Attributes:
+        reader: the operation
+        source: the tensor
+        spread: the share that it takes; None: the whole
+    """
+
+    reader: fx.Node
+    source: fx.Node
+    spread: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A size among the arguments of an operation that is divided by the number of ranks.
+
+    Attributes:
+        node: the operation
+        name: of the argument
+        place: in it, where it is a list
+    """
+
+    node: fx.Node
+    name: str
+    place: int | None
+
+
+class Growing:
+    """What splits spread through: a region, or the stream between regions.
+
+    Attributes:
+        spreads: how each tensor inside is split
+        taken: what is read from outside
+        sized: sizes that are divided
+    """
+
+    def __init__(self) -> None:
+        self.spreads: dict[fx.Node, Result] = {}
+        self.taken: list[Taken] = []
+        self.sized: list[Sized] = []
+
+    @property
+    def units(self) -> int:
+        """The number of ranks must divide it."""
+        spreads = [
+            part for found in self.spreads.values() for part in (found if isinstance(found, tuple) else (found,))
+        ]
+        return math.gcd(*(spread.units for spread in spreads if spread is not None))
 
     def spread(self, node: fx.Node) -> Spread | None:
         """How a tensor is split; None: it is whole."""
+        found = self.spreads.get(node)
+        return found if isinstance(found, Spread) else None
+
+    def one_of_several(self, node: fx.Node) -> Result | None:
+        """How a result is split that is taken out of several; None: the node is another operation.
+
+        Raises:
+            NotSharedError: the result is whole
+        """
+        if str(getattr(node.target, "__name__", "")) != "getitem" or not isinstance(node.args[0], fx.Node):
+            return None
+        results = self.spreads.get(node.args[0])
+        found = results[node.args[1]] if isinstance(results, tuple) and isinstance(node.args[1], int) else None
+        if found is None:
+            raise NotSharedError(f"{node.name} takes a result that is not split")
+        return found
 
     def join(self, node: fx.Node, source: fx.Node, right: int, sections: tuple[int, ...]) -> None:
         """Want an input split in a dimension counted from the right (-1 is the last), where it has more than one."""
+        found, shape = self.spread(source), shape_of(source)
+        if found is not None:
+            if (found.dim - len(shape), found.sections) != (right, sections):
+                raise NotSharedError(f"{node.name} reads two tensors that are split in different ways")
+        elif len(shape) < -right or shape[right] == 1:
+            self.taken.append(Taken(node, source, None))
+        elif shape[right] != sum(sections):
+            raise NotSharedError(f"{node.name} reads a tensor that cannot be split alike")
+        else:
+            self.check_taken(source)
+            self.taken.append(Taken(node, source, Spread(len(shape) + right, sections)))
+
+    def check_taken(self, source: fx.Node) -> None:
+        """Refuse a tensor from outside of which a share would be read."""
 
     def resize(self, node: fx.Node, name: str, place: int | None = None) -> None:
         """Divide a size among the arguments by the number of ranks."""
+        if node.op == "call_module":
+            raise NotSharedError(f"{node.target} has sizes of whole tensors")
+        self.sized.append(Sized(node, name, place))
 
 
 Rule = Callable[[Growing, fx.Node], Result]

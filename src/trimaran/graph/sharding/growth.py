@@ -15,7 +15,6 @@ every rank has its heads of all three.
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import fx, nn
@@ -23,6 +22,7 @@ from torch import fx, nn
 from trimaran.graph.capture.flow import written_by
 from trimaran.graph.sharding.calls import (
     ELEMENTWISE,
+    Growing,
     NotSharedError,
     Result,
     Spread,
@@ -44,37 +44,7 @@ class NeedsColumnError(Exception):
         self.linear = linear
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A tensor that is whole outside, as an operation inside a region reads it.
-
-    Attributes:
-        reader: the operation
-        source: the tensor
-        spread: the share that it takes; None: the whole
-    """
-
-    reader: fx.Node
-    source: fx.Node
-    spread: Spread | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A size among the arguments of an operation that is divided by the number of ranks.
-
-    Attributes:
-        node: the operation
-        name: of the argument
-        place: in it, where it is a list
-    """
-
-    node: fx.Node
-    name: str
-    place: int | None
-
-
-class Growth:
+class Growth(Growing):
     """A region, grown.
 
     Args:
@@ -94,11 +64,9 @@ class Growth:
     """
 
     def __init__(self, owner: nn.Module, seeds: Mapping[Linear, tuple[int, ...]]) -> None:
+        super().__init__()
         self.seeds = dict(seeds)
         self.rows: dict[Linear, Spread] = {}
-        self.spreads: dict[fx.Node, Result] = {}
-        self.taken: list[Taken] = []
-        self.sized: list[Sized] = []
         self._owner = owner
         self._reached: dict[int, fx.Node] = {}
         self._grow()
@@ -112,11 +80,7 @@ class Growth:
     @property
     def units(self) -> int:
         """The number of ranks must divide it."""
-        spreads = [
-            part for found in self.spreads.values() for part in (found if isinstance(found, tuple) else (found,))
-        ]
-        spreads += [taken.spread for taken in self.taken]
-        return math.gcd(*(spread.units for spread in spreads if spread is not None))
+        return math.gcd(super().units, *(taken.spread.units for taken in self.taken if taken.spread is not None))
 
     @property
     def draws(self) -> dict[fx.Node, Draw | None]:
@@ -142,33 +106,11 @@ class Growth:
         inputs = [source for node in self.inside for source in node.all_input_nodes]
         return flat and not self.taken and not self.sized and all(is_tensor(source) for source in inputs)
 
-    def spread(self, node: fx.Node) -> Spread | None:
-        """How a tensor is split; None: it is whole."""
-        found = self.spreads.get(node)
-        return found if isinstance(found, Spread) else None
-
-    def join(self, node: fx.Node, source: fx.Node, right: int, sections: tuple[int, ...]) -> None:
-        """Want an input of an operation split; see `rules.Growing`."""
-        found, shape = self.spread(source), shape_of(source)
-        if found is not None:
-            if (found.dim - len(shape), found.sections) != (right, sections):
-                raise NotSharedError(f"{node.name} reads two tensors that are split in different ways")
-            return
-        if len(shape) < -right or shape[right] == 1:
-            self.taken.append(Taken(node, source, None))
-            return
-        if shape[right] != sum(sections):
-            raise NotSharedError(f"{node.name} reads a tensor that cannot be split alike")
+    def check_taken(self, source: fx.Node) -> None:
+        """Want a tensor made by shares where it comes from a linear layer; see `Growing`."""
         behind = None if source.meta.get("constant") else _linear_behind(source, self._owner)
         if behind is not None:
             raise NeedsColumnError(behind)
-        self.taken.append(Taken(node, source, Spread(len(shape) + right, sections)))
-
-    def resize(self, node: fx.Node, name: str, place: int | None = None) -> None:
-        """Divide a size among the arguments of an operation; see `rules.Growing`."""
-        if node.op == "call_module":
-            raise NotSharedError(f"{node.target} has sizes of whole tensors")
-        self.sized.append(Sized(node, name, place))
 
     def _grow(self) -> None:
         waiting: list[int] = []
@@ -217,12 +159,9 @@ class Growth:
     def _apply(self, node: fx.Node) -> Result:
         if node.op == "output":
             raise NotSharedError("what is split is an output of the model")
-        if str(getattr(node.target, "__name__", "")) == "getitem" and isinstance(node.args[0], fx.Node):
-            results = self.spreads[node.args[0]]
-            found = results[node.args[1]] if isinstance(results, tuple) and isinstance(node.args[1], int) else None
-            if found is None:
-                raise NotSharedError(f"{node.name} takes a result that is not split")
-            return found
+        taken_out = self.one_of_several(node)
+        if taken_out is not None:
+            return taken_out
         name = operation_name(node, self._owner)
         if any(self.spread(written) is None for written in written_by(node)):
             raise NotSharedError(f"{node.name} writes into a whole tensor")

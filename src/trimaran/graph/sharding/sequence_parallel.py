@@ -6,7 +6,6 @@ has no rule, gets them gathered.
 """
 
 import heapq
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import fx
@@ -14,6 +13,7 @@ from torch import fx
 from trimaran.graph.capture.flow import written_by
 from trimaran.graph.sharding.calls import (
     ELEMENTWISE,
+    Growing,
     NotSharedError,
     Result,
     Spread,
@@ -22,7 +22,6 @@ from trimaran.graph.sharding.calls import (
     operation_name,
     shape_of,
 )
-from trimaran.graph.sharding.growth import Sized, Taken
 from trimaran.graph.sharding.layers import linear_of
 from trimaran.graph.sharding.random_numbers import Draw, check_drawn_alike, draw_of, draws_inside, may_draw
 from trimaran.graph.sharding.rules import RULES
@@ -34,7 +33,7 @@ _BY_PLACE = ELEMENTWISE | {"layer_norm", "rms_norm", "linear"}
 _REDUCTIONS = frozenset({"mean", "sum", "var", "amax"})
 
 
-class Streaming:
+class Streaming(Growing):
     """What parts of sequences spread through.
 
     Args:
@@ -56,9 +55,7 @@ class Streaming:
     def __init__(
         self, owner: fx.GraphModule, sources: Sequence[fx.Node], gathers: Iterable[fx.Node], inside: Iterable[fx.Node]
     ) -> None:
-        self.spreads: dict[fx.Node, Result] = {}
-        self.taken: list[Taken] = []
-        self.sized: list[Sized] = []
+        super().__init__()
         self.exits: dict[fx.Node, None] = {}
         self.modules: dict[fx.Node, None] = {}
         self.owner = self._owner = owner
@@ -85,42 +82,10 @@ class Streaming:
         return self._order[node]
 
     @property
-    def units(self) -> int:
-        """The number of ranks must divide it."""
-        spreads = [
-            part for found in self.spreads.values() for part in (found if isinstance(found, tuple) else (found,))
-        ]
-        return math.gcd(*(spread.units for spread in spreads if spread is not None))
-
-    @property
     def draws(self) -> dict[fx.Node, Draw | None]:
         """Operations that may draw random numbers; with None those that draw the same for every part."""
         found = [node for node in self.spreads if node not in self.sources and node not in self.modules]
         return {node: draw_of(self, node, self._owner) for node in found if may_draw(node, self._owner)}
-
-    def spread(self, node: fx.Node) -> Spread | None:
-        """How a tensor is split; None: it is whole."""
-        found = self.spreads.get(node)
-        return found if isinstance(found, Spread) else None
-
-    def join(self, node: fx.Node, source: fx.Node, right: int, sections: tuple[int, ...]) -> None:
-        """Want an input of an operation split; see `rules.Growing`."""
-        found, shape = self.spread(source), shape_of(source)
-        if found is not None:
-            if (found.dim - len(shape), found.sections) != (right, sections):
-                raise NotSharedError("two tensors that are split in different ways")
-        elif len(shape) < -right or shape[right] == 1:
-            self.taken.append(Taken(node, source, None))
-        elif shape[right] != sum(sections):
-            raise NotSharedError("a tensor that cannot be split alike")
-        else:
-            self.taken.append(Taken(node, source, Spread(len(shape) + right, sections)))
-
-    def resize(self, node: fx.Node, name: str, place: int | None = None) -> None:
-        """Divide a size among the arguments of an operation; see `rules.Growing`."""
-        if node.op == "call_module":
-            raise NotSharedError(f"{node.target} has sizes of whole tensors")
-        self.sized.append(Sized(node, name, place))
 
     def _push(self, waiting: list[int], node: fx.Node) -> None:
         for user in node.users:
@@ -146,12 +111,9 @@ class Streaming:
     def _apply(self, node: fx.Node) -> Result:
         if node.op == "output" or "sym_size" in str(node.target):
             raise NotSharedError("whole tensors are read")
-        if str(getattr(node.target, "__name__", "")) == "getitem":
-            results = self.spreads.get(node.args[0])  # type: ignore[arg-type]
-            found = results[node.args[1]] if isinstance(results, tuple) and isinstance(node.args[1], int) else None
-            if found is None:
-                raise NotSharedError("a result that is whole")
-            return found
+        taken_out = self.one_of_several(node)
+        if taken_out is not None:
+            return taken_out
         if node.op == "call_module" and self._has_parameters(node):
             return self._layer(node)
         name = operation_name(node, self._owner)

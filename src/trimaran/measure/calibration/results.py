@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import put_in_place, read_bytes
-from trimaran.measure.cache import cache_directory
+from trimaran.measure.cache import cache_directory, cache_written
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Curve, Fingerprint
@@ -315,16 +315,8 @@ def keep_calibration(calibration: Calibration) -> Path:
         EnvironmentProblem: the cache cannot be written
     """
     path = kept_path(calibration.fingerprint)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with cache_written(path, "the calibration"):
         put_in_place(path, encode_calibration(calibration))
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"cannot write the calibration to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
-            "written",
-            code="calibration.unwritable",
-            path=str(path),
-        ) from error
     return path
 
 

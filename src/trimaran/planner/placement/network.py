@@ -26,7 +26,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, Op
 from trimaran.machine.types import Allocation
 from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Wire
-from trimaran.pricing.compute import context_of, operation_costs
+from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.transfers import handling_seconds, transfer_cost
 from trimaran.program.strategy import Part, Strategy
@@ -311,7 +311,7 @@ def place_for(
 
     microbatch = batch // (strategy.dp * strategy.microbatches)
     arranged = cluster.ordered(strategy.device_order)
-    forward_s, backward_s = _seconds(graph, table, microbatch, strategy)
+    forward_s, backward_s = operation_phases(graph, table, batch=microbatch, execution=strategy.execution)
     step = table.steps.get(graph.digest)
     question = placement_problem(
         graph,
@@ -337,17 +337,6 @@ def place_for(
         bound=min(1.0, answer.bound_s / answer.makespan_s) if answer.makespan_s else 1.0,
         answer=answer,
     )
-
-
-def _seconds(
-    graph: Graph, table: CostTable, microbatch: int, strategy: Strategy
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Forward and backward of each operation as part of a graph segment, by id [s]."""
-    operations = operation_costs(graph, table, batch=microbatch, execution=strategy.execution)
-    context = context_of(graph, table, operations, batch=microbatch, form="graph", execution=strategy.execution)
-    forward_s = {name: cost.forward.seconds * context.forward.seconds for name, cost in operations.items()}
-    backward_s = {name: cost.backward.seconds * context.backward.seconds for name, cost in operations.items()}
-    return forward_s, backward_s
 
 
 def _usual_bytes(graph: Graph, microbatch: int) -> int:

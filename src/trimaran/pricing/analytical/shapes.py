@@ -102,17 +102,6 @@ class TransformerShape:
         return self.experts is not None and layer >= self.experts.dense_layers
 
 
-def padded_vocabulary(entries: int, *, tensor: int = 1, multiple: int = 128) -> int:
-    """Rows of an embedding that is divided evenly: the entries, up to the next multiple of `multiple * tensor`.
-
-    Example:
-        >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
-        (50304, 50432)
-    """
-    step = multiple * tensor
-    return -(-entries // step) * step
-
-
 def gpt_shape(
     *, layers: int, hidden: int, heads: int, vocabulary: int = 50304, sequence: int = 1024, dropout: bool = True
 ) -> TransformerShape:

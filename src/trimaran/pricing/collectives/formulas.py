@@ -108,26 +108,6 @@ def chain_time(nbytes: float, *, ranks: int, chunks: int, link: Link) -> float:
     return (ranks - 2 + chunks) * (link.latency_s + nbytes / chunks / link.bytes_per_s)
 
 
-def tree_time(nbytes: float, *, ranks: int, link: Link) -> float:
-    """Time of an all-reduce up and down one binary tree, pipelined: `2 log2(n) a + 3 S/B`.
-
-    An inner rank takes in the buffers of both children on the way up and one on the way down.
-
-    Args:
-        nbytes: of the buffer [bytes]
-        ranks: in the group; the depth is rounded up
-        link: between ranks
-
-    Returns:
-        Time [s].
-
-    Example:
-        >>> tree_time(1_000_000_000, ranks=8, link=Link(bytes_per_s=1e9, latency_s=0.01, source="example"))
-        3.06
-    """
-    return _levels(ranks) * 2 * link.latency_s + (3 if ranks > 1 else 0) * nbytes / link.bytes_per_s
-
-
 def double_tree_time(nbytes: float, *, ranks: int, link: Link) -> float:
     """Time of an all-reduce on two complementary trees, half the buffer each: `2 log2(n) a + 2 S/B`.
 

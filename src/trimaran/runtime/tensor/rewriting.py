@@ -11,8 +11,8 @@ from torch import fx, nn
 
 from trimaran.base.errors import TrimaranError
 from trimaran.graph.capture.flow import RESERVED, assemble
-from trimaran.graph.sharding.calls import dims_in_memory, place_of
-from trimaran.graph.sharding.growth import Growth, Sized, Taken, grow
+from trimaran.graph.sharding.calls import Sized, Taken, dims_in_memory, place_of
+from trimaran.graph.sharding.growth import Growth, grow
 from trimaran.graph.sharding.layers import Convolution, Linear, attention_of, convolution_of, linear_of, lookup_of
 from trimaran.graph.sharding.random_numbers import Draw
 from trimaran.graph.sharding.sequence_parallel import Streaming, start_streaming

@@ -5,7 +5,7 @@ from tests.unit.features.crossover.cases import curve, option, worker
 
 from trimaran.features.crossover.candidates import Demand, compare, equal_batch_limit, first_ahead
 from trimaran.features.crossover.steps import Exchanged
-from trimaran.pricing.convergence.hybrid_speedup import hybrid_over_data
+from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data
 
 EPOCHS = {16: 4.0, 32: 4.0, 64: 8.0, 128: 24.0}
 

@@ -72,3 +72,10 @@ def test_every_option_uses_whole_workers(replicas: Replicas, workers: Workers) -
     assert all(one.step_s() > 0 for one in found)
     # One worker has nobody to exchange with.
     assert all(one.exchanges[1.0].added_s(1.0) == 0.0 for one in found if one.devices == 2)
+
+
+def test_free_local_batch(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 samples take 200 ms, 32 take 110 ms: two devices must be more than 1.818 times as fast as one."""
+    monkeypatch.setattr(Replicas, "alone_s", lambda _, batch: {64: 0.2, 32: 0.11}[batch])
+    assert replicas.needed_speedup(64, 2) == pytest.approx(1.81818, abs=1e-5)
+    assert replicas.needed_speedup(1, 2) is None

@@ -10,7 +10,6 @@ from trimaran.pricing.analytical.shapes import (
     feed_forward_elements,
     gpt_shape,
     layer_elements,
-    padded_vocabulary,
     parameter_count,
 )
 
@@ -53,7 +52,3 @@ def test_latent_attention_has_the_elements_of_its_down_and_up_products() -> None
     shape = builders.transformer_shape(hidden=64, heads=4, kv_heads=4, head_size=16, ffn=96, latent=latent)
     attention = 64 * 16 + 16 + 16 * 4 * 8 + 64 * (8 + 2) + 8 + 8 * 4 * (6 + 5) + 4 * 5 * 64
     assert layer_elements(shape, 0) == attention + 3 * 64 * 96 + 2 * 64
-
-
-def test_vocabularies_are_padded_to_a_multiple_for_each_rank() -> None:
-    assert [padded_vocabulary(50257, tensor=ranks) for ranks in (1, 2, 4, 8)] == [50304, 50432, 50688, 51200]

@@ -177,7 +177,7 @@ def test_a_figure_of_nothing_is_skipped() -> None:
     """Without a twin, one device's figure is what others start from."""
     found = _answers(_synthetic(0.0, 1), _real(99.0, 1))
     assert "cannot be compared" in found["s1"].skipped
-    assert "others start from it" in found["r1"].skipped
+    assert "other rows are predicted from it" in found["r1"].skipped
 
 
 def test_rows_that_are_numbered_alike_are_told_apart() -> None:

@@ -1,6 +1,6 @@
 """Tests of Megatron-LM by name: published arguments, and names that are not listed."""
 
-from trimaran_studies.validation.megatron import degrees_of, megatron_case, shape_of
+from trimaran_studies.validation.megatron import degrees_of, megatron_case, padded_vocabulary, shape_of
 
 FOLDER = "tests/functional_tests/test_cases"
 
@@ -43,3 +43,7 @@ def test_a_name_that_is_not_listed_is_read() -> None:
 
 def test_other_paths_name_no_test() -> None:
     assert megatron_case("experiments/gpt2.md") is None
+
+
+def test_vocabularies_are_padded_to_a_multiple_for_each_rank() -> None:
+    assert [padded_vocabulary(50257, tensor=ranks) for ranks in (1, 2, 4, 8)] == [50304, 50432, 50688, 51200]

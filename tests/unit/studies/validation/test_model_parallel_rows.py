@@ -128,7 +128,7 @@ def table_row(path: str, config: str, row_id: str = "r") -> Row:
 
 
 @pytest.mark.parametrize(
-    ("path", "config", "batch", "again"),
+    ("path", "config", "batch", "recomputes"),
     [
         # 29 s · 47 TFLOP/s · 8 devices = 10.9 PFLOP = 8 · 1.3e9 · 512 · 2,048; 23 s · 44.4 TFLOP/s · 8 = three quarters
         ("tr3m-1B3", "2|1|1|8|1|29|47.0|16GB", 512, True),
@@ -141,13 +141,13 @@ def table_row(path: str, config: str, row_id: str = "r") -> Row:
     ],
 )
 def test_work_that_a_table_counted_says_what_its_columns_do_not(
-    path: str, config: str, batch: int, again: bool
+    path: str, config: str, batch: int, recomputes: bool
 ) -> None:
     shape = named_shape(table_network(path), sequence=2048, source="bigscience")
     assert shape is not None
     devices = 4 * int((config or "2").split("|")[0])
     row = published("mp_step_time", unit="s", source_path=f"experiments/{path}.md", config=config)
-    assert table_work(row, shape, devices) == TableWork(batch=batch, again=again)
+    assert table_work(row, shape, devices) == TableWork(batch=batch, recomputes=recomputes)
 
 
 @pytest.mark.parametrize("config", ["32|4|32|1|1|256|54.5|31.5GB", "64|4|64|1|1|301|45.28|25GB"])

@@ -16,10 +16,10 @@ from trimaran_studies.time_to_train.from_submissions import (
     SIZE_ONLY,
     StepModel,
     TrainingWidth,
-    divided,
     epochs_of,
     forecast,
     logged,
+    training_devices,
 )
 from trimaran_studies.time_to_train.from_tables import training_of
 from trimaran_studies.time_to_train.submissions import Submission, read_submission
@@ -59,8 +59,8 @@ def only(answers: tuple[Answer, ...], row_id: str) -> Answer:
 
 def test_devices_share_samples_where_there_are_too_few() -> None:
     """84 samples on 768 devices: eight to each, so 672 train; on 42 devices, two samples each."""
-    assert divided(84, 768) == (672, 0.125)
-    assert divided(84, 42) == (42, 2.0)
+    assert training_devices(84, 768) == (672, 0.125)
+    assert training_devices(84, 42) == (42, 2.0)
 
 
 def test_the_anchor_is_explained_by_its_own_factor() -> None:
@@ -76,7 +76,7 @@ def test_the_anchor_is_explained_by_its_own_factor() -> None:
 @settings(max_examples=15, deadline=None)
 @given(minutes=st.floats(10, 100), nodes=st.sampled_from([2, 8, 32]))
 def test_more_devices_take_less_and_never_less_than_their_share(minutes: float, nodes: int) -> None:
-    """At one batch: between the anchor's time divided by the devices, and the anchor's time."""
+    """At one batch: between the anchor's time training_devices by the devices, and the anchor's time."""
     benchmark, anchor = benchmark_of("resnet", 2.0), submission(8, 3264, minutes)
     found = forecast(anchor, submission(8 * nodes, 3264, 1.0), benchmark)
     assert minutes / nodes <= found.minutes < minutes
@@ -210,12 +210,12 @@ def test_a_training_without_length_or_anchor_is_skipped() -> None:
     assert "no smaller set-up" in found.skipped
 
 
-def test_a_cut_figure_is_no_anchor() -> None:
+def test_a_truncated_figure_is_no_anchor() -> None:
     """ "1" of "1:50": whole numbers so small say nothing."""
     rows = [of_table(1, 1.0, model="Detection/SSD"), of_table(8, 19.0, model="Detection/SSD")]
     found = answer_times(rows)[1]
     assert found.predicted is None
-    assert "cut or rounded" in found.skipped
+    assert "truncated or rounded" in found.skipped
 
 
 def test_a_batch_that_was_cut_at_its_comma() -> None:

@@ -6,8 +6,9 @@ import pytest
 from tests import builders
 
 from trimaran.pricing.analytical.activations import layer_activations
-from trimaran.pricing.analytical.memory import Bookkeeping, TwoStacks, two_stack_memory
+from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran_studies.validation.two_stacks import TwoStacks, two_stack_memory
 
 ENCODER = gpt_shape(layers=2, hidden=64, heads=4, vocabulary=1024, sequence=32)
 STACKS = TwoStacks(encoder=ENCODER, layers=3, sequence=8)

@@ -5,14 +5,12 @@
     SU^M_N = SU^M · SE_N · N · E_1 / E_N               N workers of M devices each, M·N in all
     SU^M > M · (SE_MN / SE_N) · (E_N / E_MN)           the hybrid is ahead of data parallelism on the same M·N devices
 
-The last takes a fixed local batch, so that more replicas mean a larger global batch. With the local batch free, data
-parallelism may keep the hybrid's global batch, with shares that are M times as small. Epochs are then equal, and
-
-    SU^M(b) > T(b) / T(b / M)                          the hybrid is ahead at the same global batch
+The last takes a fixed local batch, so that more replicas mean a larger global batch. With the local batch free, see
+`trimaran.features.crossover.steps.Replicas.needed_speedup`.
 
 Source:
     Pal et al., "Optimizing Multi-GPU Parallelization Strategies for Deep Learning Training", IEEE Micro 39(5), 2019;
-    arXiv:1907.13257. The second criterion is ours.
+    arXiv:1907.13257.
 """
 
 from trimaran.base.errors import InputError
@@ -107,21 +105,6 @@ def hybrid_over_data(width: int, *, worker_speedup: float, epoch_ratio: float, e
     """
     _check_positive(worker_speedup=worker_speedup)
     return worker_speedup / needed_worker_speedup(width, epoch_ratio=epoch_ratio, efficiency_ratio=efficiency_ratio)
-
-
-def needed_free_speedup(step_s: float, share_step_s: float) -> float:
-    """The SU^M above which the hybrid is ahead of data parallelism with the same global batch, T(b) / T(b / M).
-
-    Args:
-        step_s: T(b), of one device with a worker's batch [s]
-        share_step_s: T(b / M), of one device with its share of it [s]
-
-    Example:
-        >>> needed_free_speedup(0.2, 0.125)
-        1.6
-    """
-    _check_positive(step_s=step_s, share_step_s=share_step_s)
-    return step_s / share_step_s
 
 
 def _check_positive(**figures: float) -> None:

@@ -7,12 +7,11 @@ Source:
 import pytest
 from tests.raising import raises
 
-from trimaran.pricing.convergence.hybrid_speedup import (
+from trimaran_studies.reproduce.hybrid_speedup import (
     data_speedup,
     hybrid_over_data,
     hybrid_speedup,
     needed_epoch_ratio,
-    needed_free_speedup,
     needed_worker_speedup,
 )
 
@@ -48,11 +47,6 @@ def test_exchange_that_spoils_large_groups_lowers_the_bar() -> None:
 
 def test_epochs_that_a_given_worker_needs() -> None:
     assert needed_epoch_ratio(4, worker_speedup=2.5) == pytest.approx(1.6)
-
-
-def test_free_local_batch() -> None:
-    """64 samples take 200 ms, 32 take 110 ms: two devices must be more than 1.818 times as fast as one."""
-    assert needed_free_speedup(0.2, 0.11) == pytest.approx(1.81818, abs=1e-5)
 
 
 @pytest.mark.parametrize("epochs", [0.0, -1.0, float("nan"), float("inf")])
