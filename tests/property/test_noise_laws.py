@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from trimaran.pricing.convergence import CurveTable, Point, fit_curve
 from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
-from trimaran.pricing.convergence.single_run import Way, predict_b_crit
+from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit
 
 Array = numpy.ndarray
 BATCHES = (16, 32, 64, 128, 256, 512)
@@ -155,7 +155,7 @@ def test_with_adam_the_rates_and_the_noise_of_one_run_foretell_the_curve(
     noise = partial(noise_at, first=first, growth=growth)
     runs = {size: [train(size, noise, Adam(make(size)), seed) for seed in range(2)] for size in BATCHES}
     truth = fitted(runs)
-    ways = {size: Way(size, samples=SAMPLES, rates=make(size)) for size in BATCHES}
+    ways = {size: RateSchedule(size, samples=SAMPLES, rates=make(size)) for size in BATCHES}
     run = runs[batch][0]
     seen = estimate_noise_scale(run.observations[1:])
     found = predict_b_crit(ways, batch, run.samples / SAMPLES, seen.b_simple, most=math.inf)

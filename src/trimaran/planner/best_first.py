@@ -2,7 +2,7 @@
 
 A node stands for strategies that share a lower bound of their time. Expanding it gives nodes with better bounds in its
 place, or scores its strategies and gives none. Simulated plans (`search.py`) and plans of the analytical model
-(`analytical/search.py`) are both found in this way; each keeps what it scored.
+(`analytical/search.py`) use this search; each keeps its scored items.
 """
 
 import heapq
@@ -14,7 +14,7 @@ Node = TypeVar("Node")
 
 
 class Space(Protocol[Node]):
-    """What is searched."""
+    """The search space."""
 
     def order(self, node: Node, /) -> tuple[Any, ...]:
         """Sort key of a node: its lower bound first; of equal keys the node that was found first comes first."""
@@ -34,7 +34,7 @@ def best_first(space: Space[Node], nodes: Iterable[Node]) -> list[Node]:
         nodes: to start from
 
     Returns:
-        What was not expanded, in its order.
+        The items that were not expanded, in their order.
 
     Example:
         >>> class Halves:

@@ -1,26 +1,26 @@
 """Lower bounds of a step's time and memory, without simulating it.
 
 A strategy with M microbatches is lowered and priced with at most two of them, at the size that they have; the first
-stands for those that are left out. From these few costs follows what no order of events can beat. For stage k, with F
-and B of a microbatch, m what a message takes, U what follows the last reduction:
+stands for those that are left out. These few costs give a lower bound for any order of events. For stage k, with F
+and B of a microbatch, m the time of a message, U the time after the last reduction:
 
     ready(k)   = the first input is there: max over senders p of ready(p) + F(p) + m                          (ramp up)
     done(k)    = the last backward has ended: the largest of
                    ready(k) + M (F + B) + the later loads                                        (its own compute)
-                   ready(p) + F(p) + M m + F(k) + B(k)                                           (what p sends to it)
-                   ready(q) + F(q) + B(q) + M m + B(k)                                      (what q sends back to it)
+                   ready(p) + F(p) + M m + F(k) + B(k)                                           (sent from p to k)
+                   ready(q) + F(q) + B(q) + M m + B(k)                                      (sent back from q to k)
                    done(q) + m + B(k)                                                                    (ramp down)
     reduced(k) = the last bucket has arrived: max over buckets i of the mark of i in the last backward
-                 + the all-reduces from i on, one after the other (where several are under way at once, what flows)
+                 + the all-reduces from i on, one after the other (several at once: only the time of their bytes)
     step      >= max over k of max(done(k), reduced(k), the loss's reduction) + U(k)
-    step      >= for each link: what flows over it, one after the other, + the shortest U
+    step      >= for each link: the time of its bytes, one transfer after the other, + the shortest U
 
-To each is added what follows the step: copies of gradients, and the wait for the slowest rank.
+The time after the step is added to each: copies of gradients, and the wait for the slowest rank.
 
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 
-What one rank does in a step, by its parts, as lower bounds are made of it (`bounds`).
+Work of one rank in a step, by its parts, as input of lower bounds.
 
 A rank has one segment, and instructions of some of its microbatches; the first stands for those that are left out.
 
@@ -38,7 +38,7 @@ The second: stage k starts after a forward, and ends before a backward, of each 
 P(k) + M t(k) at least, where P(k) sums the t before k. The split that makes the largest of these smallest makes all of
 them equal. With backwards in two halves only the forwards are sure to come first: P(k) is then their share of it.
 
-The largest of R parts is what the fullest rank has at least. Forms of running a segment differ by a factor; the
+The largest of R parts is a lower bound for the fullest rank. Forms of running a segment differ by a factor; the
 smallest counts. Interference below 1 is taken to hold all the time. The update counts by its bytes.
 """
 
@@ -65,7 +65,7 @@ _REPEATED = (*_FORWARDS, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one rank does, by its parts; durations as if nothing else ran.
+    """Work of one rank, by its parts; durations as if nothing else ran.
 
     Attributes:
         begin_s: until its first input is loaded and its buffers are there [s]
@@ -75,11 +75,11 @@ class Stage:
         work_s: all forwards and backwards, and the loads between them [s]
         passes_s: all forwards and backwards [s]
         backwards_s: all backwards [s]
-        received: for each segment that sends to it in the forward, what a message takes [s]
-        returned: for each segment that sends gradients to it, what a message takes [s]
-        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and what its all-reduce
-            takes of the time of all [s]: the whole, or only what flows where several are under way at once
-        loss_s: what the reduction of the losses takes of it [s]
+        received: for each segment that sends to it in the forward, the time of a message [s]
+        returned: for each segment that sends gradients to it, the time of a message [s]
+        buckets: for each bucket, the part of the last backward that is left at its mark [0..1], and the time of its
+            all-reduce [s]: the whole, or only the time of its bytes where several run at once
+        loss_s: the same of the reduction of the losses [s]
         loss_first: the buckets are reduced after it, or at the same time over the same links
         tail_s: clipping and update [s]
     """
@@ -102,14 +102,14 @@ class Stage:
 def stage_of(
     instructions: Sequence[Instruction], costs: ProgramCosts, microbatches: int, compute: float, flow: float
 ) -> Stage:
-    """What one rank does, by its parts.
+    """Work of one rank, by its parts.
 
     Args:
         instructions: of the rank
         costs: of them
         microbatches: how many there are
         compute: factor on compute [1]
-        flow: factor on what flows [1]
+        flow: factor on the time of bytes [1]
     """
 
     def busy(item: Instruction) -> float:
@@ -161,7 +161,7 @@ def stage_of(
 def _by_sender(
     instructions: Sequence[Instruction], kind: Kind, moved: Callable[[Instruction], float]
 ) -> dict[int, float]:
-    """What the messages of one microbatch take, by the segment that they come from [s]."""
+    """Time of the messages of one microbatch, by the segment that they come from [s]."""
     return {
         item.peer_segment: moved(item)
         for item in instructions
@@ -176,11 +176,11 @@ def _fraction(item: Instruction, costs: ProgramCosts) -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What lives at least at once on each rank of a strategy, from two of its microbatches
+# Lower bound on the peak memory of each rank of a strategy, from two of its microbatches
 
 
 def smallest_peaks(program: Program, costs: ProgramCosts, strategy: Strategy) -> tuple[int, ...]:
-    """What lives at least at once on each rank [bytes].
+    """Lower bound on the peak memory of each rank [bytes].
 
     A microbatch lives from its forward to its backward; how many do at once follows from the schedule.
 
@@ -220,7 +220,7 @@ PRICED_MICROBATCHES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a candidate takes at least.
+    """Lower bounds of a candidate.
 
     Attributes:
         step_time_s: of a step, with all costs at their median [s]
@@ -234,7 +234,7 @@ class Bound:
 
     @property
     def objective_s(self) -> float:
-        """At least what is made small, with all costs at their median [s]."""
+        """Lower bound on the objective, with all costs at their median [s]."""
         return self.cases[1]
 
 
@@ -248,7 +248,7 @@ def bound(
     clip: bool = False,
     epoch: EpochData | None = None,
 ) -> Bound:
-    """What a strategy takes at least.
+    """Lower bounds of a strategy.
 
     Args:
         strategy: with boundaries
@@ -275,7 +275,7 @@ def bound(
 def busiest_rank(
     strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
 ) -> Cases:
-    """What a step takes at least, since a rank computes one thing at a time: for any schedule and any sharding.
+    """Lower bound on a step for any schedule and any sharding, since a rank computes one operation at a time.
 
     A network whose layers are shared is not evenly shared: what every rank of a layer computes alike counts in full
     here, and only its mean part in bounds from totals.
@@ -304,7 +304,7 @@ def busiest_rank(
 
 
 def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: int) -> Cases:
-    """What a rank computes, at each end of the intervals [s]; the first microbatch stands for those left out."""
+    """Compute of a rank, at each end of the intervals [s]; the first microbatch stands for those left out."""
     low_s = median_s = high_s = 0.0
     for item in instructions:
         cost = costs.compute.get(item.id) if item.stream == COMPUTE else None
@@ -317,7 +317,7 @@ def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: in
 
 
 def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -> float:
-    """What a step takes at least [s].
+    """Lower bound on a step [s].
 
     Args:
         program: a training step or an evaluation, one segment a rank, with some of the microbatches
@@ -395,7 +395,7 @@ def _reduced(stage: Stage, done_s: float) -> float:
 
 
 def _following(stage: Stage) -> float:
-    """What is reduced after the losses, by the same ranks [s]."""
+    """Time of reductions after the losses, by the same ranks [s]."""
     return sum(seconds for _, seconds in stage.buckets) if stage.loss_first else 0.0
 
 
@@ -429,7 +429,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Totals:
-    """All operations of a microbatch on one device: their sums, what forms of running them multiply, the longest path.
+    """All operations of a microbatch on one device: their sums, the factors of execution forms, the longest path.
 
     In however many pieces they run, these are the same.
     """
@@ -455,7 +455,7 @@ class _Totals:
 
 @dataclass(slots=True, kw_only=True)
 class QuickBounds:
-    """Lower bounds of the strategies of a job; what depends on the microbatch alone is found once.
+    """Lower bounds of the strategies of a job; terms that depend only on the microbatch are computed once.
 
     Attributes:
         graph: the job's
@@ -476,7 +476,7 @@ class QuickBounds:
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
 
     def of(self, strategy: Strategy) -> Bound:
-        """What a strategy takes at least.
+        """Lower bounds of a strategy.
 
         Args:
             strategy: with or without boundaries
@@ -562,7 +562,7 @@ def _end(whole: Cost, factor: Cost, pieces: int, end: str) -> float:
     """One end of the interval of all operations together, priced in a number of segments [s].
 
     Errors of operations are independent: the sum of K segments is less certain than the sum of all operations, by at
-    most the root of K. So its high end is at least that of the whole, and its low end at least what that leaves.
+    most the root of K. So its high end is at least that of the whole, and its low end at least the remainder.
     """
     if end == "low":
         width = (whole.seconds - whole.low) * math.sqrt(pieces)

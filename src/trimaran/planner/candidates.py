@@ -3,11 +3,11 @@
 The interval of a figure is that with every cost at the low end of its interval, and at the high end: costs measured on
 one machine err together.
 
-A whole network in less memory than autograd would take: what offloading and recomputing add to a strategy.
+Offload and recompute of a whole network: the time that they add to a strategy.
 
 The step of one microbatch was traced. A memory plan is made for the strategy's budget, and its step is simulated with
-and without the plan. What the plan adds lengthens the forward and the backward of the program alike; where in them it
-stalls is not looked at, so that what overlaps with a backward (the gradient exchange) still does.
+and without the plan. The plan lengthens the forward and the backward of the program by the same factor; the places of
+its stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
 
 The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
 and the budget of a trace, whose gradients come and go, is smaller by that much.
@@ -41,7 +41,7 @@ _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Squeeze:
-    """What a memory budget does to a microbatch.
+    """Effect of a memory budget on a microbatch.
 
     Attributes:
         factor: time of its forward and backward, relative to that without offload or recompute
@@ -53,7 +53,7 @@ class Squeeze:
 
 
 def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
-    """What it costs to hold a strategy's memory budget.
+    """Cost of a strategy's memory budget.
 
     Args:
         strategy: with a budget; one network on each rank
@@ -61,7 +61,7 @@ def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
 
     Raises:
         InputError: the strategy has no budget
-        InfeasibleError: the budget is below what the step needs at its fullest operation
+        InfeasibleError: the budget is below the memory of the step's largest operation
     """
     if strategy.memory_bytes is None:
         raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
@@ -89,7 +89,7 @@ def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramC
         effect: of the budget on a microbatch
 
     Returns:
-        Forwards and backwards take longer; the first forward of a microbatch takes what is left up to the peak, and its
+        Forwards and backwards take longer; the first forward of a microbatch takes the rest up to the peak, and its
         backward gives it back.
     """
     compute: dict[str, Cost] = dict(costs.compute)
@@ -125,10 +125,10 @@ class Candidate:
         step_time_s: simulated [s]
         interval_s: 90 % interval [s]
         peak_bytes: largest live bytes of each rank [bytes]
-        limiter: what keeps it from being faster
-        epoch_s: simulated time of an epoch with its evaluation, where that is what is made best [s]
+        limiter: its bottleneck
+        epoch_s: simulated time of an epoch with its evaluation, where that is the objective [s]
         epoch_interval_s: 90 % interval of it [s]
-        samples_factor: how many times the samples training needs until its target, for what gradients lose
+        samples_factor: factor on the samples that training needs until its target, for the loss by compression
     """
 
     strategy: Strategy
@@ -149,7 +149,7 @@ class Candidate:
 
     @property
     def objective(self) -> Objective:
-        """What is made best."""
+        """The objective."""
         return "throughput" if self.epoch_s is None else "epoch"
 
     @property
@@ -159,7 +159,7 @@ class Candidate:
 
     @property
     def objective_s(self) -> float:
-        """What is made small: `time_s`, as often as training needs it [s]."""
+        """The minimized figure: `time_s` times `samples_factor` [s]."""
         return self.samples_factor * self.time_s
 
     @property

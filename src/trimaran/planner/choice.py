@@ -12,16 +12,16 @@ from trimaran.program.strategy import IN_LINE, Strategy
 
 Item = TypeVar("Item")
 
-# What the simulator leaves out is worth about this much of a step, also where every cost is known.
+# Error of the simulator as a share of a step where every cost is known.
 MODEL_ERROR = 0.03
 
 
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    What sends whole gradients comes before what loses some of them, whatever else they do. One process is simpler than
+    Strategies with exact gradients come before those with compression. One process is simpler than
     replicas, replicas are simpler than a pipeline or a placement, these than sharded
-    operations, and each of them than a hybrid; then fewer devices, what autograd saves kept before moved, eager before
+    operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
     compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
     microbatches, stages before branches, GPipe before other orders, samples
     read each time before kept, fewer workers before more.
@@ -47,7 +47,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
 
 
 Option = Candidate | AnalyticalCandidate
-"""What a plan may be: a strategy with its simulated step, or with that of the analytical model."""
+"""A strategy with its simulated step, or with that of the analytical model."""
 
 _SIMPLER = (
     "gradients that lose less",
@@ -66,11 +66,11 @@ _SIMPLER = (
     "samples that are not kept",
     "fewer workers",
 )
-"""What makes a strategy the simpler one, for each entry of `simplicity`."""
+"""The reason why a strategy is simpler, for each entry of `simplicity`."""
 
 
 def what_is_simpler(strategy: Strategy, other: Strategy) -> str:
-    """What makes a strategy simpler than another one, in a few words; empty where it is not.
+    """The reason why a strategy is simpler than another one, in a few words; empty where it is not.
 
     Example:
         >>> what_is_simpler(Strategy(dp=2), Strategy(dp=4)), what_is_simpler(Strategy(dp=2), Strategy())
@@ -98,11 +98,11 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def compared(other: Option, chosen: Option) -> tuple[str, str]:
-    """The times of a plan and of the chosen one as figures, and what they lead to where samples count.
+    """The times of a plan and of the chosen one, with the training time where the number of samples differs.
 
     Args:
         other: the plan
-        chosen: what it is compared with
+        chosen: the plan to compare with
 
     Returns:
         Such as ("98.0 ms against 98.5 ms", ""), or with " to the target" where one needs more samples.
@@ -123,8 +123,8 @@ def why_chosen(
         chosen: the plan
         faster: predicted to be faster
         candidates: of the search that chose; none: no search did, the plan was given
-        against: what stands against the faster one, such as a pin; empty: nothing
-        goal: what was made best over all batches in place of a step; empty: a step was
+        against: objection to the faster one, such as a pin; empty: none
+        goal: objective over all batches; empty: the step
     """
     figures, where = compared(faster, chosen)
     name, than = faster.name, chosen.name
@@ -165,14 +165,14 @@ def rule_of_choice(
     against: str = "",
     goal: str = "",
 ) -> str:
-    """The rule that chose a plan over what is listed as faster; empty where nothing is.
+    """The rule that chose a plan over listed faster ones; empty where there are none.
 
     Args:
         chosen: by a search
         candidates: of the search
-        references: what people do without a plan; those that are no candidates go against a pin
-        against: what stands against all that are faster; empty: nothing
-        goal: what was made best over all batches in place of a step; empty: a step was
+        references: baselines without a plan; those that are no candidates violate a pin
+        against: objection to all faster ones; empty: none
+        goal: objective over all batches; empty: the step
     """
     known = {one.name for one in candidates}
     faster = [one for one in candidates if one.objective_s < chosen.objective_s]
@@ -193,7 +193,7 @@ GOALS = {
     "cost": "the least cost to the target",
     "throughput": "the most samples a second over all batches",
 }
-"""What is made best over all batches, where it is not a step."""
+"""The objective over all batches, where it is not a step."""
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
@@ -276,7 +276,7 @@ def is_plain(strategy: Strategy) -> bool:
 
 
 def is_reference(strategy: Strategy, *, devices: int) -> bool:
-    """Whether a strategy is what people do without a plan.
+    """Whether a strategy is a baseline.
 
     That is plain data parallelism on all devices, the same with everything sharded (FSDP2), one device, and data
     parallelism with a smaller local batch.
@@ -338,7 +338,7 @@ def shown(
 
 
 def family(strategy: Strategy) -> tuple[bool, ...]:
-    """What strategies of one kind have in common, for tables: how they are spread, whatever their numbers.
+    """The kind of a strategy for tables: its parallelism, without degrees.
 
     Example:
         >>> family(Strategy(dp=2)) == family(Strategy(dp=4, microbatches=2))

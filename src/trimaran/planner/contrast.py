@@ -1,12 +1,12 @@
-"""Two plans side by side: where one takes longer than the other, class by class, and what follows in one sentence.
+"""Two plans side by side: where one takes longer than the other, class by class, and a conclusion in one sentence.
 
 The classes are those of the critical path (`critical_path.py`), so that their differences sum to the difference of the
 two steps. Costs measured on one machine err together: two plans are compared where all costs are low, at their median
-and high, and one is believed slower only if it is so in all three, by more than the model leaves out.
+and high, and one counts as slower only if it is slower in all three, by more than the model's error.
 
-What binds a step, in one sentence: the classes of its critical path in four groups, largest first.
+The bottleneck of a step, in one sentence: the classes of its critical path in four groups, largest first.
 
-Shortening what is not on the critical path changes nothing, so the groups are what there is to win.
+Shortening work off the critical path changes nothing, so the groups are the possible gains.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _NEGLIGIBLE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:
-    """What a candidate's step is made of.
+    """Parts of a candidate's step.
 
     Attributes:
         candidate: the candidate
@@ -53,7 +53,7 @@ class Contrast:
     """A plan compared with the chosen one.
 
     Attributes:
-        asked: what was asked about
+        asked: subject of the question
         other: the best of that kind; None: there is none that can be simulated
         obstacle: why it cannot be run; empty where it can
         conclusion: one sentence
@@ -66,7 +66,7 @@ class Contrast:
 
 
 def dissect(candidate: Candidate, problem: Problem) -> Anatomy:
-    """What a candidate's step is made of, by the costs of a problem."""
+    """Parts of a candidate's step, by the costs of a problem."""
     program, timeline = candidate.program, candidate.timeline
     legs = critical_path(program, costs_of(candidate, problem))
     busy = [
@@ -82,7 +82,7 @@ def dissect(candidate: Candidate, problem: Problem) -> Anatomy:
 
 
 def ratios(candidate: Option, reference: Option) -> tuple[float, float, float]:
-    """What is made small over the reference's, where all costs are low, at their median, and high."""
+    """The objective over the reference's, where all costs are low, at their median, and high."""
     pairs = zip(candidate.cases, reference.cases, strict=True)
     low, median, high = (mine / other if other else 1.0 for mine, other in pairs)
     return low, median, high
@@ -106,11 +106,11 @@ def conclude(
 
     Args:
         chosen: the plan
-        other: what it was preferred to
-        obstacle: what keeps the other one from being used at all
+        other: the plan that was not chosen
+        obstacle: the reason why the other one cannot be used
         candidates: of the search that chose the plan; none: the plan was given
-        against: what stands against the other one where it is faster, such as a pin; empty: nothing
-        goal: what was made best over all batches in place of a step; empty: a step was
+        against: objection to the other one where it is faster, such as a pin; empty: none
+        goal: objective over all batches; empty: the step
     """
     mine, theirs = chosen.candidate, other.candidate
     name, than = theirs.name, mine.name
@@ -192,7 +192,7 @@ def groups(anatomy: Anatomy) -> dict[str, float]:
 
 
 def binding(anatomy: Anatomy) -> str:
-    """What binds a step, in one sentence.
+    """The bottleneck of a step, in one sentence.
 
     Args:
         anatomy: of the plan

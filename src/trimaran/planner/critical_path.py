@@ -1,17 +1,17 @@
-"""What the length of a simulated step is made of: the critical path, followed backwards from the end.
+"""Critical path of a simulated step, followed backwards from the end.
 
 Every instruction starts at the instant its last prerequisite is met, so from the one that ends last a chain of them
 leads back to the start of the step without a gap: each begins where the one before it ended, or passed a mark. The
-chain is what binds; its pieces, put into classes, sum to the step.
+chain is the critical path; its pieces, put into classes, sum to the step.
 
     rank 0  0F0 ██──send──┐                     ┌──0B0 ███ U █
     rank 1                └─1F0 ██████ 1B0 █████████
     chain       bubble  messages    compute   messages bubble update
 
-The stage that computes longest on the chain is the one that binds: no other order saves its compute. What other stages
-compute on the chain is the pipeline's filling and draining: its bubble.
+The stage that computes longest on the chain is the bottleneck: no other order saves its compute. Compute of other
+stages on the chain is the pipeline's filling and draining: its bubble.
 
-What keeps a simulated step from being shorter.
+Bottleneck of a simulated step.
 
 On the rank that computes longest, the step is compute plus the time in which it waits. Waiting is put down to the
 collective that is under way, else to the pipeline (its bubble, or stages of unequal time).
@@ -49,10 +49,10 @@ class Leg:
     """A piece of the critical path.
 
     Attributes:
-        instruction: what runs, or what the host works for; None: nothing does, or what follows the step's last one
+        instruction: that runs, or that the host works for; None: none, or the time after the step's last one
         start_s: start of the piece [s]
         end_s: end of the piece, which is the start of the next one [s]
-        alone_s: what of it the instruction would take with nothing at the same time [s]
+        alone_s: its duration if nothing else ran at the same time [s]
     """
 
     instruction: Instruction | None
@@ -197,7 +197,7 @@ def _released_by(
 # Differences of sums of floats that are nothing.
 _ROUNDING = 1e-9
 
-# What is computed, so that communication at the same time slows it down.
+# Kinds of compute, which communication at the same time slows down.
 _SLOWED_APART = frozenset({Part.LOAD, Part.FORWARD, Part.BACKWARD, Part.UPDATE})
 
 _PART_OF: Mapping[Kind, Part] = {
@@ -225,14 +225,14 @@ def _part(leg: Leg, binding: frozenset[int]) -> Part:
     return part
 
 
-# Below this share of the step, waiting is not what to work on.
+# Below this share of the step, waiting is not the bottleneck.
 NEGLIGIBLE_SHARE = 0.05
-# Below this share of the step, neither loading nor what follows the last instruction is what limits it.
+# Below this share of the step, neither loading nor the time after the last instruction is the bottleneck.
 LOADING_SHARE = 0.25
 
 
 def limiter(program: Program, timeline: Timeline) -> str:
-    """Name what limits a step, with its share.
+    """Name the bottleneck of a step, with its share.
 
     Args:
         program: one step

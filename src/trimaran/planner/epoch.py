@@ -1,4 +1,4 @@
-"""What an epoch is made of: its steps, the small last one, and the evaluation after them.
+"""Parts of an epoch: its steps, the small last one, and the evaluation after them.
 
     global batch   ████ ████ ████ ██        ▒▒▒▒ ▒
                    └ full steps ┘ └ last    └ evaluation, forwards alone
@@ -87,7 +87,7 @@ class Part:
     training: bool
 
     def lower(self, graph: Graph, *, clip: bool) -> Program:
-        """What each rank does for one of them.
+        """Instructions of each rank for one of them.
 
         Args:
             graph: the job's

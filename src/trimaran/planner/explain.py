@@ -1,20 +1,20 @@
-"""Why a plan is what it is, from the same simulations that chose it.
+"""Explanation of a plan, from the same simulations that chose it.
 
-    what binds      the critical path of the step, by class
-    what else       every other candidate, how much slower, and whether that is certain
+    bottleneck      the critical path of the step, by class
+    alternatives    every other candidate, how much slower, and whether that is certain
     why not X       the best of a kind, simulated even if it was rejected, class by class next to the plan
     what if         costs or devices otherwise: the same plan again, and the whole search again
-    what helps      the known remedies for what binds, tried on the simulator
+    remedies        the known remedies for the bottleneck, tried on the simulator
 
-Nothing here is looked up or told from experience: each figure is a difference of two simulations by the same costs.
+Each figure is a difference of two simulations by the same costs, not a rule of thumb.
 
-What a person calls a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
+Names of a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
 
 A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
 "placement", "sharded" (the kinds of `pins.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
 (replicas of stages, places or sharded operations), "one" or "single" (one device), "eager"; any other word is one that
-names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". Where kinds are named, strategies that use
-others are not meant: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.
+names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". A name with kinds excludes strategies that use
+other kinds: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ class Family:
         named = {kind for word in self.words if (kind := _kind_of(word))}
         if named and "hybrid" not in self.words:
             used = spreading(strategy) & frozenset(_KINDS)
-            # Replicas share their state; nobody would name them too.
+            # Replicas share their state, so the name omits them.
             if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
                 return False
             if strategy.compression is not None and not any(_is_of_compression(word) for word in self.words):
@@ -111,7 +111,7 @@ def read_family(name: str) -> Family:
         name: in any case; words are separated by anything but letters and digits
 
     Raises:
-        InputError: a word that nothing is called, with what comes near
+        InputError: an unknown word, with similar ones
 
     Example:
         >>> Strategy(pp=2, microbatches=4, boundaries=("a",)) in read_family("PP")
@@ -244,7 +244,7 @@ def _size(match: re.Match[str]) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-# Causes of a rejection that stand against a strategy, however fast it is.
+# Causes that rule a strategy out at any speed.
 _OBSTACLES = frozenset({"split", "batch", "memory"})
 
 
@@ -270,18 +270,18 @@ class Explanation:
     """Why a plan.
 
     Attributes:
-        chosen: what its step is made of
+        chosen: parts of its step
         alternatives: the other candidates, fastest first
         contrasts: an answer for each kind that was asked about
-        rejected: what was not priced or does not fit, where that is known one by one
+        rejected: strategies that were not priced or do not fit, where they are kept one by one
         outcomes: an answer for each change, most gain first; none where no program was simulated
         remedies: the known remedies that save more than the simulation leaves out, most first; none where no program
             was simulated
         not_worth_it: those that save less, most first
-        prices: what each pin of the request costs
-        rule: by which the plan was chosen over what is listed as faster; empty where nothing is, or the plan is not
-            what the search chose
-        is_fresh: the plan is what the search chose
+        prices: cost of each pin of the request
+        rule: by which the plan was chosen over listed faster ones; empty where there are none, or the search chose
+            another plan
+        is_fresh: the plan is the choice of the search
     """
 
     chosen: Anatomy
@@ -297,30 +297,30 @@ class Explanation:
 
 
 class Case(Protocol):
-    """By what a plan is explained: simulations of programs, or the analytical model."""
+    """The model behind an explanation: simulations of programs, or the analytical model."""
 
     @property
     def found(self) -> Search[Any]:
-        """What the search found."""
+        """Result of the search."""
 
     def dissect(self, option: Any, /) -> Anatomy:
-        """What the step of a plan is made of."""
+        """Parts of the step of a plan."""
 
     def contrasted(self) -> Iterator[tuple[str, Option | None, str]]:
         """For each kind that was asked about: its name, the best of it, why it cannot be run; empty where it can."""
 
     def what_helps(self, anatomy: Anatomy, /) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
-        """What changes and remedies would give; none where no program is simulated."""
+        """Gains of changes and remedies; none where no program is simulated."""
 
 
 def explain(case: Case, *, chosen: Option | None = None, paid: Sequence[PinPrice] = (), goal: str = "") -> Explanation:
     """Explain a plan.
 
     Args:
-        case: by what; has the search
-        chosen: the plan; None: what the search chose
-        paid: what each pin costs
-        goal: what was made best over all batches in place of a step; empty: a step was
+        case: model and search
+        chosen: the plan; None: the choice of the search
+        paid: cost of each pin
+        goal: objective over all batches; empty: the step
     """
     found = case.found
     plan = found.chosen if chosen is None else chosen
@@ -345,9 +345,9 @@ def contrasts(case: Case, chosen: Anatomy, *, goal: str = "") -> Iterator[Contra
     """The best of each kind that was asked about, compared with the chosen plan.
 
     Args:
-        case: by what it is compared
-        chosen: what the step of the plan is made of
-        goal: what was made best over all batches in place of a step; empty: a step was
+        case: model and search
+        chosen: parts of the plan's step
+        goal: objective over all batches; empty: the step
     """
     found, plan = case.found, chosen.candidate
     is_fresh = plan.strategy == found.chosen.strategy
@@ -370,9 +370,9 @@ class SimulatedCase:
 
     Attributes:
         problem: that was searched
-        found: what the search found
+        found: result of the search
         why_not: kinds of strategies to compare with
-        changes: what to try otherwise; None: what is worth asking of any plan
+        changes: to try; None: the usual ones
     """
 
     problem: Problem
@@ -388,7 +388,7 @@ class SimulatedCase:
         """The best of each kind among the candidates.
 
         Where the search has none of that kind, those that it rejected are simulated all the same; where it rejected
-        none, what the words describe is.
+        none, the described strategy is.
         """
         for family in self.why_not:
             candidates = [candidate for candidate in self.found.candidates if candidate.strategy in family]
@@ -409,7 +409,7 @@ class SimulatedCase:
                 yield family.name, None, tried[0][1]
 
     def what_helps(self, anatomy: Anatomy) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
-        """What changes and remedies give on the simulator."""
+        """Gains of changes and remedies on the simulator."""
         problem, plan = self.problem, cast(Candidate, anatomy.candidate)
         asked = default_changes(problem) if self.changes is None else self.changes
         outcomes = rank_outcomes([outcome_of(change, plan, problem) for change in asked])
@@ -422,8 +422,8 @@ class AnalyticalCase:
 
     Attributes:
         problem: that was searched
-        found: what the search found; its pins do not bind the kinds
-        why_not: kinds to compare with, each with what its strategies have in common
+        found: result of the search; its pins do not bind the kinds
+        why_not: kinds to compare with
     """
 
     problem: AnalyticalProblem
@@ -435,7 +435,7 @@ class AnalyticalCase:
         return Anatomy(candidate=option, parts=option.parts)
 
     def contrasted(self) -> Iterator[tuple[str, AnalyticalCandidate | None, str]]:
-        """What a search chooses with the pins of each kind."""
+        """The choice of a search with the pins of each kind."""
         for name, pins in self.why_not:
             try:
                 yield name, search_degrees(dataclasses.replace(self.problem, pins=pins)).chosen, ""
@@ -458,7 +458,7 @@ _DEGREE = re.compile(r"(tp|pp|cp|dp|ep)(?=[1-9])([0-9]{1,6})|(zero)([0-3])")
 
 
 def pins_of_kind(name: str) -> Pins:
-    """What strategies of a kind have in common, where the analytical model plans.
+    """The pins of a kind of strategies, where the analytical model plans.
 
     Args:
         name: "fsdp", "ddp", "tp" (no stages), "pp" (layers whole), in any case; or degrees, of which those that are not
@@ -499,11 +499,11 @@ def alternative(candidate: Option, chosen: Option) -> Alternative:
 
 
 def _attempt(strategy: Strategy, reason: str, problem: Problem) -> tuple[Candidate | None, str]:
-    """Simulate what a search rejected or never considered; the reason against it."""
+    """Simulate strategies that a search rejected or never considered; the reason against them."""
     if strategy.devices > problem.devices:
         return None, (
             f"{strategy.name} needs {strategy.devices} devices, there are {problem.devices}; "
-            f"--what-if devices={strategy.devices} shows what they would give"
+            f"--what-if devices={strategy.devices} shows their gain"
         )
     against = problem.pins.objection(strategy)
     if against and not reason:

@@ -1,15 +1,16 @@
-"""Choose how ranks get their data, once it is known how they could train.
+"""Choose how ranks get their data, after the search for strategies.
 
     minimise    simulated time of strategy s with feeding f; kept samples are read in the first of E epochs only:
                 (first + (E - 1) later) / E
     over        s among the few best where loads are only handed over; f: workers w, samples kept or read each time
-    subject to  workers and kept samples fit the memory that the ranks leave; no more workers a core than it bears;
-                samples are kept only if they repeat, bit for bit; f goes against no pin
+    subject to  workers and kept samples fit the memory that the ranks leave; no more workers than the cores allow;
+                samples are kept only if they repeat, bit for bit; f violates no pin
 
-A step that loads in line is searched as it is (`search.py`). Where loading is more of it than the model leaves out, the
-same space is searched again with loads that take a hand-over: what was slow because a rank loaded much may now be best.
-Each of the best few then gets the least number of workers that are ahead of it (`FILLED`), and is simulated with what
-it still waits. In line wins where it may be as fast within the uncertainty; so does reading over keeping.
+A step that loads in line is searched as it is (`search.py`). Where the share of loading exceeds the model's error, the
+same space is searched again with loads that cost a hand-over: a strategy that was slow because a rank loaded much may
+now be best. Each of the best few then gets the least number of workers that are ahead of it (`FILLED`), and is
+simulated with its remaining wait. In line wins where it may be as fast within the uncertainty; reading wins over
+keeping likewise.
 """
 
 import math
@@ -28,11 +29,11 @@ from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Kind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Why ranks are fed as they are, in sentences with the figures
+# Reasons for the input pipeline of a plan, in sentences with the figures
 
 
 QUICK_DATA = "data are loaded in line"
-"""How the sentence begins where loading takes too little to ask how ranks are fed."""
+"""Begin of the sentence where loading takes too little time to matter."""
 
 
 def quick_data(chosen: Candidate, handed: Candidate) -> str:
@@ -50,7 +51,7 @@ def quick_data(chosen: Candidate, handed: Candidate) -> str:
 
 
 def workers_reason(chosen: Candidate, in_line: Candidate | None) -> str:
-    """What workers give.
+    """Gain of workers.
 
     Args:
         chosen: with workers
@@ -70,8 +71,8 @@ def not_worth_it(other: Candidate, chosen: Candidate, *, mean_s: float | None = 
 
     Args:
         other: the best of its kind
-        chosen: what is simpler and may be as fast
-        mean_s: of the other, over all epochs; None: what it takes [s]
+        chosen: the simpler one that may be as fast
+        mean_s: of the other, over all epochs; None: its step [s]
     """
     return (
         f"{feeding_words(other.strategy)} is not worth it: {other.strategy.name} takes "
@@ -81,7 +82,7 @@ def not_worth_it(other: Candidate, chosen: Candidate, *, mean_s: float | None = 
 
 
 def feeding_words(strategy: Strategy) -> str:
-    """What a strategy does for its data.
+    """The input pipeline of a strategy in words.
 
     Example:
         >>> from trimaran.program.strategy import Feeding
@@ -96,14 +97,14 @@ def feeding_words(strategy: Strategy) -> str:
 def kept_reason(
     chosen: Candidate, first: Candidate, best: Candidate, mean_s: float, samples: SampleCosts, room: Room
 ) -> str:
-    """What keeping samples gives.
+    """Gain of keeping samples.
 
     Args:
         chosen: steps of later epochs
         first: steps of the first epoch
         best: the best that reads samples each time
         mean_s: mean over all epochs [s]
-        samples: what they take
+        samples: their costs
         room: has the epochs
     """
     nbytes = format_bytes(samples.samples * samples.stored_bytes)
@@ -135,23 +136,23 @@ def not_kept(samples: SampleCosts, room: Room, *, left_bytes: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What workers and kept samples take of the host, and what of it the ranks leave
+# Resources of the host for workers and kept samples, and the part that the ranks leave
 
 
 WORKERS_PER_CORE = 16
 WORKER_BYTES = 256 * 2**20
-"""Memory of a worker: an interpreter with torch, what it has of the parent's not counted twice [bytes]."""
+"""Memory of a worker: an interpreter with torch, without memory shared with the parent [bytes]."""
 
 MEMORY_SHARE = 0.5
-"""Of the memory that the ranks leave, what workers and kept samples may take together; the rest is the system's."""
+"""Share of the memory that the ranks leave for workers and kept samples together; the rest is the system's."""
 
 
 def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """Workers of a rank that the host bears: its memory and its cores.
+    """Workers of a rank that the host's memory and cores allow.
 
     Args:
-        candidate: says who reads, how much at a time, and what memory the ranks take
-        samples: what they take
+        candidate: says who reads, how much at a time, and the memory of the ranks
+        samples: their costs
         problem: has the memory of the host, and its cores
     """
     if problem.room is None:
@@ -163,11 +164,11 @@ def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -
 
 
 def no_room(candidate: Candidate, samples: SampleCosts, problem: Problem) -> str:
-    """Why the host bears no worker; empty where it bears one.
+    """Why the host allows no worker; empty where it allows one.
 
     Args:
         candidate: as of `most_workers`
-        samples: what they take
+        samples: their costs
         problem: has the memory of the host
     """
     room = problem.room
@@ -185,15 +186,15 @@ def obstacle(candidate: Candidate, samples: SampleCosts, problem: Problem, *, wo
     """Why samples cannot be kept, or need not be; empty where they may.
 
     Args:
-        candidate: says what memory the ranks take
-        samples: what they take, and whether they repeat
+        candidate: says the memory of the ranks
+        samples: their costs, and whether they repeat
         problem: has the pins, the memory of the host and the epochs
         workers: of each rank that reads, for which there must be memory too
     """
     if "cache" in problem.pins.forbid:
         return "--forbid cache"
     if problem.room is None:
-        return "nobody knows the memory of the host"
+        return "the memory of the host is not known"
     taken = workers * _readers(candidate) * (WORKER_BYTES + _batch_bytes(candidate, samples, problem))
     left_bytes = max(0.0, _left_bytes(candidate, problem.room, problem) - taken)
     return not_kept(samples, problem.room, left_bytes=left_bytes)
@@ -213,7 +214,7 @@ def _readers(candidate: Candidate) -> int:
 
 
 def _batch_bytes(candidate: Candidate, samples: SampleCosts, problem: Problem) -> int:
-    """What a worker has of microbatches: ready, in its hands, on its way, and two that training has [bytes]."""
+    """Microbatches of a worker: ready, in progress, in transfer, and two that training has [bytes]."""
     size = microbatch_size(candidate.program, candidate.strategy, batch=problem.batch)
     return (Feeding().ahead + 3) * size * samples.sample_bytes
 
@@ -239,11 +240,11 @@ class _Kept:
 
 
 def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], Search[Candidate]]) -> Search[Candidate]:
-    """What a search finds when ranks may be fed.
+    """Result of a search with workers.
 
     Args:
         found: with loads in line
-        problem: says what there is to feed with
+        problem: says the resources of the host
         again: searches another problem, with loads in line
 
     Returns:
@@ -259,7 +260,7 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
         return replace(found, feeding=(quick_data(found.chosen, alone),))
     others = again(handed)
     ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    # The baseline is not among the candidates where it goes against a pin.
+    # The baseline is not among the candidates where it violates a pin.
     plain = [reassess(found.baseline, handed)] if any(one is found.baseline for one in found.candidates) else []
     tried = list({one.strategy: one for one in (alone, *plain, *ranked[:MOST_FED])}.values())
     in_line = [] if pinned else [*found.candidates, *_in_line(tried, found, problem)]
@@ -282,7 +283,7 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
 
 
 def _handed_over(problem: Problem, samples: SampleCosts) -> CostTable:
-    """The table with loads that take what taking a microbatch over from a worker takes."""
+    """The table with loads that cost the hand-over of a microbatch from a worker."""
     table, digest = problem.table, problem.graph.digest
     step = table.steps[digest]
     load = {size: fed_step.load(samples, _workers_of(1, problem), microbatch=size) for size in step.load}
@@ -319,7 +320,7 @@ def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem
 
     Args:
         candidate: by costs in which loads are handed over
-        samples: what they take
+        samples: their costs
         problem: as it is
     """
     program, one = candidate.program, _workers_of(1, problem)
@@ -394,7 +395,7 @@ def _reasons(
         return
     why = obstacle(chosen, samples, problem, workers=0 if kept is not None else feeding.workers)
     if room is None or room.epochs < 2:
-        # Nobody would keep what is read once.
+        # Samples that are read once are not kept.
         return
     if why and samples.read.seconds + samples.prepare.seconds > samples.recall.seconds:
         yield f"samples are not kept by the host: {why}"

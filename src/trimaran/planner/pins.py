@@ -1,6 +1,6 @@
-"""What a person has decided already: degrees, kinds of parallelism to use or not, modules on a row.
+"""Decisions of the user before the search: degrees, kinds of parallelism to use or not, modules on a row.
 
-A strategy that goes against a pin is not searched. What a pin costs is found by searching without it (`search.py`).
+A strategy that violates a pin is not searched. The cost of a pin is found by searching without it (`search.py`).
 Gradients that are sent with loss are opt-in, given in general ("--allow compress") or to one method.
 
 The kinds of parallelism that a strategy uses, by the words that people pin, forbid and ask about.
@@ -32,7 +32,7 @@ ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 """Kinds of order in a pipeline."""
 
 PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
-"""Orders with one segment a stage and whole backwards: what "a pipeline" means where nothing more is said."""
+"""Orders with one segment a stage and whole backwards: the meaning of "a pipeline" without further options."""
 
 KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "cache")
 """All of them."""
@@ -51,7 +51,7 @@ OTHER_NAMES = {
     "compression": "compress",
     "cached": "cache",
 }
-"""What some people call them."""
+"""Other names of them."""
 
 # These are ways to run replicas.
 _OF_REPLICAS = frozenset({"zero", "sharded", "p2p", "hierarchical"})
@@ -101,7 +101,7 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
         option: that they were given to, for the message
 
     Raises:
-        InputError: a word that no kind is called, with what comes near
+        InputError: an unknown kind, with similar names
 
     Example:
         >>> read_kinds(["pp,fsdp", "TP"], option="--forbid")
@@ -123,20 +123,20 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
 
 
 DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule", "nodes", "compression", "workers")
-"""What of a strategy can be pinned by its value."""
+"""Properties of a strategy that can be pinned by value."""
 
 _BY_DEGREE = frozenset({"dp", "pp", "tp", "zero", "cp", "ep"})
 
-CONSENT = "--allow compress"
+OPT_IN = "--allow compress"
 """Lets a plan compress gradients with loss; it stands for no restriction to that kind."""
 
-NO_CONSENT = f"the lack of {CONSENT}"
-"""What a strategy with compressed gradients goes against where nobody consented."""
+NO_OPT_IN = f"the lack of {OPT_IN}"
+"""The objection to a strategy with compressed gradients without opt-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
-    """What is decided.
+    """Decisions of the user.
 
     Attributes:
         keep: modules, each with the row of a replica that must run their operations
@@ -145,7 +145,7 @@ class Pins:
         dp: data-parallel replicas; None: free, as for the others
         pp: rows of a replica
         tp: ranks that share the tensors of a row
-        zero: what is sharded over the replicas
+        zero: state that is sharded over the replicas
         microbatches: of a replica's share
         schedule: of a pipeline
         nodes: over which replicas sum their gradients hierarchically; 1: they do not
@@ -153,8 +153,8 @@ class Pins:
         compression: of gradients, as it is written on the command line; a method opts in, "none" is no method
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
-        workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy goes against it
-        cp: ranks that share each sequence; this and what follows only the analytical model chooses
+        workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy violates it
+        cp: ranks that share each sequence; only the analytical model chooses this and the following degrees
         ep: ranks that hold different experts
         chunks: parts of the layers on each stage
         microbatch: sequences of a microbatch
@@ -193,7 +193,7 @@ class Pins:
         return None if self.compression is None else parse_compression(self.compression)
 
     @property
-    def consents(self) -> bool:
+    def allows_compression(self) -> bool:
         """Whether gradients may be sent with loss."""
         return self.method is not None or (self.compress and self.compression is None)
 
@@ -212,7 +212,7 @@ class Pins:
         if self.allow:
             found.append(f"--allow {','.join(self.allow)}")
         if self.compress:
-            found.append(CONSENT)
+            found.append(OPT_IN)
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
 
     def rules_out(self, kind: str) -> bool:
@@ -237,7 +237,7 @@ class Pins:
             >>> Pins(forbid=("pp", "tp")).without("--forbid tp").names
             ('--forbid pp',)
         """
-        if name == CONSENT:
+        if name == OPT_IN:
             return replace(self, compress=False)
         option, _, value = name.removeprefix("--").partition(" ")
         if option == "strategy":
@@ -249,7 +249,7 @@ class Pins:
         return replace(self, **{option: _FREE[option]})  # type: ignore[arg-type]  # the default of that field
 
     def objection(self, strategy: Strategy) -> str:
-        """The pin that a strategy goes against, as far as its degrees and kinds say; empty where it respects all.
+        """The pin that a strategy violates, as far as its degrees and kinds say; empty where it respects all.
 
         Args:
             strategy: with or without boundaries
@@ -284,10 +284,10 @@ class Pins:
         return ""
 
     def _objection_to_loss(self, strategy: Strategy) -> str:
-        """What stands against how a strategy sends its gradients."""
+        """The objection to how a strategy sends its gradients; empty: none."""
         if self.compression is not None and strategy.compression != self.method:
             return f"--compression {self.compression}"
-        return NO_CONSENT if strategy.compression is not None and not self.consents else ""
+        return NO_OPT_IN if strategy.compression is not None and not self.allows_compression else ""
 
     def _allows(self, strategy: Strategy) -> bool:
         """Whether only allowed kinds are used; "pp" allows plain pipelines, other orders are allowed by their names."""
@@ -324,23 +324,23 @@ class Pins:
             return f"--schedule {self.schedule} is for two stages or more"
         for name in ("dp", "tp"):
             if name in self.forbid and (getattr(self, name) or 1) > 1:
-                return f"--{name} {getattr(self, name)} goes against --forbid {name}"
+                return f"--{name} {getattr(self, name)} conflicts with --forbid {name}"
         if "pp" in self.forbid and self.schedule is not None:
-            return f"--schedule {self.schedule} goes against --forbid pp"
+            return f"--schedule {self.schedule} conflicts with --forbid pp"
         return ""
 
     def _conflict_of_loss(self, replicas: int) -> str:
-        """What stands against the method of compression that is asked for."""
+        """The objection to the requested method of compression; empty: none."""
         if self.method is None:
             return ""
         asked = f"--compression {self.compression}"
         if replicas < 2:
             return f"{asked} is for two replicas or more"
         if "compress" in self.forbid:
-            return f"{asked} goes against --forbid compress"
+            return f"{asked} conflicts with --forbid compress"
         if self.zero:
-            return f"{asked} is for gradients that are summed whole, and goes against --zero {self.zero}"
-        return f"{asked} is for whole tensors, and goes against --tp {self.tp}" if (self.tp or 1) > 1 else ""
+            return f"{asked} is for gradients that are summed whole, and conflicts with --zero {self.zero}"
+        return f"{asked} is for whole tensors, and conflicts with --tp {self.tp}" if (self.tp or 1) > 1 else ""
 
     def rows(self, graph: Graph) -> dict[str, int]:
         """For each operation that is kept on a row, the row.
@@ -488,7 +488,7 @@ def parse_pins(
         powersgd_samples=powersgd_samples,
         workers=workers,
     )
-    may_be_powersgd = pins.consents and (pins.method is None or pins.method.method == "powersgd")
+    may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
     if powersgd_samples is not None and not may_be_powersgd:
         raise InputError(
             f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
@@ -516,7 +516,7 @@ def pins_of_strategy(name: str) -> Pins:
     said = read_strategy(name)
     kinds = kinds_of(said)
     staged = said.pp > 1 and not said.parts
-    # What only the analytical model chooses.
+    # Degrees that only the analytical model chooses.
     spread = tuple(name for name in ("cp", "ep") if getattr(said, name) > 1)
     held = kinds | {"memory"} if said.recomputed else kinds
     return Pins(

@@ -1,4 +1,4 @@
-"""A strategy with its stages split: by time, by what is kept on a row, and where need be by memory.
+"""A strategy with its stages split: by time, by modules that are kept on a row, and if needed by memory.
 
 Where to split a network into pipeline stages.
 
@@ -11,18 +11,18 @@ row.
     t(i, j) = time of operations i+1..j
 
 Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
-what the schedule makes of the segments is for the simulator to say. With several segments a row, each must be admitted
+the simulator then prices the schedule of the segments. With several segments a row, each must be admitted
 by itself (each has its part of a device).
 
-What a pipeline stage needs, so that stages can be split for the memory of their devices.
+Memory of a pipeline stage, so that stages can be split for the memory of their devices.
 
-A stage holds its state all the time and, of each microbatch that is in flight there, what autograd keeps, what it
-received, and what it sends. Early stages of 1F1B have more microbatches in flight than late ones, so they must be
-shorter than their time alone would say.
+A stage holds its state all the time and, of each microbatch in flight there, the tensors that autograd keeps, that it
+received, and that it sends. Early stages of 1F1B have more microbatches in flight than late ones, so they must be
+shorter than a split by time alone makes them.
 
-    need(k, i, j) = state of operations i+1..j + (in flight(k) - 1) · kept + what the fullest forward or backward takes
+    need(k, i, j) = state of operations i+1..j + (in flight(k) - 1) · kept + the largest forward or backward
 
-Where a row has several segments, each may have an equal part of its device. What is left out, the simulator sees: a
+Where a row has several segments, each may have an equal part of its device. The simulator adds the parts left out: a
 split that it finds too large is rejected after all.
 """
 
@@ -150,7 +150,7 @@ def in_flight(order: Order) -> tuple[int, ...]:
     """For each segment, the most microbatches that are between their forward and the end of their backward.
 
     Args:
-        order: what each row computes
+        order: of the segments of each row
 
     Example:
         >>> from trimaran.program.lowering.schedules import gpipe, one_forward_one_backward
@@ -192,14 +192,14 @@ class _Tensor:
 
 @dataclass(slots=True)
 class StageMemory:
-    """What runs of operations need as a segment; each run is looked at once.
+    """Memory of runs of operations as a segment; each run is computed once.
 
     Attributes:
         graph: the job's
         microbatch: samples of one
-        state_bytes_per_byte: what the optimizer keeps of a byte of parameter [bytes/byte]
+        state_bytes_per_byte: optimizer state for a byte of parameter [bytes/byte]
         in_flight: for each segment, its microbatches in flight
-        limits: for each segment, what it may need [bytes]
+        limits: memory of each segment [bytes]
     """
 
     graph: Graph
@@ -246,14 +246,14 @@ class StageMemory:
         return self.need(segment, first, last) <= self.limits[segment]
 
     def need(self, segment: int, first: int, last: int) -> float:
-        """What operations [first, last) need as a segment [bytes]."""
+        """Memory of operations [first, last) as a segment [bytes]."""
         if (first, last) not in self._known:
             self._known[first, last] = self._look(first, last)
         state, kept, fullest = self._known[first, last]
         return state + (self.in_flight[segment] - 1) * kept + fullest
 
     def _look(self, first: int, last: int) -> tuple[float, float, float]:
-        """State, what a microbatch keeps, and what it takes at its fullest [bytes]."""
+        """State, kept bytes of a microbatch, and its peak [bytes]."""
         state = sum(one.nbytes for one in self._state if one.is_used(first, last))
         kept = sum(
             one.nbytes for one in self._saved if (one.maker < 0 or one.maker >= first) and one.is_used(first, last)
@@ -296,7 +296,7 @@ def split_stages(
         admit: which segments count too; None: all
 
     Raises:
-        InfeasibleError: the graph has too few legal split points, or none that keeps what is kept
+        InfeasibleError: the graph has too few legal split points, or none that keeps modules on their rows
     """
     if strategy.pp == 1 or strategy.parts:
         return strategy
@@ -317,7 +317,7 @@ def split_stages(
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
-    """Places in the order of operations where a split would tear apart what is sharded together."""
+    """Places in the order of operations where a split would separate operations that are sharded together."""
     if strategy.tp == 1:
         return frozenset()
     place = {op.id: number for number, op in enumerate(graph.ops)}
@@ -342,7 +342,7 @@ def split_within(
     Args:
         strategy: with or without boundaries, which are made anew
         graph: the job's
-        table: costs of its operations, and what the optimizer keeps
+        table: costs of its operations, and optimizer state
         batch: samples of one update, over all ranks
         memory_bytes: of each device [bytes]
         kept: operations that must be on a row, by id
@@ -364,7 +364,7 @@ def split_within(
 
 
 def order_of(strategy: Strategy) -> Order:
-    """What each row of a pipeline computes, in order."""
+    """Segments of each row of a pipeline, in order."""
     return compute_order(
         strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
     )

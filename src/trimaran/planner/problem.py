@@ -1,4 +1,4 @@
-"""What a search is given, as one value, so that it can be changed and searched again."""
+"""Input of a search, as one value, so that it can be changed and searched again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +24,12 @@ from trimaran.program.strategy import Execution, Strategy
 from trimaran.simulator.engine import with_waits
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What there is to feed ranks with, beside their devices
+# Resources of the host for the input pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What the host has, and for how long it is used.
+    """Resources of the host, and how long they are used.
 
     Attributes:
         memory_bytes: of the host, that this process may use [bytes]
@@ -42,7 +42,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A job, what it costs, and what it may run on.
+    """A job, its costs, and its devices.
 
     Attributes:
         graph: the job
@@ -55,11 +55,11 @@ class Problem:
         epoch: make the time of one of these best; None: the time of a step
         traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
-        pins: what is decided already
+        pins: decisions of the user
         time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
-        gap: a search may stop when the best is within this share of what anything takes at least
-        room: what there is to feed ranks with; None: they load in line
-        failed: ways of running (`way_of`) that were tried and failed, each with the reason
+        gap: a search may stop when the best is within this share of the lower bound
+        room: resources of the host for loading; None: ranks load in line
+        failed: `execution_key` of runs that were tried and failed, each with the reason
     """
 
     graph: Graph
@@ -79,22 +79,22 @@ class Problem:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def way_of(strategy: Strategy) -> str:
-    """How the runtime runs a strategy, in words: what fails so fails for all strategies that are run so.
+def execution_key(strategy: Strategy) -> str:
+    """How the runtime runs a strategy, in words: if one fails, all strategies with the same words fail.
 
     Example:
-        >>> way_of(Strategy(dp=2, zero=3)), way_of(Strategy(dp=4, sync="p2p"))
+        >>> execution_key(Strategy(dp=2, zero=3)), execution_key(Strategy(dp=4, sync="p2p"))
         ('replicated sharded3 all-reduce eager', 'replicated p2p eager')
     """
     return f"{own_form(strategy)} {strategy.sync} {strategy.execution}"
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:
-    """What a strategy takes at least.
+    """Lower bounds of a strategy.
 
     Args:
         strategy: with boundaries or parts, where `has_simple_bound` says that they matter
-        problem: what it is for
+        problem: its problem
     """
     if not has_simple_bound(strategy):
         return quick_bounds(problem).of(strategy)
@@ -110,14 +110,14 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
 
 
 def by_busiest_rank(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
-    """A bound, raised to what the busiest rank computes.
+    """A bound, raised to the compute of the busiest rank.
 
     On few devices a strategy is sooner simulated than bounded so.
 
     Args:
         strategy: with boundaries
         lower: its bound from totals
-        problem: what it is for
+        problem: its problem
     """
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
@@ -152,11 +152,11 @@ def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = Fal
 
     Args:
         strategy: with or without boundaries
-        problem: what it is for
+        problem: its problem
         within_memory: split for the memory of each device too, where time alone gives some too much
 
     Raises:
-        InfeasibleError: the network cannot be split so often, or what is kept on rows is not there then
+        InfeasibleError: the network has too few split points, or a row lacks modules that are pinned to it
     """
     strategy = arrange(strategy, problem)
     if is_unplaced(strategy):
@@ -173,7 +173,7 @@ def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = Fal
 
 
 def place_on(strategy: Strategy, problem: Problem) -> Placed:
-    """A placement of the branches on the rows of a strategy, with what the solver says of it.
+    """A placement of the branches on the rows of a strategy, with the solver's bound and answer.
 
     Raises:
         InfeasibleError: the network does not fit the rows
@@ -191,7 +191,7 @@ def place_on(strategy: Strategy, problem: Problem) -> Placed:
 
 
 def arrange(strategy: Strategy, problem: Problem) -> Strategy:
-    """The strategy on the devices of a machine, what talks most sitting closest.
+    """The strategy on the devices of a machine: ranks that exchange most bytes are closest.
 
     Args:
         strategy: with or without boundaries
@@ -215,7 +215,7 @@ def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
     """Simulate one strategy that has its boundaries, whether it fits or not.
 
     Raises:
-        InfeasibleError: its memory budget is below what a step needs
+        InfeasibleError: its memory budget is below the minimum memory of a step
         InputError: the batch does not divide, or the table or a trace lacks something
     """
     found = evaluate(
@@ -249,10 +249,10 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
 
 
 def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
-    """What a strategy's memory budget does to its step; None where it has none.
+    """Effect of a strategy's memory budget on its step; None where it has none.
 
     Raises:
-        InfeasibleError: the budget is below what a step needs
+        InfeasibleError: the budget is below the minimum memory of a step
         InputError: no step with its microbatch was traced
     """
     if strategy.memory_bytes is None:
@@ -270,7 +270,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
 
 
 def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
-    """The costs by which a candidate was simulated, with what it waits for its data."""
+    """The costs by which a candidate was simulated, with its wait for data."""
     costs = price(
         candidate.program, problem.graph, candidate.strategy, problem.table, problem.cluster, batch=problem.batch
     )

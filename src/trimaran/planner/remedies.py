@@ -1,8 +1,8 @@
-"""The known remedies for what binds a plan, each tried on the simulator.
+"""The known remedies for the bottleneck of a plan, each tried on the simulator.
 
-A remedy for a class of time is a change of what things cost (bytes halved, loading ahead of need) or another strategy
-(more microbatches, gradients exchanged every other pass). Each is simulated; what it saves is the difference of two
-steps, not an opinion. Where it changes the batch, time is compared per sample, and what the larger batch does to the
+A remedy for a class of time is a change of costs (bytes halved, loading ahead of need) or another strategy
+(more microbatches, gradients exchanged every other pass). Each is simulated; its gain is the difference of two
+steps. Where it changes the batch, time is compared per sample, and the effect of the larger batch on the
 epochs that training needs is left out.
 """
 
@@ -22,17 +22,17 @@ from trimaran.pricing.gradient_compression import is_priced
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a change would give: the same plan by the changed costs, and whether another plan would then be chosen
+# Gain of a change: the same plan by the changed costs, and whether another plan would then be chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of a plan after a change.
+    """A plan after a change.
 
     Attributes:
-        change: what would be otherwise
+        change: of the costs or devices
         kept: the same plan; None: it is not possible then
-        best: what would be chosen; None: nothing can be
+        best: the choice then; None: nothing fits
         gain: share of its time that the change saves the same plan, negative where it costs; None without `kept`
         gain_interval: of it, where all costs are low, at their median and high: (least, most)
         best_gain: likewise, with the plan that would be chosen; None without `best`
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def default_changes(problem: Problem) -> tuple[Change, ...]:
-    """What is worth asking of any plan."""
+    """The usual changes for any plan."""
     if not problem.cluster.machine.node.measured:
         return _of_a_machine(problem)
     changes = [
@@ -70,7 +70,7 @@ def default_changes(problem: Problem) -> tuple[Change, ...]:
 
 
 def _of_a_machine(problem: Problem) -> tuple[Change, ...]:
-    """What can be asked of devices that were not measured."""
+    """Changes for devices that were not measured."""
     changes = [Change(what="compute", factor=2.0), Change(what="memory", factor=0.5)]
     if problem.devices > 1:
         changes += [Change(what="link", factor=2.0), Change(what="wire", factor=0.5)]
@@ -85,10 +85,10 @@ def _more_devices(problem: Problem) -> int:
 
 
 def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
-    """What becomes of a plan after a change.
+    """A plan after a change.
 
     Args:
-        change: what would be otherwise
+        change: of the costs or devices
         chosen: the plan, scored by the problem as it is
         problem: as it is
     """
@@ -112,7 +112,7 @@ def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
 
 
 def rank_outcomes(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Outcomes by what could be had, most first."""
+    """Outcomes by gain, largest first."""
     return tuple(sorted(outcomes, key=_rank))
 
 
@@ -121,7 +121,7 @@ def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[flo
 
     Args:
         before: the plan
-        after: what takes its place
+        after: its replacement
         per: updates of `before` that one step of `after` stands for
     """
     pairs = zip(before.cases, after.cases, strict=True)
@@ -129,7 +129,7 @@ def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[flo
 
 
 def is_same(one: Strategy, other: Strategy) -> bool:
-    """Whether two strategies differ at most in where they split, what they place where, and on which devices."""
+    """Whether two strategies differ at most in split points, placement and devices."""
 
     def outline(strategy: Strategy) -> Strategy:
         plain = replace(strategy, boundaries=(), backward_order=(), device_order=())
@@ -171,7 +171,7 @@ class _Trial:
 
 
 def remedies_for(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> tuple[Remedy, ...]:
-    """What each known remedy would save a plan.
+    """Gain of each known remedy for a plan.
 
     Args:
         chosen: the plan
@@ -220,13 +220,13 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
         )
     if bound & {Part.EXCHANGE, Part.MESSAGES, Part.SLOWED}:
         part = Part.MESSAGES if strategy.dp == 1 else Part.EXCHANGE
-        yield from _on_the_wire(part, strategy, problem)
+        yield from _in_communication(part, strategy, problem)
     if Part.BUBBLE in bound or strategy.pp > 1:
         yield from _in_the_pipeline(strategy, problem)
     yield from _for_any(strategy, problem)
 
 
-def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
+def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
     methods = [method for method in METHODS if is_priced(method, problem.table, problem.cluster)]
     if part is Part.EXCHANGE and may_be_compressed(strategy) and methods:
         for method in methods:
@@ -234,9 +234,9 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
             yield _Trial(
                 id="compress-gradients",
                 limiter=str(part),
-                name="16 bits on the wire" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
+                name="16-bit communication" if method.method == "bf16" else f"PowerSGD of rank {method.rank}",
                 action=f"Send gradients as {method.name}: --compression {method.option}.",
-                assumption="training bears what is lost."
+                assumption="training tolerates the loss."
                 if factor == 1.0
                 else f"training needs {factor:g} times the samples.",
                 strategy=replace(strategy, compression=method),
@@ -245,9 +245,9 @@ def _on_the_wire(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_
         yield _Trial(
             id="16-bit-messages",
             limiter=str(part),
-            name="16 bits on the wire",
+            name="16-bit communication",
             action="Send gradients and activations as bf16.",
-            assumption="converting takes no time, and training bears the rounding.",
+            assumption="converting takes no time, and training tolerates the rounding.",
             change=Change(what="wire", factor=0.5),
         )
     if strategy.dp == 1:
@@ -309,7 +309,7 @@ def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
         id="larger-batch",
         limiter="compute",
         name="twice the batch",
-        action="Train with twice the global batch: what does not grow with the batch is paid half as often.",
+        action="Train with twice the global batch: costs that do not grow with the batch are paid half as often.",
         assumption="twice the batch needs no more epochs.",
         strategy=strategy,
         batch_ratio=2,

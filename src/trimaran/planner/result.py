@@ -1,6 +1,6 @@
-"""What a search found: the choice, what it was chosen over, and how good anything could be.
+"""Result of a search: the choice, the alternatives, and the lower bound on any strategy.
 
-What people do without a plan, always beside one: each by its role, or why there is none.
+Baselines that people run without a plan, listed with every plan: each by its role, or the reason why there is none.
 
 one device               the network as it is
 data parallelism         plain replicas on all devices (DDP)
@@ -34,16 +34,16 @@ from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Strategy
 
 One = TypeVar("One", bound=Option)
-"""What a search finds: simulated strategies, or strategies that the analytical model priced."""
+"""Candidates of a search: simulated strategies, or strategies that the analytical model priced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline(Generic[One]):
-    """What people do without a plan.
+    """A baseline that people run without a plan.
 
     Attributes:
-        role: what it is
-        candidate: with what it takes; None: it cannot be run
+        role: its kind
+        candidate: with its costs; None: it cannot be run
         reason: why not
     """
 
@@ -55,7 +55,7 @@ class Baseline(Generic[One]):
 def baselines_of(
     problem: Problem, candidates: Sequence[Candidate], rejected: Sequence[Rejection]
 ) -> tuple[Baseline[Candidate], ...]:
-    """The baselines of a problem, from what was simulated.
+    """The baselines of a problem, from the simulated strategies.
 
     Args:
         problem: says how many devices there are
@@ -95,7 +95,7 @@ def baseline_of(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def unpinned_references(problem: Problem, trials: Trials) -> tuple[list[Candidate], list[Rejection]]:
-    """What people do without a plan, where a pin is against it; and what stands against the rest.
+    """Baselines that violate a pin, and the objections to the others.
 
     Args:
         problem: with its pins
@@ -169,27 +169,27 @@ def _why_missing(role: str, problem: Problem) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(Generic[One]):
-    """What a search found, by simulation or by the analytical model.
+    """Result of a search, by simulation or by the analytical model.
 
     Attributes:
-        candidates: those that were priced, fit and go against no pin, best first; of the analytical model the chosen
+        candidates: those that were priced, fit and violate no pin, best first; of the analytical model the chosen
             one and the next ones of other degrees
         chosen: the one to run
-        baseline: plain data parallelism on all devices, or what comes nearest
-        rejected: what was not simulated or does not fit, where it is kept one by one
-        references: what people do without a plan, as far as it fits: plain data parallelism, one device, data
+        baseline: plain data parallelism on all devices, or the nearest strategy to it
+        rejected: strategies that were not simulated or do not fit, where they are kept one by one
+        references: baselines without a plan, as far as they fit: plain data parallelism, one device, data
             parallelism with a smaller local batch or with sharded state; the baseline is among them. Where a pin is
             against one, it is here and not among the candidates
         pareto: those of the candidates that no other one beats in the time of a step, the largest peak of memory and
             the number of devices
-        baselines: what people do, by role, with the reason where it cannot be run
-        counts: what was rejected and is not kept one by one: how many, by reason
+        baselines: by role, with the reason where one cannot be run
+        counts: number of rejected strategies that are not kept one by one, by reason
         priced: how many fit, where not all of them are kept
-        bound_s: nothing that goes against no pin takes less [s]
+        bound_s: lower bound on all strategies that violate no pin [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
         feeding: why ranks are fed as they are; empty where it was not asked
-        against: what stands against all that is faster than the chosen one, such as the time limit; empty: nothing
+        against: objection to all strategies faster than the chosen one, such as the time limit; empty: none
     """
 
     candidates: tuple[One, ...]
@@ -214,10 +214,10 @@ class Search(Generic[One]):
         return max(0.0, best_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
 
     def rule(self, *, goal: str = "") -> str:
-        """The rule that chose the plan over what is listed as faster; empty where nothing is.
+        """The rule that chose the plan over listed faster ones; empty where there are none.
 
         Args:
-            goal: what was made best over all batches in place of a step; empty: a step was
+            goal: objective over all batches; empty: the step
         """
         return rule_of_choice(self.chosen, self.candidates, references=self.references, against=self.against, goal=goal)
 
@@ -238,7 +238,7 @@ def simulated_search(
     seconds: float,
     is_complete: bool,
 ) -> Search[Candidate]:
-    """What a search by simulation found.
+    """Result of a search by simulation.
 
     Args:
         problem: that was searched
@@ -246,7 +246,7 @@ def simulated_search(
         rejected: the others
         chosen: one of the candidates
         unpinned: as `unpinned_references` gives them
-        bound_s: nothing that goes against no pin takes less [s]
+        bound_s: lower bound on all strategies that violate no pin [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
     """
@@ -278,13 +278,13 @@ WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/c
 
 
 def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
-    """Whether a plan compresses gradients and what that gains, or why it does not; empty without consent.
+    """Whether a plan compresses gradients and its gain, or why it does not; empty without opt-in.
 
     Args:
         found: the search
         pins: of it
     """
-    if not pins.consents:
+    if not pins.allows_compression:
         return ""
     known = list({id(one): one for one in (*found.candidates, *found.references)}.values())
     lossy = [one for one in known if one.strategy.compression is not None]

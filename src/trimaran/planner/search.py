@@ -1,39 +1,39 @@
-"""Find the strategy that is best and fits.
+"""Find the best strategy that fits.
 
     minimise    simulated time of a step of strategy s, or of an epoch with its evaluation
     subject to  s.dp · s.pp · s.tp ≤ devices;  s.dp · s.microbatches divides the batch;  stages split at legal places,
                 or branches placed;  live bytes of every rank ≤ memory of its device, at every moment of the simulated
-                step;  s goes against no pin
+                step;  s violates no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
 (`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and a program of two microbatches
-is priced, which gives a better bound (`bounds.py`); what is then still the lowest is simulated, placements solved when
-their turn comes:
+is priced, which gives a better bound (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
+its placement solved first:
 
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
-       says: now the fastest is known;
+       allows: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
-       than all that are faster, the best of each family, and what people do without a plan;
+       than all that are faster, the best of each family, and the baselines without a plan;
     3. more sizes of buckets of the best replicas, where these wait for their gradients.
 
-What is left out is slower than the fastest by more than the uncertainty and not on the front of time, memory and
-devices, so the choice and the front are those of a search that simulates everything, unless its time ran out. On more
-than `EVERY_NUMBER` devices stages are taken for equal in the first bound, and the front is that of what was simulated
-for other reasons. A strategy that is believed faster only within the uncertainty of the costs loses to a simpler one
-(`choice.py`). Bounds are those of the sizes of buckets that the space has.
+Strategies that are not simulated are slower than the fastest by more than the uncertainty and not on the front of time,
+memory and devices, so the choice and the front are those of a search that simulates everything, unless its time ran
+out. On more than `EVERY_NUMBER` devices the first bound assumes equal stages, and the front contains only strategies
+that were simulated for other reasons. A strategy that is faster only within the uncertainty of the costs loses to a
+simpler one (`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
-A whole network that memory alone stands against is tried once more in the memory that there is, with a plan of what is
-kept, offloaded and recomputed, where its step was traced.
+A strategy of whole networks that is rejected only for memory is tried again with a memory plan (offload and recompute),
+where its step was traced.
 
 Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
 
 More sizes of buckets for the replicas that wait for their gradients.
 
-A bucket that is small leaves early and pays a latency; one that is large pays few of them, and the last one leaves
-when the backward has ended. The space of a search has the default, two smaller sizes and the whole. Where a step waits
+Small buckets are sent early and each pays a latency; large buckets pay few latencies, and the last one is sent when the
+backward has ended. The space of a search has the default, two smaller sizes and the whole. Where a step waits
 for its gradients the best size may lie between: then all powers of two are simulated, for the best strategy of each
-compression. A strategy could gain what it waits at most, so it is left alone where that is less than its distance to
-the fastest.
+compression. A strategy can gain at most its wait, so it is skipped where that is less than its distance to the
+fastest.
 
 The order of buckets is that in which their gradients become complete: another one would let a complete bucket wait.
 """
@@ -60,7 +60,7 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import fed
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_split, way_of
+from trimaran.planner.problem import Problem, assess_split, execution_key
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
@@ -68,7 +68,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A search under way: what is simulated next, until the fastest is known, and what of the rest may still matter
+# A running search: the next strategy to simulate until the fastest is known, and the rest that may still matter
 
 
 # In a search on many devices, the best of a kind that takes longer than the fastest times this is not simulated.
@@ -83,12 +83,12 @@ class Hunt:
     """A search under way: the space of `best_first`.
 
     Attributes:
-        problem: what is searched
+        problem: to search
         trials: bounds and simulations
         until_s: when its time is over, by `time.monotonic` [s]
         candidates: found so far
         rejected: so far
-        lowest_s: the least bound of what was left when the fastest was known [s]
+        lowest_s: the lowest bound of the remaining strategies when the fastest was known [s]
     """
 
     problem: Problem
@@ -100,7 +100,7 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one with its own stages; None where something stands against it."""
+        """Bound one with its own stages; None where it is rejected."""
         found = self.trials.refine(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
@@ -125,7 +125,7 @@ class Hunt:
         return node.bound.objective_s, simplicity(node.strategy)
 
     def expand(self, node: Prospect) -> Iterable[Prospect]:
-        """Refine an outline, simulate what is refined."""
+        """Refine an outline, simulate a refined strategy."""
         if node.is_refined:
             self.run(node)
             return ()
@@ -145,7 +145,7 @@ class Hunt:
 
 
 def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
-    """Simulate what the fastest does not rule out; returns the rest."""
+    """Simulate strategies that the fastest does not rule out; returns the rest."""
     best = fastest(hunt.candidates)
     ruled_out = []
     for outline in left:
@@ -193,11 +193,11 @@ _FOLLOWS = frozenset({Kind.CLIP, Kind.UPDATE})
 
 
 def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
-    """Simulate more sizes of buckets of the best replicas, where that may matter; what fits becomes a candidate.
+    """Simulate more sizes of buckets of the best replicas, where that may matter; those that fit become candidates.
 
     Args:
         hunt: whose fastest is known
-        ruled_out: what its bounds leave out
+        ruled_out: strategies that bounds rule out
     """
     known = [*(one.strategy for one in hunt.candidates), *(one.strategy for one in hunt.rejected), *ruled_out]
     tried = {replace(strategy, device_order=()) for strategy in known}
@@ -212,7 +212,7 @@ def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
 
 
 def exposed_s(candidate: Candidate) -> float:
-    """How long the first rank stands still between its last backward and its update [s].
+    """How long the first rank waits between its last backward and its update [s].
 
     Args:
         candidate: of replicas
@@ -252,7 +252,7 @@ def _has_buckets(strategy: Strategy) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Why a search left something out, in words: its bound, its turn that never came, or that nothing fits at all
+# Reasons of a search for leaving strategies out: the bound, the time limit, or that nothing fits
 
 
 def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
@@ -260,12 +260,13 @@ def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
 
     Args:
         prospect: with its bound
-        chosen: what was chosen instead
+        chosen: the choice
     """
     what = "a step" if chosen.epoch_s is None else "an epoch"
     if prospect.bound.objective_s < chosen.objective_s:
         reason = (
-            f"takes at least {format_seconds(prospect.bound.objective_s)} {what}: the search was over before its turn"
+            f"takes at least {format_seconds(prospect.bound.objective_s)} {what}: "
+            "the search ended before it was simulated"
         )
         return Rejection(strategy=prospect.strategy, cause="time", reason=reason)
     reason = (
@@ -276,7 +277,7 @@ def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
 
 
 def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
-    """The error where nothing fits, with what the nearest strategy needs.
+    """The error where nothing fits, with the memory of the nearest strategy.
 
     Args:
         problem: that was searched
@@ -292,7 +293,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
             devices=problem.devices,
         )
     sized = [rejection for rejection in rejected if rejection.peak_bytes]
-    # Without any that was sized, what stands against the simplest one is what to look at.
+    # Without a rejection with a size, the simplest strategy is named.
     nearest = min(
         sized, key=lambda rejection: (max(rejection.peak_bytes), simplicity(rejection.strategy)), default=None
     )
@@ -308,7 +309,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
 
 
 def _kept_whole(named: Rejection) -> str:
-    """That nothing makes parts of a network fit, where memory is what stands against them."""
+    """That parts of a network have no memory plan, where memory is the reason of the rejection."""
     if named.cause != "memory" or named.strategy.pp * named.strategy.tp == 1:
         return ""
     return (
@@ -318,7 +319,7 @@ def _kept_whole(named: Rejection) -> str:
 
 
 def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection) -> str:
-    """What the batch alone stands in the way of, where that is not what was named."""
+    """Strategies that only the batch rules out, where the named rejection has another cause."""
     undivided = [one for one in rejected if one.cause == "batch"]
     if not undivided or named.cause == "batch":
         return ""
@@ -330,11 +331,11 @@ def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whole networks that memory alone stands against, made to fit by offloading and recomputing
+# Whole networks that were rejected only for memory, made to fit by offload and recompute
 
 
 def may_be_virtualized(rejection: Rejection) -> bool:
-    """Whether only memory stands against a strategy that a memory budget can be put on.
+    """Whether a strategy was rejected only for memory, and may have a memory budget.
 
     Args:
         rejection: of the strategy
@@ -346,11 +347,11 @@ def may_be_virtualized(rejection: Rejection) -> bool:
 
 
 def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
-    """What fits with a memory plan, of what does not fit without.
+    """Candidates that fit with a memory plan and not without.
 
     Args:
         problem: with the traces of steps
-        rejected: what does not fit; what cannot be made to is added
+        rejected: strategies that do not fit; those that do not fit with a memory plan either are added
     """
     found: list[Candidate] = []
     if "memory" in problem.pins.forbid:
@@ -371,14 +372,14 @@ def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
     """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
-        problem: the job, its costs, its devices and what is decided already
+        problem: the job, its costs, its devices and its pins
         trials: of the same problem with other pins, so that nothing is simulated twice; None: there are none
 
     Returns:
         The candidates, the chosen one among them. The same problem gives the same result, unless its time runs out.
 
     Raises:
-        InfeasibleError: nothing fits, with what the nearest one needs
+        InfeasibleError: nothing fits, with the memory of the nearest one
         InputError: a pin names a module that the network does not have
     """
     found = _search_in_line(problem, trials)
@@ -401,11 +402,12 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
         hosts=problem.cluster.hosts,
     )
     hunt.rejected += rejected
-    failed = [strategy for strategy in strategies if way_of(strategy) in problem.failed]
+    failed = [strategy for strategy in strategies if execution_key(strategy) in problem.failed]
     hunt.rejected += [
-        Rejection(strategy=strategy, cause="failed", reason=problem.failed[way_of(strategy)]) for strategy in failed
+        Rejection(strategy=strategy, cause="failed", reason=problem.failed[execution_key(strategy)])
+        for strategy in failed
     ]
-    strategies = [strategy for strategy in strategies if way_of(strategy) not in problem.failed]
+    strategies = [strategy for strategy in strategies if execution_key(strategy) not in problem.failed]
     left = best_first(hunt, _outlines(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
@@ -431,8 +433,9 @@ def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> S
 
 
 def _bound(hunt: Hunt) -> float:
-    """What nothing that may be chosen takes less than [s]: a placement may be better by what its solver left open."""
-    least = [candidate.objective_s * hunt.trials.floors.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
+    """Lower bound on every strategy that may be chosen [s]: a placement may be better by the gap of its solver."""
+    shares = hunt.trials.bound_shares
+    least = [candidate.objective_s * shares.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
     return min([*least, hunt.lowest_s])
 
 
@@ -449,7 +452,7 @@ def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What each pin costs: the plan with all of them against the plan without that one
+# Cost of each pin: the plan with all of them against the plan without that one
 
 
 ALL_PINS = "all pins"
@@ -458,11 +461,11 @@ ALL_PINS = "all pins"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinPrice:
-    """What a pin costs.
+    """Cost of a pin.
 
     Attributes:
         pin: as it is written on the command line
-        without: what would be chosen without it; None: nothing fits
+        without: the choice without it; None: nothing fits
         price: how much longer the plan takes because of it, as a share of `without`; 0 without one
         to_target: the price counts the samples to the target, of which one of the two plans needs more
     """
@@ -479,7 +482,7 @@ def prices_of_pins(pins: Pins, plan: Option, choose_with: Callable[[Pins], Optio
     Args:
         pins: of the plan; none: nothing has a price
         plan: the fastest with all of them
-        choose_with: what a search with other pins chooses; raises `InfeasibleError` where nothing fits
+        choose_with: the choice of a search with other pins; raises `InfeasibleError` where nothing fits
     """
     freer = [(name, pins.without(name)) for name in pins.names]
     if len(freer) > 1:
@@ -506,6 +509,6 @@ def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[
     Args:
         problem: with pins
         found: the search with all of them
-        trials: what that search simulated
+        trials: simulations of that search
     """
     return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(problem, pins=pins), trials).chosen)

@@ -1,24 +1,24 @@
 """The strategies that are worth pricing, and why others are not.
 
-Shapes are listed in `shapes.py`; here each gets what depends on the job's batch and gradients: buckets, where replicas
-hold the whole network, and with consent a compression of what they exchange. What goes against a pin is left out, what
-the network or the batch does not bear is rejected with the reason. Stages are split (`pipeline_stages.py`) and branches
-placed (`placement/network.py`) elsewhere: here a strategy has no boundaries yet.
+`shapes` lists shapes; `enumerate_strategies` adds the settings that depend on the job's batch and gradients: buckets,
+where replicas hold the whole network, and after opt-in a compression of gradients. A strategy that violates a pin is
+left out; one that the network or the batch does not allow is rejected with the reason. Stages are split
+(`pipeline_stages.py`) and branches placed (`placement/network.py`) elsewhere: here a strategy has no boundaries yet.
 
-Degrees and what goes with them: every shape of a strategy on some devices, before stages are split or branches placed.
+Shapes: every strategy on some devices by degrees, schedule and placement, before stages are split or branches placed.
 
     degrees        replicas × rows × shards, on the given number of devices or fewer
     microbatches   of a pipeline: some for each stage; of one stage: gradient accumulation, a smaller local batch
     order          of a pipeline: GPipe, 1F1B, interleaved over several segments a stage, zero-bubble
     placement      branches on rows, in place of stages
     state          sharded over the replicas: the optimizer's, gradients too, parameters too; a classifier alone
-    exchange       gradients summed everywhere, or at homes
+    exchange       gradients summed everywhere, or at owners
 
-What the network does not offer (operations to shard, units to gather, branches) makes no shape.
+A network without operations to shard, units to gather or branches has no such shapes.
 
 Which compressions of gradients a search tries.
 
-Every method loses something, so none is tried without consent, and lossless plans that are as fast within the
+Every method loses something, so none is tried without opt-in, and lossless plans that are as fast within the
 uncertainty are taken before any of them (`choice.simplicity`). Two methods of 16 bits cost the same: "bf16" is tried,
 because no gradient is too large for it, and "fp16" by its name only.
 
@@ -59,7 +59,7 @@ EVERY_NUMBER = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What a network offers beside its chain of operations.
+    """Ways to split a network in addition to its chain of operations.
 
     Attributes:
         tensor: for each degree, how operations are sharded over that many ranks; a degree that is missing is not
@@ -82,9 +82,9 @@ def shapes(devices: int, offers: Offers, *, execution: Execution = "eager", pins
 
     Args:
         devices: most ranks that may take part
-        offers: what the network offers
+        offers: of the network
         execution: how segments run
-        pins: what is decided; gives degrees and microbatches that would not be tried otherwise
+        pins: decisions of the user; they add degrees and microbatches that would not be tried otherwise
 
     Yields:
         Strategies without boundaries; a placement has parts with no operations in them.
@@ -150,7 +150,7 @@ def _replicas(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]:
             yield replace(base, microbatches=microbatches, zero=zero, units=units)
     if base.tp == 1:
         if base.dp <= EVERY_NUMBER:
-            # Of many replicas each home would hand its weights to all others in turn.
+            # With many replicas each owner would hand its weights to all others in turn.
             yield replace(base, microbatches=counts[0], sync="p2p")
         if base.dp in offers.classifier:
             yield replace(base, microbatches=counts[0], shards=offers.classifier[base.dp])
@@ -170,16 +170,16 @@ def _pipelines(base: Strategy, pins: Pins) -> Iterator[Strategy]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a network offers to a plan: operations to shard, units to gather, branches to place
+# Options of a network for a plan: operations to shard, units to gather, branches to place
 
 
 def offers_of(graph: Graph, *, devices: int, pins: Pins = NO_PINS) -> Offers:
-    """What a network offers on up to that many devices.
+    """Options of a network on up to that number of devices.
 
     Args:
         graph: the job's
         devices: most ranks that may take part
-        pins: what is not used is not looked for
+        pins: options that they rule out are not looked for
     """
     tensor: dict[int, tuple[Shard, ...]] = {}
     classifier: dict[int, tuple[Shard, ...]] = {}
@@ -225,7 +225,7 @@ def has_branches(graph: Graph) -> bool:
 
 
 METHODS: tuple[Compression, ...] = (Compression(method="bf16"), Compression(method="powersgd", rank=4))
-"""What is tried with consent, the most faithful first."""
+"""Methods that are tried after opt-in, the most exact first."""
 
 ASSUMED_FACTORS: Mapping[int, float] = {4: 1.5, 2: 2.9, 1: 3.9}
 """Samples to a target with PowerSGD of a rank, over those with whole gradients.
@@ -257,7 +257,7 @@ def offered(pins: Pins) -> tuple[Compression, ...]:
     """The methods that a search may use.
 
     Args:
-        pins: with consent or without
+        pins: with opt-in or without
 
     Example:
         >>> offered(Pins()), [method.name for method in offered(Pins(compression="powersgd:8"))]
@@ -303,7 +303,7 @@ LEAST_BUCKET_BYTES = 2**15
 Cause = Literal[
     "inexact", "split", "batch", "memory", "bound", "compiling", "form", "unmeasured", "pin", "time", "failed"
 ]
-"""What stands against a strategy: that it would train something else, too few splits, a batch that does not divide,
+"""Why a strategy is rejected: it would train something else, too few splits, a batch that does not divide,
 memory, its lower bound, compile time, a combination that no program has, costs that were not measured, a pin, the time
 of the search, a trial run that failed."""
 
@@ -313,10 +313,10 @@ class Rejection:
     """A strategy that was not simulated, or does not fit.
 
     Attributes:
-        strategy: what was considered
-        cause: what stands against it, in a word
+        strategy: the considered one
+        cause: in one word
         reason: the same with the figures
-        peak_bytes: what each rank needs, where that is what stands against it [bytes]
+        peak_bytes: peak memory of each rank, where memory is the cause [bytes]
     """
 
     strategy: Strategy
@@ -334,15 +334,15 @@ def enumerate_strategies(
     pins: Pins = NO_PINS,
     hosts: Sequence[int] = (),
 ) -> tuple[list[Strategy], list[Rejection]]:
-    """Every strategy on up to that many devices, simplest first.
+    """Every strategy on up to that number of devices, simplest first.
 
     Args:
         graph: the job's; says whether it can be split, and which sizes of buckets make a difference
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
         executions: how segments may run
-        pins: what is decided; a strategy against it is in neither list
-        hosts: for each device, the number of its host; replicas on several may sum their gradients in levels
+        pins: decisions of the user; a strategy that violates one is in neither list
+        hosts: for each device, the number of its host; replicas on several may use a hierarchical all-reduce
 
     Returns:
         The strategies, and those rejected with the reason.

@@ -1,9 +1,9 @@
-"""What is compared on the way to a target: a strategy at a batch, and what a training by it takes and costs.
+"""Estimates for a target: a strategy at a batch, with time and cost of a training by it.
 
 A step and a curve together: C = T · S · E with its interval.
 
-The time of a step is uncertain by what costs are known here, the training by the runs behind the curve. The two know
-nothing of each other, so their distances from the median add in quadrature, in logarithms, upwards and downwards each:
+The time of a step is as uncertain as its costs, the training as the runs behind the curve. The two errors are
+independent, so their distances from the median add in quadrature, in logarithms, upwards and downwards each:
 
     ln(high / median)² = ln(T_high / T)² + ln(E_high / E)²
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 Goal = Literal["throughput", "time", "cost"]
-"""What is made best: samples a second; the time to the target; what that time costs."""
+"""Objectives: samples a second; the time to the target; the cost of that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,9 @@ class Contender:
         peak_bytes: of the fullest rank [bytes]
         simplicity: sort key; of equally good ones the smallest is taken
         is_hybrid: a replica is spread over several devices
-        limiter: what keeps it from being faster
+        limiter: its bottleneck
         samples_factor: as in `planner.candidates.Candidate`
-        origin: what it was made from
+        origin: the simulated or priced candidate
     """
 
     name: str
@@ -93,7 +93,7 @@ class Training:
 
     Attributes:
         updates: until the target
-        epochs: the same in epochs; None where nobody says how many samples an epoch has
+        epochs: the same in epochs; None where the samples of an epoch are not known
         steps_per_epoch: samples of an epoch over those of a batch; None likewise
     """
 
@@ -140,7 +140,7 @@ class Estimate:
         return self.contender.devices
 
     def value(self, goal: Goal) -> float:
-        """What is made small, in the unit of the goal; without a curve the time of a sample, as often as needed [s]."""
+        """The minimized figure in the unit of the goal; without a curve the time of a sample, with its factor [s]."""
         if goal == "throughput" or self.time_s is None:
             return self.contender.samples_factor / self.contender.samples_per_s
         return self.time_s if goal == "time" or self.cost is None else self.cost
@@ -162,13 +162,13 @@ class HybridComparison:
 
 
 Price = Callable[[int, float], float]
-"""What some devices for some seconds cost."""
+"""Cost of some devices for some seconds."""
 
 SECONDS_PER_HOUR = 3600.0
 
 
 def device_hours(devices: int, seconds: float) -> float:
-    """Hours of devices, where nobody says what one costs.
+    """Hours of devices, where no price is given.
 
     Example:
         >>> device_hours(4, 1800.0)
@@ -205,7 +205,7 @@ def _distance(larger: float, smaller: float) -> float:
 def estimate(
     contender: Contender, training: Training | None, *, price: Price = device_hours, unit: str = "device-hours"
 ) -> Estimate:
-    """What a training by a strategy takes and costs.
+    """Time and cost of a training by a strategy.
 
     Args:
         contender: the strategy
@@ -235,13 +235,13 @@ def estimate(
 
 
 def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
-    """The best, unless what makes it better than a simpler or smaller one is within the uncertainty.
+    """The best, unless its gain over a simpler or smaller one is within the uncertainty.
 
     Of strategies of the same kind on as many devices the best median is taken.
 
     Args:
         estimates: at least one
-        goal: what is made best
+        goal: the objective
     """
     best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity, one.global_batch))
     # Of one batch the curve says the same, whatever it says: there its uncertainty excuses nothing.
@@ -268,13 +268,13 @@ def _by_batch(estimates: Sequence[Estimate]) -> dict[int, list[Estimate]]:
 def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:
     """Whether the uncertainty leaves room for an estimate to be as good as the best.
 
-    Steps of one machine err together, so they are compared where all costs are low, at their median, and high. What
-    curves say of two batches errs apart: the distance may be as large as their two intervals in quadrature.
+    Steps of one machine err together, so they are compared where all costs are low, at their median, and high. The
+    errors of curves at two batches are independent: the distance may be as large as their two intervals in quadrature.
 
     Args:
         one: any
         best: with the smallest value
-        goal: what is made best
+        goal: the objective
     """
     value, least = one.value(goal), best.value(goal)
     ratio = value / least / one.contender.cases[1] * best.contender.cases[1]
@@ -319,7 +319,7 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
 
     Args:
         estimates: all
-        goal: what is made best
+        goal: the objective
         is_complete: all that may be better was looked at
     """
 
@@ -362,7 +362,7 @@ class Stop:
         interval: the same where the uncertainty is against large counts, and where it is for them; None: beyond the
             last count
         share: of the time that a doubling must save
-        saved: for each count, what the step to the next one saves for a doubling; below 0: it takes longer
+        saved: for each count, the saving of the next one, scaled to a doubling; below 0: it takes longer
         counts: of devices that were compared
     """
 
@@ -398,7 +398,7 @@ def find_stop(estimates: Iterable[Estimate], *, share: float = LEAST_SAVED) -> S
 
 
 def _saved(best: Mapping[int, Estimate], counts: Sequence[int], sign: int) -> dict[int, float]:
-    """What the step from each count to the next saves for a doubling; `sign` of the uncertainty that is added."""
+    """Saving from each count to the next, scaled to a doubling; `sign` of the uncertainty that is added."""
     found = {}
     for fewer, more in itertools.pairwise(counts):
         before, after = best[fewer], best[more]

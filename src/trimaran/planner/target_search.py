@@ -1,11 +1,11 @@
 """Which strategies, batches and device counts are simulated on the way to a target.
 
     for each batch B and count N     data parallelism with the fewest microbatches that fit: the baseline
-    then, lowest bound first         what spreads a network, where it may beat the best baseline on no more devices
+    then, lowest bound first         hybrid strategies that may beat the best baseline on no more devices
 
-A step of any strategy takes at least what its samples take one device at the microbatch that suits it best, shared by
-all. Where even that, times the updates of the batch, does not beat the baseline by more than the model's error, nothing
-else is looked at: ties go to the simpler one. Of the rest each strategy is bounded by its own totals (`bounds.py`), and
+A lower bound on any step: the time of one device for all samples at its best microbatch, divided by the devices. Where
+this bound, times the updates of the batch, does not beat the baseline by more than the model's error, the search skips
+the batch: ties go to the simpler strategy. Every other strategy is bounded by its own totals (`bounds.py`), and
 simulated while its bound is below the best.
 """
 
@@ -24,20 +24,20 @@ from trimaran.planner.trials import Prospect, Trials
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is searched on the way to a target, and what was found: batches × counts of devices
+# Search space for a target and its result: batches × counts of devices
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is searched: one problem for each batch, on counts of devices.
+    """The search space: one problem for each batch, on counts of devices.
 
     Attributes:
         problems: by batch; alike but for it
         counts: of devices, ascending
-        weights: by batch, what a step is multiplied by to compare batches: updates to the target, or 1 over the batch
+        weights: by batch, the factor on a step to compare batches: updates to the target, or 1 over the batch
         most_local_batch: samples of a replica in one update; None: any number
-        time_limit_s: for what spreads a network [s]; None: none
-        most_tried: of what spreads a network, so many strategies are bounded by their own programs and simulated
+        time_limit_s: for hybrid strategies [s]; None: none
+        most_tried: number of hybrid strategies that are bounded by their own programs and simulated
         by_cost: the choice is by the time of all devices together, not by time
     """
 
@@ -52,12 +52,12 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GridSearch:
-    """What was found.
+    """Result of the search.
 
     Attributes:
         candidates: simulated and fit, by batch
-        rejected: what was not simulated or does not fit, by batch
-        is_complete: nothing that may be chosen was left out when time or number ended the search, if they did
+        rejected: strategies that were not simulated or do not fit, by batch
+        is_complete: no strategy that may be the best was left out by the time limit or by `most_tried`
         seconds: that it took [s]
     """
 
@@ -133,7 +133,7 @@ def default_batches(base: int, known: tuple[int, int], measured: Sequence[int], 
         if batch >= low:
             found.append(batch)
         batch *= 2
-    # Of too many, the largest ones: what small batches need is nearly the same.
+    # If there are too many, the largest ones: small batches need nearly the same amount of training.
     chosen = (found or sorted(measured))[-MOST_BATCHES:]
     shared = [devices * max(1, round(batch / devices)) for batch in chosen if batch >= devices and batch % devices]
     return tuple(sorted({*chosen, *(batch for batch in shared if low <= batch <= high)}))
@@ -180,7 +180,7 @@ def search_grid(grid: Grid) -> GridSearch:
     """Find the strategies that may be best at each batch and count.
 
     Args:
-        grid: what is searched
+        grid: the search space
 
     Raises:
         InfeasibleError: nothing fits at any batch
@@ -202,7 +202,7 @@ def search_grid(grid: Grid) -> GridSearch:
 
 
 class _Cells:
-    """Batches × counts, with what was found in each."""
+    """Batches × counts, with the result of each."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -231,7 +231,7 @@ class _Cells:
             self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
             return
         for strategy in _replicas(count, local, problem):
-            # What does not fit at some microbatch does not fit at a larger one either.
+            # A strategy that does not fit at some microbatch does not fit at a larger one either.
             if local // strategy.microbatches >= self._too_large:
                 continue
             result = self._trials[batch].try_out(strategy, problem)
@@ -245,7 +245,7 @@ class _Cells:
             self.rejected[batch].append(rejection)
 
     def try_others(self, *, until_s: float) -> bool:
-        """Simulate what may beat the replicas; False where the search ended before all that may was."""
+        """Simulate strategies that may beat the replicas; False where the search ended before all of them."""
         waiting = sorted(
             (
                 (weight * prospect.bound.step_time_s, number, batch, prospect)
@@ -265,11 +265,11 @@ class _Cells:
         return not self._cut_short
 
     def _is_over(self, until_s: float) -> bool:
-        """Whether so many strategies as may be were tried, or the time that the user gave is over."""
+        """Whether `most_tried` strategies were tried, or the user's time limit is over."""
         return self._tried >= self.grid.most_tried or time.monotonic() > until_s
 
     def _may_be_chosen(self, bound: float, devices: int) -> bool:
-        """Whether what takes at least this long, weighted, on some devices may be better than all that is known."""
+        """Whether a strategy with this weighted lower bound on some devices may be better than all known ones."""
         by_cost, weights = self.grid.by_cost, self.grid.weights
         known = [
             weights[batch] * one.worth_s * (one.strategy.devices if by_cost else 1)
@@ -326,7 +326,7 @@ class _Cells:
                     yield batch, self.grid.weights[batch], seen
 
     def _outlines(self, batch: int, counts: Sequence[int]) -> Iterator[Prospect]:
-        """Strategies on some counts of devices with their bounds; what stands against the others is kept."""
+        """Strategies on some counts of devices with their bounds; rejections of the others are kept."""
         problem = self.grid.problems[batch]
         strategies, rejected = enumerate_strategies(
             problem.graph,
@@ -347,7 +347,7 @@ class _Cells:
                 self.rejected[batch].append(seen)
 
     def _may_win(self, batch: int, count: int) -> bool:
-        """Whether anything on a number of devices may beat what is known on no more of them."""
+        """Whether any strategy on a number of devices may beat the known ones on no more of them."""
         best = self._best(count)
         if best == float("inf"):
             return True
@@ -385,7 +385,7 @@ def _replicas(count: int, local: int, problem: Problem) -> Iterator[Strategy]:
 
 
 def _alone_s(problem: Problem, bounds: QuickBounds) -> float:
-    """What the samples of an update take one device at the microbatch that suits it best, at least [s]."""
+    """Lower bound on the time of one device for the samples of an update, at its best microbatch [s]."""
     found = []
     for execution in problem.executions:
         for size in sorted({size for key in problem.table.wholes.values() for size in key}):

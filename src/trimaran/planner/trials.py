@@ -35,7 +35,7 @@ class Prospect:
 
     Attributes:
         strategy: with boundaries where it is refined; a placement may still have none of its parts
-        bound: what it takes at least
+        bound: its lower bounds
         is_refined: the bound is that of its stages
     """
 
@@ -46,17 +46,17 @@ class Prospect:
 
 @dataclass(slots=True)
 class Trials:
-    """What was found out about the strategies of a problem.
+    """Results for the strategies of a problem.
 
     Attributes:
         problem: the job, its costs and its devices
         alike: trials of the same job and costs at another batch, whose works of microbatches are shared; None: none
-        floors: for each placement that was solved, the solver's bound over what it found [0..1]
+        bound_shares: for each placement that was solved, the solver's bound over its answer [0..1]
     """
 
     problem: Problem
     alike: "Trials | None" = None
-    floors: dict[Strategy, float] = field(default_factory=dict)
+    bound_shares: dict[Strategy, float] = field(default_factory=dict)
     _quick: QuickBounds = field(init=False)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Trials:
             self._quick.share(self.alike._quick)
 
     def outline(self, uncut: Strategy) -> Prospect | Rejection:
-        """The bounds of a strategy from totals, or what stands against it.
+        """The bounds of a strategy from totals, or its rejection.
 
         Args:
             uncut: without boundaries
@@ -80,7 +80,7 @@ class Trials:
         return _unless_too_large(uncut, lower, self.problem, is_refined=False)
 
     def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-        """The bounds of a strategy with its own stages, or what stands against it.
+        """The bounds of a strategy with its own stages, or its rejection.
 
         Args:
             prospect: an outline
@@ -94,7 +94,7 @@ class Trials:
         return self._refined[key]
 
     def run(self, prospect: Prospect, problem: Problem) -> Candidate | Rejection:
-        """The simulation of a strategy, or what stands against it.
+        """The simulation of a strategy, or its rejection.
 
         Args:
             prospect: the strategy, refined
@@ -111,7 +111,7 @@ class Trials:
         return self._results[strategy]
 
     def try_out(self, uncut: Strategy, problem: Problem) -> Candidate | Rejection:
-        """The simulation of a strategy from the start, or what stands against it."""
+        """The simulation of a strategy from the start, or its rejection."""
         seen = self.outline(uncut)
         if isinstance(seen, Prospect):
             seen = self.refine(seen, problem)
@@ -123,11 +123,11 @@ class Trials:
         if key not in self._placed:
             found = place_on(strategy, problem)
             self._placed[key] = found.strategy
-            self.floors[found.strategy] = found.bound
+            self.bound_shares[found.strategy] = found.bound
         known = self._placed[key]
         arranged = arrange(strategy, problem)
         placed = replace(arranged, parts=known.parts, backward_order=known.backward_order)
-        self.floors.setdefault(placed, self.floors[known])
+        self.bound_shares.setdefault(placed, self.bound_shares[known])
         return placed
 
 

@@ -1,28 +1,28 @@
-"""A problem as it would be: what was measured, scaled.
+"""A changed problem: measured costs, scaled.
 
-Intervals are scaled with their durations, so that what follows from them is as uncertain as it was, in proportion. A
-user may ask for faster links, free loading, less memory, more devices: each change is read, named and applied here.
-What was measured is scaled, never measured again:
+Intervals are scaled with their durations, so results keep their relative uncertainty. A user may ask for faster links,
+free loading, less memory, more devices: each change is read, named and applied here. Measured costs are scaled, never
+measured again:
 
     link=x2        links move bytes twice as fast; latencies stay
     link=pcie3x16  every pair of devices is joined by a link of that kind (`machine/links.toml`)
-    link=10Gb/s    links are limited to that rate, which comes on top of what a transfer takes without; a link that is
+    link=10Gb/s    links are limited to that rate, in addition to the measured time of a transfer; a link that is
                    limited already is released in proportion, as far as it is limited
     latency=x0.5   half the latency of every transfer (0: none)
-    wire=x0.5      half the bytes of messages, as 16 bits for 32 (what converting them takes is left out)
-    interference=0 communication and compute at the same time take nothing from each other
+    wire=x0.5      half the bytes of messages, as 16 bits for 32 (without the time to convert them)
+    interference=0 communication and compute at the same time do not slow each other down
     compute=x2     forward, backward and update twice as fast
     load=0         loading takes no time (x0.5: half of it)
     memory=8GiB    each device has that much (x2: twice as much)
-    devices=4      as many devices, each like those there are and with the others' links
+    devices=4      this number of devices, each like the present ones and with their links
 
 With rates (`link`, `compute`) a factor multiplies the rate, with amounts it multiplies the amount. Several changes at
 once are separated by commas.
 
-A problem as it would be on other links of a machine of the catalog.
+A problem with other links of a catalog machine.
 
-Its transfers are priced by what joins its devices, so what is changed is the machine: every link faster, or a link of
-one kind between each two devices.
+Its transfers are priced by the links of its devices, so the change applies to the machine: every link faster, or a link
+of one kind between each two devices.
 """
 
 import difflib
@@ -42,7 +42,7 @@ from trimaran.pricing.transfers import HOST, SEND
 from trimaran.pricing.types import Cost, Interference
 
 MOST_DEVICES = 64
-"""Beyond this a what-if says nothing: costs of so few measured ranks do not carry so far."""
+"""Largest number of devices of a what-if: costs of a few measured ranks do not extrapolate further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Change:
     Attributes:
         what: "link", "latency", "wire", "interference", "compute", "load", "memory" or "devices"
         factor: on the rate or amount; None where `value` is given
-        value: rate [bytes/s], memory [bytes] or devices, in place of what there is
+        value: rate [bytes/s], memory [bytes] or devices, in place of the present one
         kind: of link, by its name in the catalog; `value` is then its rate
-        also: what else is otherwise at the same time
+        also: other changes at the same time
     """
 
     what: str
@@ -157,9 +157,7 @@ def _parse_one(text: str) -> Change:
     if what not in _WORDS:
         near = difflib.get_close_matches(what, _WORDS, n=1)
         hint = f'did you mean "{near[0]}"?' if near else f"choose one of {', '.join(_WORDS)}"
-        raise InputError(
-            f'what-if "{text}": nothing is called "{what}"; {hint}', code="what-if.unknown-name", what_if=text
-        )
+        raise InputError(f'what-if "{text}": unknown name "{what}"; {hint}', code="what-if.unknown-name", what_if=text)
     if not equals or not value:
         raise InputError(
             f'what-if "{text}": expected a value, such as "{what}={_EXAMPLES[what]}"',
@@ -260,7 +258,7 @@ def _on(machine: Machine, problem: Problem) -> Problem:
 
 
 def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a catalog machine, those of pairs and what joins its nodes too, as many times as fast."""
+    """All links of a catalog machine, with those of pairs and between nodes, faster by a factor."""
 
     def faster(link: Link) -> Link:
         return replace(
@@ -288,7 +286,7 @@ def changed(problem: Problem, change: Change) -> Problem:
 
     Args:
         problem: as it is
-        change: what would be otherwise
+        change: of the costs or devices
     """
     for one in change.each:
         machine = problem.cluster.machine
@@ -342,10 +340,10 @@ def _rate_limited(
 ) -> Curve:
     """A curve with its links limited to another rate [bytes/s].
 
-    What the ranks themselves do for a transfer comes on top of the link: between two local ranks, all-reduces of
+    The ranks' own work for a transfer is added to the link: between two local ranks, all-reduces of
     128 KiB to 16 MiB over links limited to 1 Gb/s take between 15 % more and 13 % less than that sum.
     """
-    # Behind the token of a collective stands what is special of this curve.
+    # The token of a collective is followed by the variant of this curve.
     volumes = 1.0 if key.kind == SEND else volume(key.kind.partition(" ")[0], key.ranks)
 
     def flow(nbytes: int, flow_s: float) -> float:
@@ -377,7 +375,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
-        # What `size` bytes took, `size / factor` would take.
+        # The time of `size` bytes becomes that of `size / factor`.
         return tuple(sorted({max(1, round(size / factor)): cost for size, cost in curve}.items(), key=lambda p: p[0]))
 
     return _with_curves(problem, stretch)
@@ -483,7 +481,7 @@ _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
 
 
 _OF_CATALOG = {"link", "wire", "compute", "memory", "devices"}
-"""What a machine of the catalog can be asked for."""
+"""Changes that a catalog machine allows."""
 
 
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
@@ -492,7 +490,7 @@ def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
 
 
 def _with_transfers(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:
-    """What the links do; what the ranks' own threads do for it stays."""
+    """Changes the links; the work of the ranks' own threads stays."""
     return _with_curves(problem, lambda key, curve: curve if key.kind.endswith(HOST) else change(key, curve))
 
 
@@ -502,7 +500,7 @@ def _with_curves(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -
 
 
 def _flows(curve: Curve, change: Callable[[int, float], float]) -> Curve:
-    """A curve with the part of each point that flows replaced; what no size shortens stays."""
+    """A curve with the part of each point that flows replaced; the latency stays."""
     first_s = latency(curve)
     return tuple((size, _with_seconds(cost, first_s + change(size, cost.seconds - first_s))) for size, cost in curve)
 

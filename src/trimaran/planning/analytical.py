@@ -74,7 +74,7 @@ class Analytical(CatalogBackend):
 
     Attributes:
         source: where the network comes from
-        request: what is asked
+        request: of the user
         shape: of the network
     """
 
@@ -101,13 +101,13 @@ class Analytical(CatalogBackend):
 
     @property
     def batch(self) -> int:
-        """Sequences of one update, where no others are asked for: what is usual, and one for each device."""
+        """Sequences of one update without --batch: the usual number, and one for each device."""
         network = parse_network(self.source.reference)
         usual = FAMILIES[network.name].batch if network else 1
         return self.request.batch or max(usual, self.devices)
 
     def curve(self) -> Known:
-        """What is known of the network's convergence; see `find_job_curve`."""
+        """The network's convergence curve; see `find_job_curve`."""
         reference = self.source.reference
         return find_job_curve(resolve(reference), reference, self.request.target, samples=None)
 
@@ -127,7 +127,7 @@ class Analytical(CatalogBackend):
         Args:
             batches: sequences of one update
             known: the curve, which a search at one batch does not need
-            goal: what is made best over all batches; at one batch it is the time of a step
+            goal: objective over all batches; at one batch it is the time of a step
         """
         del known, goal
         asked_s = self.request.time_limit_s
@@ -153,7 +153,7 @@ class Analytical(CatalogBackend):
         return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
     def problem(self, cell: Cell, time_limit_s: float | None) -> AnalyticalProblem:
-        """What is searched at a batch on some devices.
+        """The problem at a batch on some devices.
 
         Args:
             cell: the batch, the devices
@@ -178,7 +178,7 @@ class Analytical(CatalogBackend):
             f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
             "a simulation of every rank"
         ]
-        if self.request.pins.consents:
+        if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(
@@ -201,7 +201,7 @@ class Analytical(CatalogBackend):
 
 
 def with_prices(evidence: Modelled) -> Modelled:
-    """A plan with what each of its pins costs.
+    """A plan with the cost of each of its pins.
 
     Args:
         evidence: of the plan
@@ -276,10 +276,10 @@ def _sequence(network: NetworkReference, request: PlanRequest) -> int:
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:
-    """The fastest, and what data parallelism alone would do where it fits.
+    """The fastest, and data parallelism alone where it fits.
 
     Args:
-        problem: what was searched
+        problem: of the search
         found: the search
     """
     yield found.chosen
@@ -292,7 +292,7 @@ def contender_of_degrees(priced: AnalyticalCandidate, batch: int) -> Contender:
     """A strategy of the analytical model as one of those that are compared.
 
     Args:
-        priced: with what it takes
+        priced: with its costs
         batch: sequences of one update
     """
     strategy = priced.strategy

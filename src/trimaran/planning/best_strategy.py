@@ -1,6 +1,6 @@
 """From a job to the best strategy: which costs are measured, and when it is worth compiling for them.
 
-    eager costs ──▶ search ──▶ does the whole training last long enough? ──no──▶ what is compiled is rejected
+    eager costs ──▶ search ──▶ does the whole training last long enough? ──no──▶ compiled strategies are rejected
                                         │
                                        yes ──▶ compiled costs ──▶ search again among both
 
@@ -16,7 +16,7 @@ from trimaran.base.units import format_seconds
 from trimaran.graph import Graph
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import way_of
+from trimaran.planner.problem import execution_key
 from trimaran.planner.search import may_be_virtualized
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
@@ -31,7 +31,7 @@ Trace = Callable[[Collection[int]], Mapping[int, TracedStep]]
 """Traces steps of a job at some sizes of a microbatch [samples]."""
 
 Rehearse = Callable[[Candidate, CostTable], CostTable | None]
-"""Runs a few steps of a candidate and gives the table with what they took; None where it knows that already."""
+"""Runs a few steps of a candidate and returns the table with their times; None where the table has them."""
 
 MOST_REHEARSALS = 6
 """Strategies that are run before a plan is made: each loses its lead, or is as fast as it seemed."""
@@ -47,13 +47,13 @@ def find_best(
 
     Args:
         prepared: the job, its graph and data, the devices
-        request: what is made best, and how segments may run
+        request: objective, and how segments may run
         measure: gives the costs
-        trace: gives the steps of strategies that memory alone stands against
-        rehearse: runs what would be chosen, where its form was not measured; None: that is left out
+        trace: gives the steps of strategies that were rejected only for memory
+        rehearse: runs the choice where its form was not measured; None: that is left out
 
     Returns:
-        What was found, and the costs by which.
+        The result and its costs.
 
     Raises:
         InfeasibleError: nothing fits
@@ -67,14 +67,14 @@ def find_best(
         return _search_with_traces(replace(problem, failed=dict(failed)), trace)
 
     def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
-        """Search, and again while what is chosen runs as was not measured yet, or that fails."""
+        """Search, and again while the choice runs in a form that was not measured yet, or fails."""
         found = find(table, *executions)
         for _ in range(MOST_REHEARSALS):
             try:
                 better = None if rehearse is None else rehearse(found.chosen, table)
             except (ExecutionError, InputError) as error:
                 strategy = found.chosen.strategy
-                failed[way_of(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
+                failed[execution_key(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"
                 found = find(table, *executions)
                 continue
             if better is None:
@@ -119,7 +119,7 @@ def find_best(
 
 
 def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
-    """Search; where memory stands against whole networks, trace them and search again."""
+    """Search; where whole networks are rejected for memory, trace them and search again."""
     try:
         found = search(problem)
     except InfeasibleError:
@@ -155,7 +155,7 @@ def microbatch_sizes(
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
         stages: only of strategies with this number of pipeline stages; None: of all
-        pins: what is decided; what would be tried without them is priced too
+        pins: decisions of the user; the search without each is priced too
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
     if pins != NO_PINS:
@@ -165,7 +165,7 @@ def microbatch_sizes(
 
 
 def training_seconds(job: Job, data: EpochData, found: Search[Candidate]) -> float | None:
-    """What all steps of a training take by the chosen strategy [s]; None: it is not known how many there are.
+    """Time of all steps of a training by the chosen strategy [s]; None: their number is not known.
 
     Args:
         job: says how many epochs there are

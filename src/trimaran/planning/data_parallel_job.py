@@ -28,7 +28,7 @@ class DataParallelJob:
         precision: in which is computed
         software: framework and year
         options: of the job
-        exchange: what the job does differently from its framework's habit
+        exchange: settings of the job that differ from its framework's defaults
         estimator: of a step on one device; None: by the device's curves alone
     """
 
@@ -51,7 +51,7 @@ class DataParallelJob:
         return workload(self.reference, batch=batch, precision=self.precision, options=self.options or None)
 
     def known(self, batch: int) -> tuple[Workload, StepEstimate]:
-        """One device's step, and what it takes alone.
+        """One device's step, and its time without exchange.
 
         Args:
             batch: samples of it
@@ -69,7 +69,7 @@ class DataParallelJob:
         return -(-devices // self.machine.node.devices)
 
     def setup(self, batch: int, devices: int, *, sync: Sync = "nccl", links: float = 1.0) -> DataParallelSetup:
-        """What the step of a group depends on.
+        """The setup that the step of a group depends on.
 
         Args:
             batch: samples of a device

@@ -1,4 +1,4 @@
-"""What a search found, for programs: the same keys for this machine and for those that are not at hand."""
+"""Results of a search as JSON: the same keys for this machine and for target clusters."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,13 +29,13 @@ def search_document(
     prices: Iterable[PinPrice] = (),
     goal: str = "",
 ) -> dict[str, Any]:
-    """What was chosen from, without the candidates themselves.
+    """Counts of a search, without the candidates themselves.
 
     Args:
         found: the search
         one_device_s: time on one device, where the search does not know it [s]
         prices: of the pins
-        goal: what was made best over all batches in place of a step; empty: a step was
+        goal: objective over all batches; empty: the step
 
     Returns:
         `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
@@ -60,7 +60,7 @@ def search_document(
 
 
 def price_document(entry: PinPrice) -> dict[str, Any]:
-    """What a pin costs."""
+    """Cost of a pin."""
     return {
         "pin": entry.pin,
         "without": None if entry.without is None else entry.without.name,
@@ -71,7 +71,7 @@ def price_document(entry: PinPrice) -> dict[str, Any]:
 
 
 def chosen_document(graph: Graph, found: Search[Candidate], *, one_device_s: float | None = None) -> dict[str, Any]:
-    """What the plan says besides its candidate: degrees, speedup, gap, and where operations run.
+    """Entries of the plan besides its candidate: degrees, speedup, gap, and where operations run.
 
     Args:
         graph: the job's
@@ -96,7 +96,7 @@ def one_device(found: Search[Any]) -> float | None:
 
 
 def degrees(option: Option) -> dict[str, Any]:
-    """The figures of a strategy: what all have, then what only a program or only the analytical model has."""
+    """The figures of a strategy: common ones, then those of a program or of the analytical model."""
     strategy = option.strategy
     common = {
         "dp": strategy.dp,
@@ -174,11 +174,11 @@ def _brief(option: Option, base_s: float | None) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a training to a target takes, for programs: the choice, the best hybrid and the best data parallelism, the front
+# A training to a target as JSON: the choice, the best hybrid and the best data parallelism, the front
 
 
 def goal_of_plan(outlook: Outlook | None) -> str:
-    """What a plan was made for over all batches, in words; empty where a step was made short."""
+    """Objective of a plan over all batches, in words; empty where it is the step."""
     return "" if outlook is None else GOALS.get(outlook.goal, "")
 
 
@@ -218,7 +218,7 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
 
 
 def with_outlook(document: dict[str, Any], outlook: Outlook) -> dict[str, Any]:
-    """The document of a plan with what a training to the target takes.
+    """The document of a plan with its training to the target.
 
     Args:
         document: of the strategy at the chosen batch; its candidates and front go under `at_batch`
@@ -323,7 +323,7 @@ SHOWN_REJECTIONS = 40
 
 
 def plan_document(planned: Planned) -> dict[str, Any]:
-    """A plan, what it was chosen over and what was rejected.
+    """A plan, the alternatives and the rejected strategies.
 
     Args:
         planned: as it was made
@@ -336,7 +336,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
 
 
 def document_at_batch(planned: Planned) -> dict[str, Any]:
-    """As `plan_document`, without what a training to a target takes."""
+    """As `plan_document`, without a training to a target."""
     evidence = planned.evidence
     if not isinstance(evidence, Simulated):
         return _degrees_only(planned, evidence)

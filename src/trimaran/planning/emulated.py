@@ -1,4 +1,4 @@
-"""A job on devices that are emulated: what its operations and messages cost there, and which plan is best."""
+"""A job on emulated devices: costs of its operations and messages, and the best plan."""
 
 import os
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class EmulatedJob:
     Attributes:
         job: the job
         graph: its dataflow graph
-        table: what its operations cost on one of the devices, and messages between all
+        table: costs of its operations on one of the devices, and of messages between all
         cluster: the devices
     """
 
@@ -43,15 +43,15 @@ def prepare_emulation(
     uplink: Link | None = None,
     progress: Progress = ignore_progress,
 ) -> EmulatedJob:
-    """Measure what is needed to plan and emulate a job on a number of devices.
+    """Measure the costs for planning and emulating a job on a number of devices.
 
     Args:
         source: where the job comes from
-        devices: how many; more than there are cores is what this is for
+        devices: how many; usually more than cores
         link: the rate limit of links between them
         nodes: that the devices are dealt to, as many to each
         uplink: the rate limit of each node's link to the others; only with several nodes
-        progress: told what is being done
+        progress: called with the current work
 
     Raises:
         InputError: fewer than two devices, devices that nodes do not divide, nodes without uplinks, or the job is wrong
@@ -107,7 +107,7 @@ def best_strategy(emulated: EmulatedJob) -> Strategy:
 def priced_program(
     emulated: EmulatedJob, strategy: Strategy, program: Program | None = None
 ) -> tuple[Program, ProgramCosts]:
-    """What is emulated, and what it costs.
+    """The emulated job, and its costs.
 
     Args:
         emulated: the job and the devices

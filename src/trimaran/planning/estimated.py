@@ -2,19 +2,19 @@
 
 A search that offloads and recomputes where nothing fits otherwise.
 
-A strategy with a memory budget needs the step of its microbatch, traced without weights, and what operations and copies
-cost on the device. Traces and memory plans take far longer than a search, so they are made only where they decide:
+A strategy with a memory budget needs the step of its microbatch, traced without weights, and the costs of operations
+and copies on the device. Traces and memory plans take far longer than a search, so they are made only where needed:
 where no strategy fits, or where memory policies are asked for by name.
 
-Why more devices help a placement so little: the longest chain of operations, and how many branches run in parallel.
+Limits of a placement: the longest chain of operations, and the number of branches that run in parallel.
 
 However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
 loss and the longest chain of backwards from it. Its share of all work bounds the speedup of any placement.
 
-`trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of devices that are not here.
+`trimaran plan JOB --cluster NAME --objective time`: strategies, batches and numbers of catalog devices.
 
-One graph and one table of estimated costs serve all batches. What is simulated is decided by bounds of the whole
-choice (`planner/target_search.py`), many batches take little longer than one.
+One graph and one table of estimated costs serve all batches. Bounds over all batches decide which strategies are
+simulated (`planner/target_search.py`), and a choice of many batches takes little longer than one.
 """
 
 import dataclasses
@@ -49,15 +49,15 @@ from trimaran.program.strategy import Strategy
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
-    """Search; where memory alone stands against everything, trace whole networks and search again.
+    """Search; where every strategy is rejected for memory, trace whole networks and search again.
 
     Args:
         reference: of the job
-        problem: what is searched
-        request: what was asked
+        problem: to search
+        request: of the user
 
     Returns:
-        The problem with the traces that were made, and what was found.
+        The problem with the new traces, and the result.
 
     Raises:
         InfeasibleError: nothing fits
@@ -109,7 +109,7 @@ def traces_of(
 
 
 def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
-    """What bounds the placement of a network's branches.
+    """Bounds on the placement of a network's branches.
 
     Args:
         problem: has the graph and its costs
@@ -152,7 +152,7 @@ def shares_of_widths(graph: Graph, seconds: Mapping[str, float]) -> dict[int, fl
         seconds: of each operation, by id [s]
 
     Returns:
-        By the number of operations, the share of the time in which so many run [0..1].
+        By the number of operations, the share of the time in which that number runs [0..1].
     """
     ends = _earliest(graph, seconds)
     events: list[tuple[float, int]] = []
@@ -192,7 +192,7 @@ class Estimated(CatalogBackend):
 
     Attributes:
         source: where the job comes from
-        request: what is asked
+        request: of the user
     """
 
     def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
@@ -212,7 +212,7 @@ class Estimated(CatalogBackend):
         return self.request.batch or resolve(self.source.reference).global_batch_size
 
     def curve(self) -> Known:
-        """What is known of the job's convergence; see `find_job_curve`."""
+        """The job's convergence curve; see `find_job_curve`."""
         reference = self.source.reference
         return find_job_curve(resolve(reference), reference, self.request.target, samples=own_samples(reference))
 
@@ -237,7 +237,7 @@ class Estimated(CatalogBackend):
         Args:
             batches: samples of one update
             known: the curve
-            goal: what is made best
+            goal: the objective
         """
         problems = machine_problems(self.source.reference, self.request, batches)
         self._progress("searching", 0, 0)
@@ -287,7 +287,7 @@ class Estimated(CatalogBackend):
 
 
 def _weights(known: Known, batches: Sequence[int], goal: Goal) -> Mapping[int, float]:
-    """What a step of each batch is multiplied by to compare them: updates to the target, or 1 over the batch."""
+    """Factor on a step of each batch to compare them: updates to the target, or 1 over the batch."""
     trainings = {batch: None if goal == "throughput" else training_at(known, batch) for batch in batches}
     return {
         batch: 1.0 / batch if training is None else training.updates.amount for batch, training in trainings.items()
@@ -299,7 +299,7 @@ def _why(found: GridSearch, batch: int) -> str:
 
 
 def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> Search[Candidate]:
-    """What was simulated at the chosen batch, as a search of that batch alone would say it."""
+    """Simulations at the chosen batch, in the form of a search of that batch alone."""
     problem = grid.problems[batch]
     return simulated_search(
         problem,
@@ -313,7 +313,7 @@ def _search_at(grid: Grid, found: GridSearch, batch: int, chosen: Candidate) -> 
 
 
 def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
-    """What no step at a batch takes less than [s]: nothing left out beats the best by more than the model's error."""
+    """Lower bound on a step at a batch [s]: no skipped strategy beats the best by more than the model's error."""
     best = min(grid.weights[other] * one.worth_s for other, those in found.candidates.items() for one in those)
     fastest = min(one.worth_s for one in found.candidates[batch])
     return min(fastest, best / grid.weights[batch] / (1.0 + MODEL_ERROR))

@@ -20,11 +20,11 @@ from trimaran.program.strategy import Execution
 
 
 def machine_problem(reference: str, request: PlanRequest) -> Problem:
-    """What is searched.
+    """The problem of a search.
 
     Args:
         reference: of the job
-        request: what is asked
+        request: of the user
 
     Raises:
         InputError: no such job or machine, or more devices than there are
@@ -34,11 +34,11 @@ def machine_problem(reference: str, request: PlanRequest) -> Problem:
 
 
 def machine_problems(reference: str, request: PlanRequest, batches: Collection[int]) -> Mapping[int, Problem]:
-    """What is searched at each of several batches: one graph, one table of costs.
+    """The problem at each of several batches: one graph, one table of costs.
 
     Args:
         reference: of the job
-        request: what is asked
+        request: of the user
         batches: samples of one update over all devices
 
     Raises:

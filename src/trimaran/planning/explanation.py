@@ -1,4 +1,4 @@
-"""Why a plan is what it is: the plan, the search that it came from, and what the planner says of both."""
+"""Explanation of a plan: the plan, its search, and the planner's explanation of both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,10 +54,10 @@ class Explained:
     """A plan with its explanation.
 
     Attributes:
-        planned: the plan and what it was made from; of a machine of the catalog, without a measured table
-        found: the search, by what things cost now
+        planned: the plan and its evidence; of a machine of the catalog, without a measured table
+        found: the search, by present costs
         explanation: why
-        notes: what the user should know
+        notes: for the user
     """
 
     planned: Planned
@@ -100,7 +100,7 @@ class Explained:
 
     @property
     def memory_bytes(self) -> float:
-        """What a rank may need [bytes]."""
+        """Memory limit of a rank [bytes]."""
         evidence = self.planned.evidence
         return min(evidence.cluster.memory_bytes) if isinstance(evidence, Simulated) else evidence.problem.memory_limit
 
@@ -112,22 +112,22 @@ class Explained:
 
     @property
     def training(self) -> PlannedTraining | None:
-        """What the plan file says of a training to a target; None: nothing."""
+        """The training to a target in the plan file; None: none."""
         return self.planned.evidence.plan.training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is to be explained, in terms of the plans that there are.
+    """The request for an explanation, in terms of plans.
 
     Attributes:
         source: where the job comes from
-        request: what the plan is to look for, and where
+        request: objective and devices of the plan
         path: of a plan; None: plan the job
         plan: in that file
         why_not: kinds of strategies to compare with, as they were written
         what_if: changes to try, as they were written
-        progress: told what is being done
+        progress: called with the current work
     """
 
     source: JobSource
@@ -152,11 +152,11 @@ def explain_plan(
 
     Args:
         job: a reference, or where it comes from
-        request: what the plan is to look for, and where
+        request: objective and devices of the plan
         path: of a plan; None: plan the job
         why_not: kinds of strategies to compare with
-        what_if: changes to try, as written on the command line; none: what is worth asking of any plan there
-        progress: told what is being done
+        what_if: changes to try, as written on the command line; none: the usual ones
+        progress: called with the current work
 
     Raises:
         InputError: a kind or a change that does not exist, or no such job or machine; the plan is wrong, or cannot be
@@ -176,14 +176,14 @@ def explain_plan(
         planned, case, notes = _modelled(asked)
     else:
         planned, case, notes = _simulated(asked)
-    progress("pricing what could be otherwise", 0, 0)
+    progress("pricing alternatives", 0, 0)
     evidence = planned.evidence
     explanation = explain(case, chosen=evidence.chosen, paid=evidence.prices, goal=goal_of_plan(planned.outlook))
     return Explained(planned=planned, found=case.found, explanation=explanation, notes=notes)
 
 
 def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
-    """A plan with a program, what it is explained by, and notes."""
+    """A plan with a program, the model of its explanation, and notes."""
     # Before anything is measured: a name that does not exist costs no wait.
     families = [read_family(name) for name in asked.why_not]
     changes = [parse_change(text) for text in asked.what_if] or None
@@ -198,7 +198,7 @@ def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
 
 
 def search_of(planned: Planned) -> Search[Candidate]:
-    """What a plan was chosen from.
+    """The alternatives of a plan.
 
     Raises:
         InputError: it was read from a file
@@ -210,7 +210,7 @@ def search_of(planned: Planned) -> Search[Candidate]:
 
 
 def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Candidate], Problem, tuple[str, ...]]:
-    """A plan for this machine, what a search finds by today's costs, the problem, and notes."""
+    """A plan for this machine, the result of a search by present costs, the problem, and notes."""
     source, request, plan, progress = asked.source, asked.request, asked.plan, asked.progress
     given: Planned | None = None
     if plan is not None and asked.path is not None:
@@ -226,7 +226,7 @@ def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Ca
     found, problem = search_of(planned), problem_of(planned)
     shown, notes = planned, planned.notes
     if given is not None:
-        # What the plan's own execution and microbatch cost, which a search may have had no use for.
+        # Costs of the plan's execution and microbatch, which the search may not have needed.
         before = given.simulated
         traces = {**before.problem.traces, **problem.traces}
         problem = replace(problem, table=merge([problem.table, before.table]), traces=traces)
@@ -239,7 +239,7 @@ def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Ca
 
 
 def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
-    """A plan for a machine of the catalog with the prices of its pins, and what a search finds there."""
+    """A plan for a machine of the catalog with the prices of its pins, and the result of a search there."""
     if asked.plan is not None and asked.path is not None:
         planned, found = _of_file(asked.path, asked.plan, asked.request, asked.progress)
     else:
@@ -252,7 +252,7 @@ def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
 
 
 def problem_of(planned: Planned) -> Problem:
-    """What a plan was searched for, with what is known of links between local ranks that are not limited."""
+    """The problem of a plan, with known costs of links between local ranks that are not limited."""
     problem = planned.simulated.problem
     bare = {} if planned.request.link is None else _bare_curves(problem.cluster.size)
     return replace(problem, bare_curves=bare)
@@ -283,7 +283,7 @@ def outdated(strategy: Strategy, found: Search[Any]) -> tuple[str, ...]:
 
 
 def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
-    """A plan of the analytical model, what it is explained by, and notes; changes are refused: plan again instead."""
+    """A plan of the analytical model, the model of its explanation, and notes; changes are refused: plan again."""
     source, request, plan = asked.source, asked.request, asked.plan
     if asked.what_if:
         raise InputError(
@@ -333,7 +333,7 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
 
 
 def _of_file(path: Path, plan: Plan, request: PlanRequest, progress: Progress) -> tuple[Planned, Search[Candidate]]:
-    """The plan in a file by the costs of the machine, and what a search finds there."""
+    """The plan in a file by the costs of the machine, and the result of a search there."""
     memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
     device = find_machine(request.cluster).node.device
@@ -371,7 +371,7 @@ def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
 
     Args:
         plan: says them
-        request: what the user asks
+        request: of the user
 
     Raises:
         InputError: a choice of batches, which the plan has made

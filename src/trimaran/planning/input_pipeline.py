@@ -1,4 +1,4 @@
-"""What a plan for this machine says of how its ranks are fed."""
+"""The input pipeline of a plan for this machine."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from trimaran.program.json_files import to_plain
 
 
 def room_of(job: Job, data: EpochData) -> Room | None:
-    """What there is to feed a job with on this machine; None: ranks load in line, as a stream is read.
+    """Resources of this machine for loading a job's data; None: ranks load in line, as for a stream.
 
     Args:
         job: says how many epochs there are
@@ -47,7 +47,7 @@ def feeding_document(strategy: Strategy, found: Search[Candidate] | None) -> dic
 
 
 def fed_as_asked(strategy: Strategy, pins: Pins) -> Strategy:
-    """The strategy of a plan from a file with what the user says of its feeding.
+    """The strategy of a plan from a file with the user's options for its input pipeline.
 
     Args:
         strategy: of the plan

@@ -1,4 +1,4 @@
-"""The backend of plans for this machine: costs are measured, and what is chosen is tried out."""
+"""The backend of plans for this machine: costs are measured, and the choice is tried out."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ class Measured:
 
     Attributes:
         source: where the job comes from
-        request: what to look for, within which limits
+        request: objective and limits
         prepared: the job, its graph and data, the devices
     """
 
@@ -71,7 +71,7 @@ class Measured:
         return detect_machine().devices
 
     def curve(self) -> Known:
-        """What is known of the job's convergence; see `find_job_curve`."""
+        """The job's convergence curve; see `find_job_curve`."""
         reference = self.source.reference
         samples = self.prepared.data.samples if has_own_data(reference) else None
         return find_job_curve(self.prepared.job, reference, self.request.target, samples=samples)
@@ -85,12 +85,12 @@ class Measured:
         return plan_at_batch(self.source, self.request, self.prepared, self._progress)
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
-        """The strategies of a search at each batch; what all of them need is measured in one go before.
+        """The strategies of a search at each batch; common costs are measured once before.
 
         Args:
             batches: samples of one update
             known: the curve, which a search at one batch does not need
-            goal: what is made best over all batches; at one batch it is the time of a step
+            goal: objective over all batches; at one batch it is the time of a step
         """
         del known, goal
         plain = replace(self.request, objective="throughput", target=NO_TARGET)
@@ -117,9 +117,9 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
 
     Args:
         source: where the job comes from
-        request: what to look for, within which limits
+        request: objective and limits
         prepared: the job at that batch, its graph and the machine
-        progress: told what is being done
+        progress: called with the current work
 
     Raises:
         InputError: the job is wrong
@@ -185,14 +185,14 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
 
 
 def executions_of(found: Search[Candidate]) -> tuple[Execution, ...]:
-    """How segments ran in what a search simulated; eager first."""
+    """How segments ran in the simulations of a search; eager first."""
     return tuple(sorted({one.strategy.execution for one in found.candidates}, reverse=True))
 
 
 def _measure_all(
     source: JobSource, prepared: Prepared, batches: Sequence[int], request: PlanRequest, progress: Progress
 ) -> None:
-    """Measure what all batches need in one go; each search then finds it."""
+    """Measure the costs of all batches once; each search then has them."""
     if len(batches) < 2:
         return
     sizes = {

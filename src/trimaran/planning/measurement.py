@@ -1,4 +1,4 @@
-"""What plans for this machine need measured: operations and links, trial runs of some strategies, traces of steps."""
+"""Measurements for plans on this machine: operations and links, trial runs of some strategies, traces of steps."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from trimaran.program.strategy import IN_LINE, Execution, Strategy
 from trimaran.program.types import Program
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a calibration gives to a plan: costs where it was asked for, and the noise of repeated runs in any case
+# Figures of a calibration for a plan: costs where it was asked for, and always the noise of repeated runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Calibrated:
         return None if self.calibration is None else noise_for(self.calibration.noise, ranks=strategy.devices)
 
     def lacks(self, ranks: int) -> tuple[str, ...]:
-        """What the user should know of a calibration that has nothing about that number of ranks.
+        """Note on a calibration that has no figures for that number of ranks.
 
         Args:
             ranks: that may take part
@@ -104,7 +104,7 @@ def measure_job(
         sizes: of microbatches [samples]
         executions: how segments run
         calibrated: figures that are kept
-        progress: told what is being done
+        progress: called with the current work
         reduces: messages of sums at owners too
         gathers: of sharded parameters too
         compressions: of gradients too, sent so
@@ -132,7 +132,7 @@ def with_failing(graph: Graph, error: ExecutionError) -> Graph:
     """A graph whose job was seen to fail with the sizes of parts with which it failed when it was measured.
 
     Args:
-        graph: with what was seen before
+        graph: with effects traced before
         error: of `measure_job`
 
     Raises:
@@ -152,14 +152,14 @@ def with_compressions(
     calibrated: Calibrated,
     progress: Progress,
 ) -> Problem:
-    """A problem that knows what some compressions of gradients take; the same where it does already.
+    """A problem with the costs of some compressions of gradients; the same where it has them.
 
     Args:
         problem: on this machine, or on one of the catalog, where all are known
         source: where the job comes from
         methods: of compression
         calibrated: figures that are kept
-        progress: told what is being done
+        progress: called with the current work
     """
     lacking = [one for one in dict.fromkeys(methods) if not is_priced(one, problem.table, problem.cluster)]
     if not lacking or problem.devices < 2:

@@ -204,7 +204,7 @@ class JobTracer:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """What the user's code raises is told with the name of the job."""
+        """Errors of the user's code are raised with the name of the job."""
         try:
             yield
         except TrimaranError:
@@ -244,7 +244,7 @@ def _no_packing() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Steps of a job at any batch, and what they cost on a device of the catalog
+# Steps of a job at any batch, and their costs on a device of the catalog
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -264,7 +264,7 @@ class PricedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedSteps:
-    """Steps of a job at any batch, and what they cost on a device.
+    """Steps of a job at any batch, and their costs on a device.
 
     Attributes:
         tracer: traces them
@@ -279,7 +279,7 @@ class PricedSteps:
     software: Software = field(default_factory=Software)
 
     def costs(self, trace: StepTrace) -> MemoryCosts:
-        """What a step costs."""
+        """Costs of a step."""
         return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
 
     def step(self, samples: int) -> PricedStep:

@@ -5,7 +5,7 @@
     analytical.py     a transformer on many devices of the catalog: the analytical model of its layers
 
 Each searches at one batch. A training to a target is one loop around all of them: a curve says which batches, the
-backend what there is at each, and `target.conclude` chooses.
+backend for the alternatives at each, and `target.conclude` chooses.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def obtain_plan(
     """Make a plan, or read it where a file is given; see `make_plan` and `load_plan`.
 
     Raises:
-        InputError: what `make_plan` and `load_plan` raise; a plan that is there, and a curve, batches,
+        InputError: as of `make_plan` and `load_plan`; a plan that is there, and a curve, batches,
             pins or an execution for another
     """
     if path is None:
@@ -84,7 +84,7 @@ class Backend(Protocol):
 
     Attributes:
         source: where the job comes from
-        request: what is asked
+        request: of the user
     """
 
     source: JobSource
@@ -104,10 +104,10 @@ class Backend(Protocol):
 
     @property
     def price(self) -> Price | None:
-        """Of the devices; None: nobody says."""
+        """Of the devices; None: not given."""
 
     def curve(self) -> Known:
-        """What is known of the job's convergence."""
+        """The job's convergence curve."""
 
     def plan(self) -> Planned:
         """The best plan at `batch`.
@@ -118,12 +118,12 @@ class Backend(Protocol):
         """
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
-        """What there is to choose from at several batches.
+        """Alternatives at several batches.
 
         Args:
             batches: samples of one update
             known: the curve
-            goal: what is made best over all batches
+            goal: objective over all batches
 
         Raises:
             InfeasibleError: nothing fits at any batch
@@ -138,7 +138,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     Args:
         source: where the job comes from
         request: which machine, and how many of its devices
-        progress: told what is being done
+        progress: called with the current work
 
     Raises:
         InputError: no such job or machine, or more devices than there are
@@ -165,9 +165,9 @@ def make_plan(
 
     Args:
         job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration; or where it comes from
-        request: what to look for, where, and within which limits
+        request: objective, devices and limits
         backend: prices strategies; None: as `find_backend` says
-        progress: told what is being done
+        progress: called with the current work
 
     Raises:
         InputError: no such job, machine or curve, a curve of another task, or more devices than there are
@@ -234,7 +234,7 @@ def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
 
 
 def contenders_of(planned: Planned, batch: int) -> list[Contender]:
-    """What a plan was chosen from, for comparison with other batches.
+    """Alternatives of a plan, for comparison with other batches.
 
     Args:
         planned: of a search
@@ -247,7 +247,7 @@ def contenders_of(planned: Planned, batch: int) -> list[Contender]:
 
 
 def _with_outlook(planned: Planned, outlook: Outlook) -> Planned:
-    """A plan with what the training to the target takes; a plan for this machine trains the job so."""
+    """A plan with its training to the target; a plan for this machine also sets the job's training."""
     notes, evidence = (*planned.notes, *outlook.warnings), planned.evidence
     plan = replace(evidence.plan, objective=outlook.goal, training=planned_training(outlook))
     evidence = replace(evidence, plan=plan)

@@ -1,4 +1,4 @@
-"""A plan from a file: checked against the job and this machine, and scored by what things cost here.
+"""A plan from a file: checked against the job and this machine, and scored by the costs measured here.
 
 A plan for a machine of the catalog is an ordinary plan file too: its premises name the devices and the graph. A plan of
 the analytical model has degrees, the network's layers and no program.
@@ -50,11 +50,11 @@ from trimaran.program.types import Program
 from trimaran.simulator.memory_check import check_memory
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a search found, as a plan file holds it
+# Result of a search in a plan file
 
 
 def predict(candidate: Option) -> Prediction:
-    """What a candidate should cost."""
+    """Predicted costs of a candidate."""
     return Prediction(
         step_time_s=candidate.step_time_s,
         interval_s=candidate.interval_s,
@@ -65,7 +65,7 @@ def predict(candidate: Option) -> Prediction:
 
 
 def candidate_rows(found: Search[Any]) -> Iterator[CandidateRow]:
-    """What a plan was chosen from: what was priced, best first, then what was rejected.
+    """The alternatives of a plan: priced ones, best first, then rejected ones.
 
     Args:
         found: the search
@@ -100,13 +100,13 @@ def load_plan(
     *,
     progress: Progress = ignore_progress,
 ) -> Planned:
-    """Read a plan, check it against the job and this machine, and score it by what things cost here.
+    """Read a plan, check it against the job and this machine, and score it by the costs measured here.
 
     Args:
         path: of the plan
         source: where the job comes from
-        request: as for `make_plan`; what neither says is as the plan was made for (`as_planned`)
-        progress: told what is being done
+        request: as for `make_plan`; options without a value are those of the plan (`as_planned`)
+        progress: called with the current work
 
     Raises:
         InputError: the plan is wrong, or was made for something else
@@ -192,7 +192,7 @@ def _check_kind(plan: Plan, cluster: Allocation) -> None:
     if wanted is not None and cluster.devices[0].kind == "cpu":
         raise InputError(
             f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
-            "none: use it there, look at it with --cluster and the name of its machine, or plan again for what is here",
+            "none: use it there, look at it with --cluster and the name of its machine, or plan again for this machine",
             code="plan.other-device",
             device=wanted,
         )
@@ -223,7 +223,7 @@ def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[Job
     Args:
         plan: says them
         source: where the job comes from
-        request: what the user asks
+        request: of the user
 
     Raises:
         InputError: the job is wrong
@@ -256,8 +256,8 @@ def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
     if abs(change) <= RESCORED_TOLERANCE:
         return ()
     return (
-        f"the plan was made with other costs: by those measured here its step takes {change:+.0%} of what it said; "
-        "plan again to see what is best here",
+        f"the plan was made with other costs: by those measured here its step time changes by {change:+.0%}; "
+        "plan again to find the best plan here",
     )
 
 
@@ -278,13 +278,13 @@ def write_planned(path: Path, planned: Planned) -> None:
 def plan_of_degrees(
     reference: str, cluster: str, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
 ) -> Plan:
-    """What a search by the analytical model decided.
+    """Plan file of a search by the analytical model.
 
     Args:
         reference: of the job
         cluster: machine of the catalog
-        problem: what was searched
-        found: what was found
+        problem: of the search
+        found: result of the search
     """
     return Plan(
         job=reference,
@@ -313,14 +313,14 @@ def plan_of(
     objective: Objective,
     link: PlannedLink | None = None,
 ) -> Plan:
-    """What a search decided, without the lines of its program.
+    """Plan file of a search, without the lines of its program.
 
     Args:
         reference: of the job
-        problem: what was searched
-        found: what was found
+        problem: of the search
+        found: result of the search
         costs_digest: of the costs by which
-        objective: what was made best
+        objective: of the search
         link: rate limit of the links between local ranks; None: not limited
     """
     return Plan(
@@ -355,7 +355,7 @@ def costs_digest(problem: Problem, request: PlanRequest) -> str:
 
     Args:
         problem: has the costs
-        request: what was asked
+        request: of the user
     """
     # As files written before have it, so that their costs are still known to be these.
     precision = request.precision and ("tf32" if request.precision == "tf32" else dtype_name(request.precision))

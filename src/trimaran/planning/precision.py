@@ -1,14 +1,14 @@
-"""In which precision a job computes on a catalog machine: what was asked for, what the job says, or a rule.
+"""Precision of a job on a catalog machine: the requested one, the job's, or a rule.
 
 One rule for every command and both backends of `plan`:
 
-    1  what is asked for
-    2  what the job says: `Job.precision`, or the dtype of a Hugging Face configuration
+    1  the requested one
+    2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration
     3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
        it, fp32 on devices without either), every other network in fp32, PyTorch's own default
 
-What was assumed is printed with the answer. The analytical model knows products in 16 and 8 bits, the kernel model
-those in 16 and 32; what a model cannot price is refused.
+An assumed precision is printed with the answer. The analytical model prices products in 16 and 8 bits, the kernel model
+those in 16 and 32; others are refused.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class ChosenPrecision:
 
     Attributes:
         name: of the precision
-        source: "as asked for", "as the job says", or what was assumed and how to change it
+        source: "as asked for", "as the job says", or the assumption and how to change it
     """
 
     name: Precision

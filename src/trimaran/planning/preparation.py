@@ -1,4 +1,4 @@
-"""What a plan for this machine starts from: the job, its graph, its data, the devices."""
+"""Inputs of a plan for this machine: the job, its graph, its data, the devices."""
 
 import platform
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What is known before anything is measured.
+    """Inputs that need no measurement.
 
     Attributes:
         job: the job
@@ -50,7 +50,7 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Allocation:
     """This machine as a cluster.
 
     Args:
-        request: how many devices, with how much memory, joined by what
+        request: number of devices, their memory and links
 
     Raises:
         InputError: more devices than there are
@@ -72,7 +72,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     Args:
         source: where the job comes from
         request: which devices
-        progress: told what is being done
+        progress: called with the current work
 
     Raises:
         InputError: the job is wrong, or more devices than there are
@@ -105,11 +105,11 @@ def problem_here(
     executions: tuple[Execution, ...],
     traces: Mapping[int, TracedStep] | None = None,
 ) -> Problem:
-    """What is searched for a plan for this machine.
+    """The problem of a plan for this machine.
 
     Args:
         prepared: the job, its graph and data, the devices
-        request: what is made best, within which limits
+        request: objective and limits
         table: measured costs
         executions: how segments may run
         traces: steps of microbatches, by samples, where memory stood against keeping everything; None: none
@@ -135,7 +135,7 @@ def problem_here(
 def epoch_data(job: Job) -> EpochData:
     """How many samples an epoch of a job has; with a sampler its first one.
 
-    Random states are afterwards what they were, whatever a sampler draws.
+    Random states are restored afterwards.
 
     Raises:
         InputError: the data or the sampler will not do
@@ -170,7 +170,7 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
     """How far a strategy that was accepted trains something else, or that it is not known, in words.
 
     Args:
-        graph: of the job, with what was seen of it
+        graph: of the job, with traced effects
         strategy: that is run
     """
     seen = graph.behaviour
@@ -184,11 +184,11 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
 
 
 def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph:
-    """A graph of a job whose loss gathers across ranks, with what it gives on two of them; any other as it is.
+    """A graph of a job whose loss gathers across ranks, with its loss on two ranks; any other graph unchanged.
 
     Args:
         source: where the job comes from
-        graph: of it, with what was seen in one process
+        graph: of it, with effects traced in one process
         ranks: that may take part; with one nothing is gathered
     """
     from trimaran.runtime.launch.ranks import launch
@@ -207,11 +207,11 @@ def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviou
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# On what a result was found: kept with it
+# Environment of a result: kept with it
 
 
 def cluster_environment(cluster: Allocation) -> dict[str, str]:
-    """Versions and devices, to be kept with what was found on them.
+    """Versions and devices, to be kept with results on them.
 
     Args:
         cluster: the devices, and the rate limit of their links

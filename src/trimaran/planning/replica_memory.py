@@ -17,13 +17,13 @@ _DROPPED_SINCE = 2023.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """What ranks of a group need.
+    """Memory of the ranks of a group.
 
     Attributes:
         peak_bytes: of the rank that needs the most [bytes]
         own_peak_bytes: of a rank that owns nothing [bytes]
-        card_bytes: what a device's driver reports in all [bytes]
-        fits: the rank that needs the most, with what no allocator counts
+        card_bytes: total reported by a device's driver [bytes]
+        fits: the rank with the most fits, with memory that no allocator counts
     """
 
     peak_bytes: int
@@ -78,6 +78,6 @@ def _summed_at_most(work: Workload, devices: int) -> int:
     """Gradients of the owner with the most [bytes]."""
     nbytes = [gradient.nbytes for gradient in work.gradients]
     loads = dict.fromkeys(map(str, range(devices)), 0)
-    for home, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
-        loads[home] += size
+    for owner, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
+        loads[owner] += size
     return max(loads.values())

@@ -1,6 +1,6 @@
-"""What a person asks of a plan: how many devices, how much memory, which links, which objective.
+"""Request of a user for a plan: number of devices, memory, links, objective.
 
-A memory budget as people give it: a size, or a share of what the job needs without offload or recompute.
+A memory budget as people give it: a size, or a share of the job's memory without offload or recompute.
 
 A share is for experiments: it is known only once a step was recorded. A size counts everything that a step holds on the
 device: parameters, gradients, optimizer state, activations.
@@ -23,7 +23,7 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.program.plan import Objective
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What people ask of a scaling study, as they write it
+# Options of a scaling study, as users write them
 
 
 SYNCS: tuple[Sync, ...] = ("nccl", "kvstore", "server", "byteps")
@@ -35,7 +35,7 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
 
     Args:
         text: such as "1,2,4,8" or "8..1024"
-        what: is counted, for the message
+        what: name of the counted items, for the message
 
     Raises:
         InputError: not counts, or a range that ends before it starts
@@ -93,8 +93,8 @@ def parse_scaled_batches(
         note = f"{old} is an old spelling: --batch is of all devices together"
     else:
         note = (
-            f"--batch {together} is of all devices together, as in every command; for so many samples on each device "
-            f"ask for --local-batch {together}"
+            f"--batch {together} is of all devices together, as in every command; for {together} samples on each "
+            f"device ask for --local-batch {together}"
         )
     return parse_counts(together, what="batches"), "strong", (note,)
 
@@ -123,7 +123,7 @@ _OLD_KVSTORE = "p2p"
 
 
 def notes_of_syncs(text: str) -> tuple[str, ...]:
-    """What to say about the spelling of methods of exchange.
+    """Note about the spelling of methods of exchange.
 
     Example:
         >>> notes_of_syncs("kvstore,nccl")
@@ -211,7 +211,7 @@ def check_spread(spread: float) -> float:
 
 
 def default_software(syncs: tuple[Sync, ...]) -> Software:
-    """Who does the exchange when nobody says: copies between devices are MXNet's, so the rest is compared within it.
+    """Software for some methods of exchange: copies between devices are MXNet's, so the rest is compared within it.
 
     Example:
         >>> default_software(("kvstore", "nccl")).framework, default_software(("nccl",)).framework
@@ -235,17 +235,17 @@ def _doubled(first: int, last: int) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a person asks of a training to a target: a curve, batches, limits, prices
+# Request for a training to a target: a curve, batches, limits, prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRequest:
-    """What is asked of a training to a target.
+    """Request for a training to a target.
 
     Attributes:
         curve: name in the catalog, or a file; None: the job's own
         batches: global batches that may be taken; empty: those that the curve is known for
-        most_local_batch: samples of a replica in one update; None: what memory allows
+        most_local_batch: samples of a replica in one update; None: as memory allows
         price: of devices; None: that of the cluster file
         least_saved: a doubling of the devices that saves less than this share of the time is not worth it
         samples_per_epoch: of the data that is trained on; None: of the job's, or as the curve says
@@ -322,25 +322,25 @@ Executions = Literal["any", "eager", "compiled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is to look for, where, and within which limits.
+    """Request for a plan: objective, devices and limits.
 
     Attributes:
         cluster: machine of the catalog, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"; "": this machine
         devices: most devices that may take part; None: all of the machine
         batch: samples of one update over all devices; None: the job's
-        memory_bytes: memory that each device may use [bytes]; None: what it has
+        memory_bytes: memory that each device may use [bytes]; None: all of it
         oversubscribe: allow more ranks than this machine has devices
         link: rate limit of the links between local ranks of this machine; None: not limited
-        objective: what is made best; None: throughput, or what a given plan was made for
+        objective: to optimize; None: throughput, or the objective of a given plan
         execution: how segments may be run
-        calibration: file of `trimaran calibrate` whose figures are used; None: what is known of this machine
+        calibration: file of `trimaran calibrate` whose figures are used; None: the kept ones of this machine
         precision: of compute on a machine of the catalog; None: not said, and `planning.precision` chooses
         precision_source: who chose it
         software: framework and year, on a machine of the catalog; None: not said
         options: of the job, on a machine of the catalog
-        pins: what is decided already
+        pins: decisions of the user
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
-        gap: the search may stop when its best is within this share of what anything takes at least
+        gap: the search may stop when its best is within this share of the lower bound
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused
     """

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What was found of a training to a target
+# Result of planning a training to a target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """A choice of strategy, batch and devices, and what it was chosen from.
+    """A choice of strategy, batch and devices, and its alternatives.
 
     Attributes:
-        asked: what was to be made best
-        goal: what was: throughput, where there is no curve
+        asked: the requested objective
+        goal: the used objective: throughput, where there is no curve
         curve: by which; None: there is none
         curve_name: as it was asked for
         estimates: all that were compared
@@ -44,9 +44,9 @@ class Outlook:
         stop: where more devices no longer help; None without a curve, or for a single count
         batches: that were looked at
         left_out: batches that were not, with the reason
-        price: of devices; None: nobody says
+        price: of devices; None: not given
         is_complete: the time of the search did not run out
-        warnings: what the user should know
+        warnings: for the user
     """
 
     asked: Goal
@@ -71,11 +71,11 @@ class Simulated:
 
     Attributes:
         job: the job at the batch of the plan
-        problem: what was searched: the graph, its costs, the devices
-        plan: what was decided, as a file holds it; `plan_files.whole_plan` adds a program that it lacks
+        problem: of the search: the graph, its costs, the devices
+        plan: the content of a plan file; `plan_files.whole_plan` adds a program that it lacks
         chosen: the simulation of it
-        search: what it was chosen from; None for a plan that was read from a file
-        prices: what each pin of the request costs
+        search: its alternatives; None for a plan that was read from a file
+        prices: cost of each pin of the request
         noise: how far identical runs of that number of ranks are apart here; None where that is not known
         alone: a step of one device with the whole batch at once, whether it fits or not; None: it was not simulated
     """
@@ -120,11 +120,11 @@ class Modelled:
     """Evidence of a plan for a transformer that the analytical model priced: it has no program.
 
     Attributes:
-        problem: what was searched
-        plan: what was decided, as a file holds it
-        chosen: what to run
-        search: what it was chosen from
-        prices: what each pin of the request costs
+        problem: of the search
+        plan: the content of a plan file
+        chosen: the strategy to run
+        search: its alternatives
+        prices: cost of each pin of the request
     """
 
     problem: AnalyticalProblem
@@ -140,10 +140,10 @@ class Planned:
 
     Attributes:
         source: where the job comes from
-        request: what was asked
-        evidence: what the backend chose from, and by which costs
-        outlook: what a training to the target takes, where that or a choice of batches was asked for
-        notes: what the user should know before running it
+        request: of the user
+        evidence: the alternatives of the backend, and its costs
+        outlook: training to the target, where that or a choice of batches was asked for
+        notes: for the user before running it
     """
 
     source: JobSource
@@ -159,7 +159,7 @@ class Planned:
 
     @property
     def chosen(self) -> Option:
-        """What to run, with its time, its memory and its devices."""
+        """The strategy to run, with its time, its memory and its devices."""
         return self.evidence.chosen
 
     @property

@@ -1,6 +1,6 @@
 """From contenders and a curve to a choice: estimates, the front, hybrid or not, where to stop.
 
-What a plan for a target asks of the job that follows it: its batch, learning rates, epochs and target.
+Settings that a plan for a target gives to its job: batch, learning rates, epochs and target.
 
 This is the one place where a curve's learning-rate rule reaches a training: `JobSource.make` applies the recipe that
 is put here, and so does `trimaran.init`.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of a job's convergence.
+    """Convergence of a job.
 
     Attributes:
         curve: None: there is none
@@ -57,7 +57,7 @@ class Known:
         job_batch: the job's own
         samples_per_epoch: of the data that is trained on; None: as the curve says
         drop_last: the last, smaller batch of an epoch is left out
-        warnings: what the user should know
+        warnings: for the user
     """
 
     curve: "Curve | None"
@@ -78,7 +78,7 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
         samples: of the job's training data; None: they stand for others
 
     Raises:
-        InputError: no such curve, one of another task, or epochs of nobody knows how many samples
+        InputError: no such curve, one of another task, or epochs of an unknown number of samples
     """
     name = request.curve or _own_curve(job, reference)
     if name is None:
@@ -88,7 +88,7 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
     from trimaran.pricing.convergence.types import oddities
 
     curve = find_curve(name)
-    # What others trained on is no multiple of what stands for it here.
+    # The published data set is no multiple of the job's substitute.
     drop_last = job.drop_last and samples is not None
     samples = request.samples_per_epoch or samples
     per_epoch = samples or curve.table.samples_per_epoch
@@ -111,11 +111,11 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
 
 
 def _changed_rule(recipe: "Recipe | None") -> Iterator[str]:
-    """A word on a learning-rate rule of the user's that is no more what the curve was measured with."""
+    """Warnings about a user's learning-rate rule that differs from the one of the curve."""
     from trimaran.jobs.learning_rate import digest_of_rule
 
     if recipe is not None and recipe.rule_digest and digest_of_rule(recipe.rule) != recipe.rule_digest:
-        yield f"the rule {recipe.rule} is not there or no more what the curve was measured with: measure it again"
+        yield f"the rule {recipe.rule} is missing or differs from that of the curve: measure the curve again"
 
 
 def has_own_data(reference: str) -> bool:
@@ -181,7 +181,7 @@ def training_at(known: Known, batch: int) -> Training | None:
 
 
 def goal_of(objective: Objective | None, request: TargetRequest) -> Goal:
-    """What is to be made best, where batches are compared: with a curve the time to the target, unless said otherwise.
+    """The objective over batches: with a curve the time to the target, unless the user asks for another.
 
     Raises:
         InputError: the time of an epoch, which says nothing of different batches
@@ -253,7 +253,7 @@ def conclude(
 
     Args:
         contenders: strategies at batches
-        asked: what is to be made best
+        asked: the requested objective
         known: the curve
         request: limits and prices
         batches: that were looked at
@@ -317,7 +317,7 @@ def _stop(estimates: Sequence[Estimate], request: TargetRequest) -> Stop | None:
 
 
 def _warnings(asked: Goal, known: Known, chosen: Estimate, *, is_complete: bool) -> tuple[str, ...]:
-    """What the user should know, each once."""
+    """Warnings for the user, each once."""
     told = [*_no_curve(asked, known), *known.warnings, *_needs(chosen), *_rates(chosen, known)]
     return tuple(dict.fromkeys([*told, *_cut_short(is_complete)]))
 
@@ -336,7 +336,7 @@ def _needs(chosen: Estimate) -> tuple[str, ...]:
 
 
 def _rates(chosen: Estimate, known: Known) -> tuple[str, ...]:
-    """That nobody says how the learning rate followed the batch, where the batch is not the job's."""
+    """Warning that the learning rate's dependence on the batch is not known, where the batch is not the job's."""
     if known.curve is None or known.curve.table.recipe is not None or chosen.global_batch == known.job_batch:
         return ()
     return (
@@ -350,7 +350,7 @@ def _cut_short(is_complete: bool) -> tuple[str, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a backend compares on the way to a target: strategies at several batches
+# Comparison of strategies at several batches by a backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,11 +367,11 @@ class Cell:
 
 
 class CatalogBackend:
-    """What backends for machines of the catalog have in common.
+    """Common part of the backends for machines of the catalog.
 
     Attributes:
         source: where the job comes from
-        request: what is asked, with the machine
+        request: of the user, with the machine
     """
 
     source: JobSource
@@ -395,7 +395,7 @@ class CatalogBackend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What a backend has to choose from over several batches.
+    """Alternatives of a backend over several batches.
 
     Attributes:
         contenders: strategies at batches
@@ -418,7 +418,7 @@ def compare_each(
     """Search each cell by itself.
 
     Args:
-        cells: what is searched
+        cells: of the search
         plan_cell: gives the strategies of one; raises `InfeasibleError` where nothing fits
         settle: as in `Compared`
     """
@@ -439,7 +439,7 @@ HEADROOM = 1.5
 
 
 def planned_training(outlook: Outlook) -> PlannedTraining | None:
-    """What a plan file says of the training to the target; None without a curve.
+    """The training to the target in a plan file; None without a curve.
 
     Args:
         outlook: the choice
@@ -472,7 +472,7 @@ def planned_training(outlook: Outlook) -> PlannedTraining | None:
 
 
 def _samples(chosen: Estimate) -> int | None:
-    """Of an epoch, by what the choice counted; None where it did not."""
+    """Samples of an epoch, as the choice counted them; None where it did not."""
     steps = None if chosen.training is None else chosen.training.steps_per_epoch
     return None if steps is None else round(steps * chosen.global_batch)
 
@@ -485,7 +485,7 @@ def _closed(interval: tuple[float, float]) -> tuple[float, float] | None:
 def source_as_planned(plan: Plan, source: JobSource) -> JobSource:
     """A job at the batch of a plan, with the learning rates, epochs and target of its curve.
 
-    What the user has said of epochs stays. Where a curve says that more of them are needed than the job has, there are
+    The user's number of epochs stays. Where a curve says that more of them are needed than the job has, there are
     more than the upper end of its interval: that is of a mean, and a run strays further. The target ends it anyway.
 
     Args:

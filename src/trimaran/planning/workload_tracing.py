@@ -88,7 +88,7 @@ class WorkloadTracer:
     """Workloads of one job, traced.
 
     Args:
-        request: what is asked for
+        request: of the user
 
     Raises:
         InputError: there is no such job, or it cannot be made
@@ -117,7 +117,7 @@ class WorkloadTracer:
     def affine(self) -> AffineStep | None:
         """Workload and memory as functions of the batch; None: steps of different batches have different kernels.
 
-        Of parameters of one shape the update of the first is traced, and stands for that of the others: half of what
+        For parameters of one shape only the update of the first is traced, and used for the others: half of what
         is traced would be updates otherwise. Where that does not do, all are traced.
         """
         self._every_update = False
@@ -181,12 +181,12 @@ def capture_without_weights(request: Request) -> Graph:
     except (NotExportableError, InputError, NotImplementedError, RuntimeError, StopIteration) as error:
         _LOG.info("%s: not captured without weights (%s), making them", request.reference, error)
         graph = capture(job).graph
-    # Only a user's own code may do what no graph shows.
+    # Only user code may have effects that no graph shows.
     return graph if request.lasting else looked_at(job, graph)
 
 
 def _weightless(job: Job) -> nn.Module:
-    """The model with weights that nobody writes to.
+    """The model with weights that are never written.
 
     Without a device a recurrent layer is looked at step by step, which takes minutes. So a network that has some gets
     memory of the host, which takes none until it is written to.
@@ -229,7 +229,7 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 
 
 def _items(tensors: list[torch.Tensor]) -> int:
-    """What throughput counts in one sample: tokens of the widest window; 1 where inputs are not tokens alone."""
+    """Units of throughput in one sample: tokens of the widest window; 1 where inputs are not tokens alone."""
     if any(tensor.is_floating_point() for tensor in tensors):
         return 1
     return max((tensor.shape[1] for tensor in tensors if tensor.dim() == 2), default=1)

@@ -2,9 +2,9 @@
 
 torch is imported only where something must be traced.
 
-A request says what is asked for: a job, options, an optimizer and a precision. Its key holds the version of Trimaran
-and of torch, when the sources that a workload follows from last changed, and the content of a Hugging Face
-configuration. A user's own file may import anything, so what is traced for it is not kept on disk.
+A request has a job, options, an optimizer and a precision. Its key holds the version of Trimaran and of torch, the last
+change of the sources that a workload depends on, and the content of a Hugging Face configuration. A user's file may
+import anything, so its traces are not kept on disk.
 
 A file is put in its place in one step, so a reader never sees half of one. A damaged file is renamed to
 `<name>.damaged` and logged, and the job is traced again. Where the directory cannot be written, nothing is kept.
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 _SOURCES = ("networks/*.py", "graph/**/*.py", "jobs/*.py", "planning/workload*.py", "planning/meta_trace.py")
-"""Files whose code decides what a workload is."""
+"""Files whose code decides the content of a workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a workload is asked for by.
+    """Request for a workload.
 
     Attributes:
         reference: of the job, options included
@@ -73,7 +73,7 @@ class Request:
 def make_request(
     reference: str, *, precision: str, options: Mapping[str, str] | None, optimizer: str | None
 ) -> Request:
-    """What a workload is asked for by, in one form.
+    """Request for a workload, in one form.
 
     Args:
         reference: of a job
@@ -133,7 +133,7 @@ def _versions() -> str:
 
 
 def _content(reference: str) -> str:
-    """Of a configuration: what the file says."""
+    """Of a configuration: the content of its file."""
     path = Path(reference.removeprefix("hf:").partition(".json")[0] + ".json")
     folder = Path(reference.removeprefix("hf:").partition(":")[0])
     if ".json" not in reference:
@@ -143,7 +143,7 @@ def _content(reference: str) -> str:
     try:
         return metadata.version("transformers") + path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, metadata.PackageNotFoundError):
-        return ""  # whoever makes the job says what is wrong
+        return ""  # the code that makes the job reports the error
 
 
 _LOG = logging.getLogger(__name__)
@@ -154,8 +154,8 @@ class AffineStep:
     """A job's step as a function of the batch.
 
     Attributes:
-        workload: what it asks of a device
-        memory: what it needs there
+        workload: its work on a device
+        memory: its memory there
     """
 
     workload: AffineWorkload
@@ -166,12 +166,12 @@ Made = TypeVar("Made")
 
 
 class Kept(Generic[Made]):
-    """What is made for a request, on disk: one file for each.
+    """Results for requests on disk, one file each.
 
     Args:
         folder: in the directory of measured costs
-        kind: type of what is kept
-        again: what happens without the file, such as "tracing"
+        kind: type of the kept results
+        again: the work without the file, such as "tracing"
     """
 
     def __init__(self, folder: str, kind: type[Made], again: str) -> None:
@@ -183,7 +183,7 @@ class Kept(Generic[Made]):
         return cache_directory() / self._folder / f"{request.key}.msgpack"
 
     def load(self, request: Request) -> Made | None:
-        """What is kept; None where there is no sound file."""
+        """The kept result; None where there is no sound file."""
         if not request.lasting:
             return None
         path = self.path(request)
@@ -247,7 +247,7 @@ def workload(
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> Workload:
-    """What one step of a job asks of a device.
+    """Workload of one step of a job.
 
     Args:
         reference: of a job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
@@ -271,11 +271,11 @@ def memory_of_step(
     options: Mapping[str, str] | None = None,
     optimizer: str | None = None,
 ) -> StepMemory:
-    """What one step of a job needs on one device.
+    """Memory of one step of a job on one device.
 
     Args:
         reference: as for `workload`
-        batch: samples of the step. What is given holds for any batch, unless the job's kernels depend on the batch
+        batch: samples of the step. The result holds for any batch, unless the job's kernels depend on the batch
         precision: as for `workload`
         options: as for `workload`
         optimizer: as for `workload`

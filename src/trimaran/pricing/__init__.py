@@ -1,4 +1,4 @@
-"""What things cost, with an interval and a source."""
+"""Costs of compute, transfers and memory, each with an interval and a source."""
 
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.program import price

@@ -1,17 +1,17 @@
-"""What the forward and the backward of a segment take.
+"""Cost of the forward and the backward of a segment.
 
 The cost of a segment is the sum of its operations' costs times a *context* factor: how much longer the whole model
-takes, in one piece and as the runtime runs it, than the sum of its operations measured one by one. The factor carries
-what no single operation shows (cold caches, the interpreter between operations, autograd's bookkeeping, hooks). So
-the price of the whole model is what was measured, and its parts share it in proportion.
+takes, in one piece and as the runtime runs it, than the sum of its operations measured one by one. The factor contains
+the effects that no single operation shows (cold caches, the interpreter between operations, autograd's bookkeeping,
+hooks). So the price of the whole model is its measured time, and its parts share it in proportion.
 
-The interval: the operations' errors are independent, the factor's error is common to all of them (`costs.intervals`).
+The interval: the operations' errors are independent, the factor's error is common to all of them (`pricing.types`).
 
-dgrad and wgrad: gradients of inputs, which others wait for, and of weights, which may be put off.
+dgrad and wgrad: gradients of inputs, which others wait for, and of weights, which may be computed later.
 
-Linear layers and convolutions have both, as two products of the same work: half of their backward each, where nobody
-measured them apart. One whose input needs no gradient, such as the first of a network, has the second only. All other
-operations (norms, embeddings, recurrent layers, activations) have one computation, which is in the first half.
+Linear layers and convolutions have both, as two products of the same work: half of their backward each, unless they
+were measured separately. An operation whose input needs no gradient, such as the first of a network, has wgrad only.
+All other operations (norms, embeddings, recurrent layers, activations) have one computation, which is part of dgrad.
 """
 
 import math
@@ -35,7 +35,7 @@ class SegmentCost:
     """Durations of one segment at one batch size.
 
     Attributes:
-        steps: what each kind of step of compute takes: forward, backward, its two halves, evaluation
+        steps: time of each kind of compute step: forward, backward, dgrad, wgrad, evaluation
         places: for each kind of step and each operation, the fractions of the step between which its part lies [0..1]
     """
 
@@ -93,8 +93,8 @@ def form_of(strategy: Strategy) -> Form:
 def own_form(strategy: Strategy) -> str:
     """The form of strategies that a library runs differently, with its overhead; else `form_of`.
 
-    Sharded operations, sharded state, and backwards in two halves are measured where a plan wants them
-    (`measure.rehearsal`). Where nobody has, they are taken to be like the form without.
+    Sharded operations, sharded state, and backwards split into dgrad and wgrad are measured where a plan needs them
+    (`measure.rehearsal`). Where they are not measured, they are assumed to be like the plain form.
 
     Example:
         >>> own_form(Strategy(tp=2)), own_form(Strategy(dp=2, zero=3)), own_form(Strategy(dp=2))
@@ -162,7 +162,7 @@ def operation_costs(graph: Graph, table: CostTable, *, batch: int, execution: st
         cost = table.operation(op.content, batch, execution)
         if cost is None:
             raise InputError(
-                f'the cost table knows nothing of operation "{op.id}" ({op.target}); measure the operations of '
+                f'the cost table has no cost of operation "{op.id}" ({op.target}); measure the operations of '
                 f'"{graph.name}" on {table.fingerprint.device} first',
                 code="cost-table.missing-operation",
                 op=op.id,
@@ -177,7 +177,7 @@ def context_of(
 ) -> Context:
     """How the whole model compares with the sum of its operations; 1 where the whole was never measured.
 
-    A form that was not measured is taken to be like one that was.
+    A form that was not measured is assumed to be like a measured one.
 
     Args:
         graph: the network
@@ -208,19 +208,19 @@ def segment_cost(
     weights: Mapping[str, float] | None = None,
     shares: Callable[[Op], float] | None = None,
 ) -> SegmentCost:
-    """What a segment costs.
+    """Cost of a segment.
 
     Args:
         ops: its operations, in order
         costs: cost of each operation, measured alone
         context: how the whole model compares with the sum of them
-        weights: for each operation, the share of its backward that can be put off (`costs.halves`); None: half
+        weights: for each operation, the share of its backward that can be put off (`weight_shares`); None: half
         shares: the share of an operation that a rank computes, where operations are sharded; None: all of each
     """
     forward, backward, inputs, later = [], [], [], []
     for op in ops:
         cost, share = costs[op.id], 1.0 if shares is None else shares(op)
-        share += (1.0 - share) * cost.launches  # a share of an operation starts as many kernels
+        share += (1.0 - share) * cost.launches  # a share of an operation launches all of its kernels
         put_off = 0.5 if weights is None else weights[op.id]
         forward.append(cost.forward.scaled(share))
         backward.append(cost.backward.scaled(share))
@@ -257,7 +257,7 @@ def _whole(digest: str, table: CostTable, batch: int, form: str, execution: str)
 def _scaled_whole(
     points: Mapping[int, WholeCost], digest: str, table: CostTable, batch: int, plain: str, execution: str
 ) -> WholeCost | None:
-    """A form that was measured at few sizes: at others, as much longer than the plain form as at the nearest."""
+    """A form that was measured at few sizes: at others, its ratio to the plain form is that of the nearest size."""
     nearest = min(points, key=lambda size: (abs(math.log(size / batch)), size))
     there, base = points[nearest], _whole(digest, table, nearest, plain, execution)
     here = _whole(digest, table, batch, plain, execution)
@@ -275,7 +275,7 @@ def _scaled_whole(
 
 
 def _places(ops: Sequence[Op], seconds: Sequence[float], *, backward: bool) -> dict[str, tuple[float, float]]:
-    """Where each operation's part of a step lies; operations that all take nothing share it evenly."""
+    """Where each operation's part of a step lies; operations that all take 0 s share it evenly."""
     total = sum(seconds)
     order = range(len(ops))
     places: dict[str, tuple[float, float]] = {}
@@ -291,11 +291,11 @@ _WITH_WEIGHTS = re.compile(r"Linear|NonDynamicallyQuantizableLinear|Conv(Transpo
 
 
 def weight_shares(graph: Graph, *, execution: str) -> dict[str, float]:
-    """The share of each operation's backward that is put off, by its id [0..1].
+    """The share of each operation's backward that wgrad takes, by its id [0..1].
 
     Args:
         graph: the network
-        execution: a compiled segment has its whole backward in the first half
+        execution: a compiled segment has its whole backward in dgrad
     """
     if execution == "compiled":
         return dict.fromkeys((op.id for op in graph.ops), 0.0)
@@ -305,7 +305,7 @@ def weight_shares(graph: Graph, *, execution: str) -> dict[str, float]:
 
 
 def put_off(ops: Sequence[Op], shares: dict[str, float]) -> list[Op]:
-    """The operations with anything to put off."""
+    """The operations with a wgrad."""
     return [op for op in ops if shares[op.id] > 0.0]
 
 

@@ -1,26 +1,26 @@
 """Cost of compressed gradients: encoding and decoding on each rank, and the bytes that are still sent.
 
-    backward  ██████▒ b0 ███▒ b1            ▒ a bucket is encoded where it is complete, which puts the rest off
+    backward  ██████▒ b0 ███▒ b1            ▒ a complete bucket is encoded, which delays the rest
     b0               ══════
     b1                      ═════
-    decoding                ▒ b0   ▒ b1     in the order of the buckets, before what waits for them
+    decoding                ▒ b0   ▒ b1     in the order of the buckets, before the work that waits for them
 
-Encoding is all that a rank does up to the first byte sent, decoding all that it does afterwards. Both were
-measured on this machine with every rank busy, or follow from passes over memory for a device of the catalog.
+Encoding is all work of a rank up to the first byte sent, decoding all work afterwards. Both were measured on this
+machine with every rank busy, or follow from passes over memory for a device of the catalog.
 
-PowerSGD sends P, and when its sum is there, Q: see `two_rounds`. Its times are kept for one matrix by the matrix's
-size, because that is what it works on; those of the 16-bit methods for a whole bucket.
+PowerSGD sends P, and after its sum has arrived, Q: see `two_rounds`. Its times are kept by the size of one matrix,
+because it encodes single matrices; those of the 16-bit methods by the size of a whole bucket.
 
-Encoding inside a backward, and the two sums of PowerSGD's buckets, as the runtime makes them.
+Encoding inside a backward, and the two sums of PowerSGD's buckets, as the runtime runs them.
 
     backward  ██████▒ P0 ███│ wait, ▒ Q0, ▒ P1 ███│ wait, ▒ Q1, ▒ P2 │ wait, ▒ Q2 │ decode │ update
     b0               ═══════         ═══════
     b1                                       ═══════       ═══════
     b2                                                              ═══════      ═══════
 
-A bucket is encoded where it is complete, which puts the rest of the backward off. The second sum of a bucket is started
-when the next bucket is complete: the backward blocks there until the first one has come, and then computes what
-lies between them. That of the last bucket is started before the update, which the simulator sees to.
+A bucket is encoded as soon as it is complete, which delays the rest of the backward. The second sum of a bucket starts
+when the next bucket is complete: the backward blocks there until the first sum has arrived, and then computes the input
+of the second. The second sum of the last bucket starts before the update; the simulator adds it.
 """
 
 import math
@@ -42,8 +42,8 @@ from trimaran.program.types import Instruction, Kind, Program
 _BYTES_16 = (7.0, 1.5)
 """Bytes that encoding and decoding a byte of gradients to 16 bits read and write.
 
-Of a number of 4 bytes: the error of the last step is added (8 read, 4 written), the sum is rounded (4, 2), what that
-loses is the error of this step (6, 4). Back: 2 read, 4 written.
+Of a number of 4 bytes: the error of the last step is added (8 read, 4 written), the sum is rounded (4, 2), the
+rounding error is the error of this step (6, 4). Back: 2 read, 4 written.
 """
 
 _LAUNCHES_16 = (3, 1)
@@ -51,22 +51,22 @@ _LAUNCHES_16 = (3, 1)
 
 _BYTES_FACTORS = (4.0, 4.0)
 """The same with PowerSGD: the error is added (8 read, 4 written), P = M Q reads the matrix (4). Then Q = Mᵀ P reads it
-(4), what P Qᵀ lacks of it is the error of this step (4 read, 4 written), and P Qᵀ of the sums is written (4)."""
+(4), its difference from P Qᵀ is the error of this step (4 read, 4 written), and P Qᵀ of the sums is written (4)."""
 
 _LAUNCHES_FACTORS = (2, 4)
 """Kernels of a matrix, besides those that make the columns of P orthogonal: two of each column."""
 
 _BETWEEN = 0.75
-"""Share of what follows the first sum that lies before the second: of the 16 bytes of a number 12 are read and written
-before it, and P Qᵀ (4) after it."""
+"""Share of the work after the first sum that comes before the second: of the 16 bytes of a number 12 are read and
+written before it, and P Qᵀ (4) after it."""
 
 _LEAST, _MOST = 0.5, 2.0
-"""Ends of the interval of such an estimate: operations that are joined into one kernel, and that are not; assumed."""
+"""Ends of the interval of such an estimate: operations fused into one kernel, and not fused; assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
-    """What a rank does for one bucket.
+    """Work of a rank for one bucket.
 
     Attributes:
         encode: until its first byte is sent
@@ -82,7 +82,7 @@ class Coding:
 
 
 def coding_keys(compression: Compression) -> tuple[CurveKey, CurveKey]:
-    """The curves of encoding and decoding, by the size of what is encoded.
+    """The curves of encoding and decoding, by encoded size.
 
     Example:
         >>> [key.kind for key in coding_keys(Compression(method="bf16"))]
@@ -102,20 +102,20 @@ def reduce_key(compression: Compression, ranks: int) -> CurveKey | None:
 
 
 def is_priced(compression: Compression, table: CostTable, cluster: Allocation) -> bool:
-    """Whether it is known what a method takes: it was measured, or the devices are of the catalog."""
+    """Whether the cost of a method is known: it was measured, or the devices are of the catalog."""
     return not cluster.machine.node.measured or all(key in table.curves for key in coding_keys(compression))
 
 
 def code_program(
     program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation
 ) -> dict[str, Coding]:
-    """What each all-reduce of a compressed bucket asks of its ranks, by the id of the all-reduce.
+    """Work of the ranks for each all-reduce of a compressed bucket, by the id of the all-reduce.
 
     Args:
         program: a training step of the strategy
         graph: the network
         strategy: how gradients are sent
-        table: what was measured
+        table: measured costs
         cluster: who sits where
 
     Raises:
@@ -145,7 +145,7 @@ def reducing_table(strategy: Strategy, table: CostTable) -> CostTable:
 
     Args:
         strategy: how gradients are sent
-        table: what was measured
+        table: measured costs
     """
     if strategy.compression is None:
         return table
@@ -228,12 +228,12 @@ def _on_device(sizes: list[int], compression: Compression, device: Device) -> tu
 def bucket_transfers(
     instruction: Instruction, coding: Coding, reducing: CostTable, cluster: Allocation
 ) -> tuple[Transfer, Transfer | None]:
-    """What the sums of a compressed bucket take when nothing else is under way: the first, and the second where it is.
+    """Cost of the sums of a compressed bucket when no other transfer runs: of the first, and of the second if any.
 
     Args:
         instruction: with the bytes that are sent
         coding: of the bucket
-        reducing: made by `wire.reducing_table`
+        reducing: made by `reducing_table`
         cluster: who sits where
     """
     if coding.between is None:
@@ -245,12 +245,12 @@ def bucket_transfers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
-    """Backwards that encode their buckets on the way.
+    """Backwards that encode their buckets as they become complete.
 
     Attributes:
         compute: durations of all instructions
         marks: fractions of all marks, those of `second_sums` among them
-        between: by id of the all-reduce, what is left to do before its second sum
+        between: by id of the all-reduce, the work that is left before its second sum
         second_sums: as in `SecondRound`, by id of the all-reduce
     """
 
@@ -266,13 +266,13 @@ def with_encoding(
     marks: Mapping[tuple[str, str], float],
     codings: Mapping[str, Coding],
 ) -> Encoded:
-    """Backwards that encode their buckets on the way: longer, and each mark of a bucket where that is encoded.
+    """Backwards lengthened by encoding their buckets, with the mark of each bucket after its encoding.
 
     Args:
         program: one step
         compute: duration of each instruction, without encoding
         marks: the fraction of it after which each mark is reached
-        codings: by id of the all-reduce (`wire.code_program`)
+        codings: by id of the all-reduce (`code_program`)
     """
     between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
     found = Encoded(compute=dict(compute), marks=dict(marks), between=between, second_sums={})
@@ -286,12 +286,12 @@ def with_encoding(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hand:
-    """What the hook of a complete bucket does: it goes on with the bucket before, if that has two sums, and encodes.
+    """Work of the hook of a complete bucket: it continues the bucket before, if that has two sums, and encodes its own.
 
     Attributes:
         encode: its own bucket
         before: the all-reduce of the bucket before, by id
-        between: what lies between the two sums of that one; None: it has one, or there is no bucket before
+        between: work between the two sums of that one; None: it has one, or there is no bucket before
     """
 
     encode: Cost
@@ -306,7 +306,7 @@ class _Hand:
 def _handed_over(
     coded: Sequence[Instruction], codings: Mapping[str, Coding], between: dict[str, Cost]
 ) -> dict[str, dict[str, _Hand]]:
-    """What hooks do, by the backward and its mark; what they go on with is no longer left to do."""
+    """Work of hooks, by the backward and its mark; it is taken out of `between`."""
     found: dict[str, dict[str, _Hand]] = {}
     before, going_on = "", None
     for item in coded:

@@ -1,8 +1,8 @@
 """Cost of the input pipeline in a step: the load on the training's thread, and a lower bound on the step time.
 
 A microbatch has b samples. A sample takes r of waiting (storage, network) and p of a core; a microbatch, besides its
-samples β of a core. A step has m microbatches on each of R ranks that read; what each rank's thread does except loading
-is C, the host has K cores.
+samples β of a core. A step has m microbatches on each of R ranks that read; each rank's thread spends C on everything
+except loading, the host has K cores.
 
     in line   load = b (r + p) + β                                             the training's thread does it all
     cached    load = b c + β                                                   c: out of the memory of the host
@@ -14,21 +14,21 @@ is C, the host has K cores.
               step >= (Σ over ranks of (C + m t) + R m W) / K                  no core does two things at once
 
 The largest of the three bounds is reached where batches are made ahead of their step: then each worker always has
-something to do, and a slow microbatch is made up for by a quick one. The second and the third are the *period*: no step
-is shorter, whatever the rest takes. What of it the rest does not fill is waiting, which `simulator.waits` adds to the
-first load of a step.
+work, and a quick microbatch compensates for a slow one. The second and the third are the *period*: a lower bound on the
+step time. Where the rest of a step is shorter, `simulator.waits` adds the difference to the first load of the step as
+waiting.
 
 On a GPU the copy to the device comes on top of each load. Copied ahead, it overlaps compute, and is a fourth bound:
 step >= m × the copy. There the thread only issues work, but keeps its core: K - ranks are left for W.
 
-Left out: workers that take turns on a core slow the training's thread down in bursts; the order of a first epoch's page
+Left out: workers that share a core slow the training's thread down in bursts; the order of a first epoch's page
 cache; workers that start.
 
 How fast the host of a node hands data to its devices: reading, decoding, copying.
 
 Images are decoded and augmented by cores, or by the devices themselves (DALI). A node's devices share its cores, so a
-loader that keeps one device busy starves eight. What is synthetic, or small and ready in memory, is never waited for.
-Left out: shuffling, and disks that share a network.
+loader that keeps one device busy starves eight. A step never waits for data that are synthetic, or small
+and ready in memory. Left out: shuffling, and disks that share a network.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from trimaran.pricing.tables import SampleCosts
 from trimaran.pricing.types import Cost, add
 from trimaran.program.strategy import Feeding
 
-# What is shorter says nothing of an uncertainty [s].
+# A shorter duration says nothing about an uncertainty [s].
 _SHORTEST_S = 1e-9
 
 
@@ -45,7 +45,7 @@ def waiting(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
     """Time that the loader of a microbatch waits for storage and network.
 
     Args:
-        samples: what they take
+        samples: their costs
         feeding: a cache is not waited for
         microbatch: its samples
 
@@ -59,10 +59,10 @@ def waiting(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
 
 
 def working(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
-    """What a core does for a microbatch until the training's thread has it, or a worker has handed it over.
+    """Work of a core for a microbatch until the training's thread has it, or a worker has handed it over.
 
     Args:
-        samples: what they take
+        samples: their costs
         feeding: says who loads
         microbatch: its samples
 
@@ -77,10 +77,10 @@ def working(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
 
 
 def load(samples: SampleCosts, feeding: Feeding, *, microbatch: int) -> Cost:
-    """What the training's thread spends on a microbatch, where data are there in time.
+    """Time that the training's thread spends on a microbatch if data arrive in time.
 
     Args:
-        samples: what they take
+        samples: their costs
         feeding: says who loads
         microbatch: its samples
 
@@ -121,20 +121,20 @@ def period(
     busy_s: float = 0.0,
     cores: int,
 ) -> Cost:
-    """The time below which no step comes, whatever the training's threads do.
+    """Lower bound on the step time by the input pipeline.
 
     Args:
-        samples: what they take
+        samples: their costs
         feeding: says who loads
         microbatch: samples of one
         microbatches: of a step, on each rank that reads
         readers: ranks that read
-        busy_s: what the threads of all ranks compute in a step, their loads included [s]
+        busy_s: compute time of the threads of all ranks in a step, their loads included [s]
         cores: that workers and these threads share
 
     Returns:
-        The larger of what the workers of a rank take, what all cores take, and copies; 0 where nothing overlaps the
-        training [s].
+        The largest of the time of a rank's workers, of all cores, and of copies; 0 where nothing overlaps the training
+        [s].
 
     Example:
         As for `load`, with 2 workers: 4 samples are 8 ms of waiting and 7 ms of a core. One core has 7 ms of that
@@ -182,8 +182,8 @@ def _exact(seconds: float, like: Cost) -> Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """What the host of a node can hand over.
+class LoaderThroughput:
+    """Rate at which the host of a node delivers samples.
 
     Attributes:
         samples_per_s: to all devices of a node together [samples/s]
@@ -204,7 +204,7 @@ class Feed:
             step_s: the step, if data were there [s]
 
         Example:
-            >>> Feed(samples_per_s=1000.0, source="example").wait_s(100, devices=8, step_s=0.5)
+            >>> LoaderThroughput(samples_per_s=1000.0, source="example").wait_s(100, devices=8, step_s=0.5)
             0.30000000000000004
         """
         needed_s = max(batch * devices / self.samples_per_s, batch / self.device_samples_per_s)

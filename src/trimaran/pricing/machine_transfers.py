@@ -1,36 +1,36 @@
-"""What messages and collectives take on a machine of the catalog, and which links they occupy there.
+"""Cost of messages and collectives on a machine of the catalog, and the links that they occupy.
 
     message      within a node: the links of the pair's route; between nodes: one card out, one card in
-    collective   the links of its members' own, or the tree between them, and a share of each node's cards
+    collective   the links between its members, or the tree between them, and a share of each node's cards
 
-Times are those of `collectives` for the very devices of the group, over the links that they cross.
-Links have names by direction, such as "n0 gpu0>gpu3". A link is named only where two such transfers at once would not
-fit on it, since transfers that share a named link halve each other. Left out: what a collective does on links at each
-moment; it is one flow on all of them.
+Times are those of `collectives` for the devices of the group, over the links that they cross.
+Links have names by direction, such as "n0 gpu0>gpu3". A link is named only where two such transfers at once exceed its
+rate, since transfers that share a named link halve each other's rate. Left out: phases of a collective; it is one flow
+on all of its links.
 
 Names of the links that transfers occupy on a machine: links of devices, edges of the tree, cards of nodes.
 
 A name says the node, the ends and the direction: "n0 gpu0>gpu3", "n0 gpu2 out" (to switches), "n1 card0 in".
 
-Which device of a machine each rank of a strategy has: `cluster.layout`, told what the ranks say to each other.
+The device of each rank of a strategy: `machine.rank_order`, given the bytes between ranks.
 
-Bytes are rough, without a partition: only their order by kind of communication counts. Of a row the largest tensor
-of the network crosses, forward and back, for each microbatch; shards sum every activation; replicas exchange gradients.
+Bytes are rough, without a partition: only their order by kind of communication counts. Stages send the largest tensor
+of the network, forward and back, for each microbatch; shards sum every activation; replicas exchange gradients.
 
 How fast a device copies to and from its host when others copy at the same time.
 
-    gpu ─ link ─┐                        A plan of one device assumes the link for itself. Of data parallel ranks all
-    gpu ─ link ─┤                        run the same plan at the same time, so that each has its part of whatever it
-    gpu ─ link ─┼─ switch ─ uplink ─ socket ─ memory         shares with the others:
+    gpu ─ link ─┐                        A plan of one device assumes a link without sharing. All data parallel ranks
+    gpu ─ link ─┤                        run the same plan at the same time, so each has only its part of the links
+    gpu ─ link ─┼─ switch ─ uplink ─ socket ─ memory         that it shares with the others:
     gpu ─ link ─┘
 
     rate = min(link, uplink / devices on it, memory of the socket / (2 × devices of the socket))
 
 Each direction of a link has its own rate, so copies out and back do not take from each other there. They do in the
-host's memory, which carries both, hence the 2: a device at full rate each way asks it for twice its rate.
+host's memory, which carries both, hence the 2: a device at full rate in both directions asks it for twice its rate.
 
 Left out: the host's own traffic (data loading, the optimizer's state there), devices of the other socket, whose copies
-cross the link between the sockets, and that ranks may be out of step. So it is what a plan can rely on, not a mean.
+cross the link between the sockets, and ranks that are out of step. So it is a guaranteed rate, not a mean.
 """
 
 import functools
@@ -94,7 +94,7 @@ def group_links(machine: Machine, host: int, local: Sequence[int], crosses: bool
     if len(local) < 2:
         return tuple(names)
     if min(switch_links(node, number) for number in local):
-        names.update(dict.fromkeys(f"n{host} gpu{number} {way}" for number in local for way in ("out", "in")))
+        names.update(dict.fromkeys(f"n{host} gpu{number} {end}" for number in local for end in ("out", "in")))
         return tuple(names)
     direct = [(a, b) for a in local for b in local if a != b and _linked(node, a, b)]
     ring = [step for a, b in zip(local, [*local[1:], local[0]], strict=True) for step in ((a, b), (b, a))]
@@ -110,17 +110,17 @@ OPERATIONS = {
     Kind.BROADCAST: "broadcast",
     Kind.REDUCE: "reduce",
 }
-"""Names of collectives in `costs.collectives`."""
+"""Names of collectives in `pricing.collectives`."""
 
 MESSAGE = "send_recv"
 
 _EMPTY_BYTES = 8
-"""A message of this size takes what no sharing lengthens."""
+"""A message of this size takes its latency only, which no sharing lengthens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """What joins the members of a transfer.
+class Route:
+    """The links between the members of a transfer.
 
     Attributes:
         machine: of the members
@@ -136,7 +136,7 @@ class Way:
 def machine_transfer(
     kind: str, nbytes: int, members: Sequence[int], machine: Machine, *, year: float = Software().year
 ) -> Transfer:
-    """What a transfer costs when nothing else is under way.
+    """Cost of a transfer when no other transfer runs.
 
     Args:
         kind: `MESSAGE`, or a kind of collective
@@ -154,16 +154,16 @@ def machine_transfer(
     if len(members) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one device")
     if kind != MESSAGE and kind not in OPERATIONS:
-        raise InputError(f'nobody knows what "{kind}" takes between devices', kind=kind)
+        raise InputError(f'no cost model for a transfer of kind "{kind}"', kind=kind)
     operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
-    way = _way(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(way, operation, nbytes, year)
-    latency_s = min(_latency_s(_WayKey(way), operation, year), cost.seconds)
+    route = _route(_Key(machine), order, operation == MESSAGE)
+    cost = _cost(route, operation, nbytes, year)
+    latency_s = min(_latency_s(_RouteKey(route), operation, year), cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
-        links=way.links,
+        links=route.links,
         low=cost.low,
         high=cost.high,
         source=cost.source,
@@ -185,32 +185,32 @@ class _Key:
         return isinstance(other, _Key) and (self.machine is other.machine or self.machine == other.machine)
 
 
-class _WayKey:
+class _RouteKey:
     """A path by its identity, as a key."""
 
-    __slots__ = ("way",)
+    __slots__ = ("route",)
 
-    def __init__(self, way: Way) -> None:
-        self.way = way
+    def __init__(self, route: Route) -> None:
+        self.route = route
 
     def __hash__(self) -> int:
-        return hash(self.way.links)
+        return hash(self.route.links)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _WayKey) and self.way is other.way
+        return isinstance(other, _RouteKey) and self.route is other.route
 
 
-def _cost(way: Way, operation: str, nbytes: int, year: float) -> Cost:
-    return crossing_cost(operation, nbytes, machine=way.machine, crossing=way.crossing, year=year)
-
-
-@functools.lru_cache(maxsize=4096)
-def _latency_s(key: _WayKey, operation: str, year: float) -> float:
-    return _cost(key.way, operation, _EMPTY_BYTES, year).seconds
+def _cost(route: Route, operation: str, nbytes: int, year: float) -> Cost:
+    return crossing_cost(operation, nbytes, machine=route.machine, crossing=route.crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
-def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
+def _latency_s(key: _RouteKey, operation: str, year: float) -> float:
+    return _cost(key.route, operation, _EMPTY_BYTES, year).seconds
+
+
+@functools.lru_cache(maxsize=4096)
+def _route(key: _Key, members: tuple[int, ...], message: bool) -> Route:
     machine = key.machine
     wrong = [number for number in members if not 0 <= number < machine.devices]
     if wrong:
@@ -224,11 +224,11 @@ def _way(key: _Key, members: tuple[int, ...], message: bool) -> Way:
     else:
         on = members_on_nodes(machine, members)
         links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
-    return Way(machine=machine, crossing=crossing_of(machine, members), links=links)
+    return Route(machine=machine, crossing=crossing_of(machine, members), links=links)
 
 
 def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
-    """The device of each rank, what talks most closest together.
+    """The device of each rank: ranks that exchange most bytes are closest.
 
     Args:
         cluster: of a machine; where transfers are measured, or each pair has a link, or without rows and
@@ -266,7 +266,7 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPath:
-    """What lies between some devices and the memory of their host.
+    """The path between some devices and the memory of their host.
 
     Attributes:
         sharing: devices on one uplink, this one included
@@ -306,11 +306,11 @@ class HostPath:
 
 
 def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
-    """Rate of a device's copies in one direction while all that share its path copy both ways.
+    """Rate of a device's copies in one direction while all that share its path copy in both directions.
 
     Args:
         link_bytes_per_s: of the device alone, in this direction [bytes/s]
-        path: what it shares
+        path: shared with other devices
 
     Returns:
         The rate of each device [bytes/s].
@@ -340,7 +340,7 @@ def sharing_device(device: Device, path: HostPath) -> Device:
 
     Args:
         device: with its link for itself
-        path: what it shares
+        path: shared with other devices
 
     Example:
         >>> from trimaran.machine.catalog import find_device

@@ -1,45 +1,45 @@
-"""Bytes that come and go within a step.
+"""Bytes that are allocated and freed within a step.
 
-What a microbatch needs lives from the start of its forward to the end of its backward: the storages that autograd
-keeps, the tensors that were received, and those that other segments read. While an operation runs, what it makes and
-does not keep is there too: the largest such amount lives for as long as the forward or backward that contains it. So
-does what is gathered of parameters that replicas share. Of a backward in two halves the first frees all but what the
-second needs: the inputs of layers whose weights have their gradients put off, and the gradients of their outputs.
+The memory of a microbatch lives from the start of its forward to the end of its backward: the storages that autograd
+keeps, the tensors that were received, and those that other segments read. An operation also allocates tensors that it
+does not keep: the largest such amount lives for as long as the forward or backward that contains it. So do gathered
+parameters that replicas shard. In a split backward, dgrad frees everything that wgrad does not need: wgrad needs the
+inputs of its layers and the gradients of their outputs.
 
-A storage that a segment keeps but did not make is one that it received, and is counted there. Where what another
-segment reads shares its storage with a kept tensor of another name (the result of an in-place operation), it is
+A storage that a segment keeps but did not allocate is one that it received, and is counted there. A tensor that another
+segment reads may share its storage with a kept tensor of another name (the result of an in-place operation): it is then
 counted twice. Left out: the allocator's own rounding and fragments, and the workspaces of kernels.
 
 Bytes that a rank holds where parameters, gradients or optimizer state are sharded over the replicas.
 
-Shards are there all the time. What is gathered comes and goes: FSDP2 gathers a unit into one flat tensor and copies it
+Shards stay in memory for the whole step, gathered units do not: FSDP2 gathers a unit into one flat tensor and copies it
 into the parameters; in the backward the gradients of a unit are whole until they have been copied into another flat
 tensor, which is scattered:
 
     backward of unit k     parameters of k │ gradients of k │ gathered k-1, flat │ scattered k+1, flat
     in addition           the root: its parameters, and its gradients until the end
 
-What is left out: activations, and the allocator's own rounding.
+Left out: activations, and the allocator's own rounding.
 
-What one rank of a tensor-parallel group computes and keeps of each operation.
+Share of each operation that one rank of a tensor-parallel group computes and keeps.
 
-An operation inside a sharded region does its share of the work on its share of the tensors; one outside is done whole
-by every rank. A share of a kernel takes its share of the time. Left out: that no kernel is shorter than the call that
-starts it, so that small operations gain less than their share.
+An operation inside a sharded region does its share of the work on its share of the tensors; every rank computes the
+whole of an operation outside. A share of a kernel takes its share of the time. Left out: no kernel is shorter than its
+launch, so small operations gain less than their share.
 
-What compressing gradients needs of a rank's memory.
+Memory of a rank for compressed gradients.
 
-    error feedback    what a step lost of each gradient, in 32 bits, until the next one adds it
+    error feedback    the error of each gradient in a step, in 32 bits, until the next step adds it
     PowerSGD          of each gradient matrix, the thin one from which the next step starts
-    any               what is sent, from the encoding of a bucket to its decoding
+    any               the sent bytes, from the encoding of a bucket to its decoding
 
 Source:
     Vogels et al., NeurIPS 2019, algorithm 2: the memory of errors, and the right factor that starts the next step.
 
-Bytes that are there all the time: parameters, their gradients, the state of the optimizer, buffers.
+Resident bytes: parameters, their gradients, the state of the optimizer, buffers.
 
-A parameter that several segments of a rank use is there once. With one segment a rank holds the user's whole model,
-with what no captured operation reads.
+A parameter that several segments of a rank use is counted once. With one segment a rank holds the user's whole model,
+including parameters that no captured operation reads.
 """
 
 import math
@@ -59,7 +59,7 @@ from trimaran.program.types import Instruction, Kind, Program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedState:
-    """What the rank that holds most of a segment has of it.
+    """State of a segment on the rank that holds most of it.
 
     Attributes:
         parameters: its share of the parameters [bytes]
@@ -77,12 +77,12 @@ class ShardedState:
 
 
 def zero_bytes(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> ShardedState:
-    """What a rank holds of a segment.
+    """State of a segment on a rank.
 
     Args:
         graph: the network
         ops: operations of the segment
-        strategy: what was decided; without sharding everything is whole
+        strategy: the chosen one; without sharding everything is whole
 
     Returns:
         Of the rank with the largest shares.
@@ -139,7 +139,7 @@ def _moments(graph: Graph, ops: Sequence[Op], strategy: Strategy, held: Sequence
     if not several:
         found = [nbytes - sum(gradients) // strategy.dp for nbytes in found]
     for number in range(last, -1, -1):
-        # What is not freed after its forward is freed after its last backward.
+        # Units that are not freed after their forward are freed after their last backward.
         kept = whole[0] + gradients[0] + sum(_gathered(whole, number, freed=freed, several=several))
         own = gradients[number] if number else 0
         ahead = whole[number - 1] if freed and number > 1 else 0
@@ -164,7 +164,7 @@ class Shares:
 
     Args:
         graph: the network
-        strategy: what is sharded
+        strategy: says what is sharded
     """
 
     def __init__(self, graph: Graph, strategy: Strategy) -> None:
@@ -180,7 +180,7 @@ class Shares:
             self._compute |= dict.fromkeys((*region.columns, *region.inside), share)
             self._saved |= dict.fromkeys(region.inside, share)
             if region.kind != "embedding":
-                # A lookup reads as many rows as before; those of other ranks are zeros.
+                # A lookup reads the same number of rows as without sharding; those of other ranks are zeros.
                 self._compute |= dict.fromkeys(region.rows, share)
                 self._saved |= dict.fromkeys(set(region.rows) - set(region.columns), share)
 
@@ -189,7 +189,7 @@ class Shares:
         return self._compute.get(op.id, 1.0)
 
     def saved(self, op: Op) -> float:
-        """The part that a rank keeps of what an operation keeps for its backward [0..1]."""
+        """The part of an operation's saved tensors that a rank keeps [0..1]."""
         return self._saved.get(op.id, 1.0)
 
 
@@ -206,11 +206,11 @@ class SegmentMemory:
 
     Attributes:
         kept: from a microbatch's forward to its backward: saved storages and tensors that other segments read, without
-            what was received [bytes]
+            received tensors [bytes]
         forward_peak: in addition while the forward runs [bytes]
         backward_peak: in addition while the backward runs [bytes]
         evaluation_peak: while the forward runs without gradients [bytes]
-        put_off: of what is kept, what is needed until the weights have their gradients [bytes]
+        put_off: the part of `kept` that wgrad needs [bytes]
         put_off_gradients: gradients of outputs from dgrad to wgrad [bytes]
     """
 
@@ -246,15 +246,15 @@ def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[Seg
 
 
 def memory_changes(program: Program, segments: Sequence[SegmentMemory]) -> dict[str, _Change]:
-    """What lives and dies with each instruction.
+    """Bytes that each instruction allocates and frees.
 
     Args:
-        program: what each rank does
+        program: instructions of each rank
         segments: bytes of each segment
 
     Returns:
-        For each instruction id, bytes that live from its start on, and bytes that die at its end. What lives in a step
-        also dies in it.
+        For each instruction id, bytes that live from its start on, and bytes that die at its end. A step frees
+        everything that it allocates.
     """
     changes: dict[str, _Change] = {}
     for instructions in program.ranks:
@@ -287,7 +287,7 @@ def _compute_change(
     if kind == Kind.FORWARD:
         return memory.kept + memory.forward_peak, memory.forward_peak
     if kind == Kind.EVALUATE:
-        # Without a backward nothing is kept, and what is sent lives until it is sent.
+        # Without a backward nothing is kept, and an output that is sent lives until then.
         sent = moved.get((Kind.SEND_FORWARD, *where), 0)
         return memory.evaluation_peak + sent, memory.evaluation_peak + received
     left = memory.put_off + memory.put_off_gradients
@@ -369,10 +369,10 @@ _NUMBER_BYTES = 4
 
 
 def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter]) -> int:
-    """What is kept from one step to the next [bytes]; nothing of gradients of 16 bits, which go as they are.
+    """Bytes that compression keeps from one step to the next; none for gradients of 16 bits, which are not compressed.
 
     Args:
-        compression: how gradients are sent; None: as they are
+        compression: of the gradients; None: uncompressed
         parameters: whose gradients this rank sends
 
     Example:
@@ -403,7 +403,7 @@ def kept_bytes(compression: Compression | None, parameters: Sequence[Parameter])
 def with_wire_buffers(
     memory: Mapping[str, tuple[int, int]], program: Program, coded: Collection[str]
 ) -> dict[str, tuple[int, int]]:
-    """What lives and dies with each instruction, with what is sent: from its encoding up to the update.
+    """Bytes that each instruction allocates and frees, with compressed buckets: from their encoding to the update.
 
     Args:
         memory: without [bytes]
@@ -425,7 +425,7 @@ def with_wire_buffers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What one rank holds.
+    """State of one rank.
 
     Attributes:
         parameters: bytes of its parameters [bytes]
@@ -446,7 +446,7 @@ class RankState:
     kept: int = 0
 
     def resident_bytes(self, *, state_bytes_per_byte: float) -> int:
-        """Parameters, gradients, optimizer state, buffers and what compression keeps, together [bytes].
+        """Parameters, gradients, optimizer state, buffers and errors of compression, together [bytes].
 
         Args:
             state_bytes_per_byte: state that the optimizer keeps for a byte of parameter that it updates [bytes/byte]
@@ -462,7 +462,7 @@ class RankState:
 
 
 def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[RankState, ...]:
-    """What each rank of a program holds.
+    """State of each rank of a program.
 
     Args:
         program: says which segments a rank computes
@@ -496,12 +496,12 @@ def _of_owner(
 
 
 def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState:
-    """What a rank holds of some operations, and updates where nobody else does.
+    """State of some operations on a rank, and the part that it updates.
 
     Args:
         graph: the network
         ops: of the segments of the rank
-        strategy: what is sharded
+        strategy: says what is sharded
     """
     whole = strategy.segments == 1
     used = {name for op in ops for name in op.parameters}

@@ -1,8 +1,8 @@
-"""How far two identical runs are from each other: what no prediction can be better than.
+"""How far two identical runs are from each other; no prediction can be more exact than that.
 
-The same program is run again and again, each time by fresh processes, and each run gives one median step time. The
-logarithms of these are taken as normal, with a spread that is known no better than so few runs tell. Of two further
-runs, the ratio of the slower to the faster one is then below
+The same program runs several times in fresh processes, and each run gives one median step time. The logarithms of these
+are assumed to be normal; their spread is as uncertain as the small number of runs makes it. For two further runs, the
+ratio of the slower to the faster one is then below
 
     exp(t * sqrt(2) * s)        s   standard deviation of the logarithms of the R medians
                                 t   95 % point of Student's distribution with R - 1 degrees of freedom
@@ -32,7 +32,7 @@ class Noise:
         high: upper end of the 90 % interval of the ratio of two runs, minus 1 [1]
         step_time_s: median step time of each run [s]
         date: day on which they ran, such as "2026-11-20"
-        source: what was run
+        source: the program that ran
     """
 
     ranks: int
@@ -50,7 +50,7 @@ def noise_between(step_time_s: Sequence[float], *, ranks: int, date: str, source
         step_time_s: median step time of each run, at least two [s]
         ranks: ranks that ran
         date: day on which they ran
-        source: what was run
+        source: the program that ran
 
     Raises:
         InputError: fewer than two runs, or a time that is not positive
@@ -83,7 +83,7 @@ def noise_for(noises: Sequence[Noise], *, ranks: int) -> Noise | None:
     """The noise of a run on a number of ranks; None where none was measured.
 
     Args:
-        noises: what was measured
+        noises: measured ones
         ranks: of the run; where they were not tried, the next larger number counts, else the largest
     """
     larger = [noise for noise in noises if noise.ranks >= ranks]

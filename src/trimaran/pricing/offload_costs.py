@@ -1,4 +1,4 @@
-"""What the planning of memory knows of a device: how long each operation takes, and how fast copies to the host are.
+"""Costs of a device for the planning of memory: duration of each operation, and rate of copies to the host.
 
 Durations are fixed: a copy does not slow down an operation that it overlaps.
 """
@@ -114,10 +114,10 @@ def measured_costs(
 def modelled_costs(
     trace: StepTrace, device: Device, *, precision: str = "fp32", software: Software | None = None
 ) -> MemoryCosts:
-    """Costs of a trace on a device of the catalog, by the kernel model: together what `estimate_step` says of the step.
+    """Costs of a trace on a device of the catalog, by the kernel model; they add up to the step of `estimate_step`.
 
-    An operation takes what its kernels take, their starts and their share of the wait for the host included. A work of
-    several operations, such as an update, is divided by the bytes that each of them moves.
+    The cost of an operation is the time of its kernels, with their launches and their share of the wait for the host.
+    The time of work of several operations, such as an update, is shared in proportion to the bytes that each moves.
 
     Args:
         trace: of a step; for "bf16" and "fp16" recorded under autocast, so that its products are in it
@@ -156,7 +156,7 @@ def modelled_costs(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A step of a whole network as it ran on one rank, with what its operations, copies and hooks cost there
+# A step of a whole network as it ran on one rank, with the costs of its operations, copies and hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +165,9 @@ class HookCosts:
 
     Attributes:
         tick_s: a pack with its unpack, in the thread that computes [s]
-        moving_s_per_byte: the thread that computes, for what goes to the host and comes back: handing over, memory that
-            no cache holds [s/byte]
-        copying_s_per_byte: the threads that copy, for the same [s/byte]
+        moving_s_per_byte: time of the thread that computes, for a byte that goes to the host and comes back: handing
+            over, memory that no cache holds [s/byte]
+        copying_s_per_byte: time of the threads that copy, for the same [s/byte]
         cores: of the machine
     """
 
@@ -204,7 +204,7 @@ class HookCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """What a memory plan is made from.
+    """Input of a memory plan.
 
     Attributes:
         trace: of one microbatch, with its update

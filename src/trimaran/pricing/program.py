@@ -1,7 +1,7 @@
-"""From a program and a cost table to what the simulator needs.
+"""From a program and a cost table to the costs that the simulator reads.
 
 Every instruction gets its cost from the strategy (which operations a segment holds, how large a microbatch is) and the
-table (what those take here). Nothing is measured in this room, and nothing is looked up outside the table: the same
+table (measured times of those operations). Pricing measures nothing and reads nothing outside the table: the same
 arguments give the same costs.
 
 On a machine of the catalog gradients are exchanged as the framework does it, by the rules of a data-parallel step
@@ -11,10 +11,10 @@ end of a step, whatever the strategy. Means of losses and buffers that are broad
 part of the published steps to which the constants are fitted. Left out: calls that start in cycles (Horovod) start when
 they are full here.
 
-Whether the replicas of a program are so alike that one of them says what all do.
+Whether the simulation of one replica of a program gives the times of all.
 
-They are where each is priced the same and none gets in the way of another: what replicas move within themselves flows
-over its links. What they do together is priced for the whole group.
+It does where all replicas have the same costs and none shares a link with another: transfers within a replica use its
+links only. Collectives of several replicas are priced for the whole group.
 """
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
@@ -61,16 +61,16 @@ def price_feeding(
     *,
     microbatch: int,
 ) -> Cost | None:
-    """Replace what loads cost in line by what they cost as the strategy feeds, and find how often data come.
+    """Replace costs of loads in line by those of the strategy's input pipeline, and find its period.
 
     Args:
         program: one step; an evaluation loads in line, whatever its strategy says
         strategy: says how ranks are fed
         table: of this machine
-        step: has what samples take; where not measured, loads keep their price in line as the most they take
+        step: has the costs of samples; where not measured, loads keep their cost in line as an upper bound
         compute: price of each instruction that is not communication; those of loads are replaced
         transfers: of all communication; of a collective of two sums both
-        handling: what the threads of ranks do for each communication: handling, and decoding of what came [s]
+        handling: time of the ranks' threads for each communication: handling, and decoding of received data [s]
         microbatch: samples of one
 
     Returns:
@@ -84,7 +84,7 @@ def price_feeding(
     samples = None if step is None else step.samples
     if samples is None:
         for item in loads:
-            compute[item.id] = replace(compute[item.id], low=0.0, source="assumed: at most what it takes in line")
+            compute[item.id] = replace(compute[item.id], low=0.0, source="assumed: at most its time in line")
         return None
     cost = fed_step.load(samples, feeding, microbatch=microbatch)
     for item in loads:
@@ -122,13 +122,13 @@ def _is_in_line(feeding: Feeding) -> bool:
 def price(
     program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
 ) -> ProgramCosts:
-    """What each instruction of a program costs.
+    """Cost of each instruction of a program.
 
     Args:
         program: a training step or an evaluation, lowered from the strategy
         graph: the network
-        strategy: what was decided
-        table: what was measured, for this graph and device
+        strategy: the chosen one
+        table: measured costs, for this graph and device
         cluster: who sits where
         batch: global batch size [samples]
 
@@ -163,7 +163,7 @@ def price(
     reducing = reducing_table(strategy, table)
     for instruction in program:
         if instruction.communicates:
-            # The members of a group share the price of what they do together.
+            # The members of a group share the price of their collective.
             what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
             coding = codings.get(instruction.id)
             ours = recipe if _is_gradients(instruction) else None
@@ -223,7 +223,7 @@ def price(
 
 
 _IN_CONSTANTS = frozenset({"buffers", "loss", "metric"})
-"""What else a step's ranks tell each other, in the published steps to which the constants of exchanges are fitted."""
+"""Other communication between ranks, part of the published steps to which the constants of exchanges are fitted."""
 
 _NOTHING = Transfer(
     latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: in the constants of the exchange"
@@ -342,7 +342,7 @@ def _compute_cost(
 
 
 def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) -> None:
-    """Add what a further microbatch spends on adding its gradients to those that are there."""
+    """Add the time in which a further microbatch adds its gradients to those of earlier ones."""
     for instructions in program.ranks:
         seen: set[int | None] = set()
         for item in instructions:
@@ -354,7 +354,7 @@ def _add_sums(program: Program, compute: dict[str, Cost], sums: Sequence[Cost]) 
 
 
 def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str, float]) -> None:
-    """Add what a backward spends on handing its gradients over to their owners.
+    """Add the time in which a backward hands its gradients over to their owners.
 
     A backward that ran under DDP has its few calls in its measured time; with owners there is one a bucket, or one a
     parameter.
@@ -407,7 +407,7 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Al
     Args:
         program: the lists of the first replica, or node (`program.lower_replica`)
         strategy: how many replicas there are, and on which devices
-        table: what was measured
+        table: measured costs
         cluster: the devices
 
     Returns:
@@ -423,7 +423,7 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Al
 
 
 def _within(program: Program, size: int) -> list[Instruction]:
-    """What a replica or node moves within itself: one instruction for each pair or group and size."""
+    """Transfers within a replica or node: one instruction for each pair or group and size."""
     found: dict[tuple[object, ...], Instruction] = {}
     for item in program:
         if item.peer is not None or (item.group and item.group[-1] < size):

@@ -1,7 +1,7 @@
-"""What was measured about a device and its links: everything a price is made of.
+"""Measured costs of a device and its links: the input of every price.
 
-An operation's cost is found by its content, so that it serves every job that uses the same operation. What belongs to a
-job as a whole (its forward in one piece, its update, its data) is found by digests of the graph and of the job. A table
+An operation's cost is found by its content, so that it serves every job that uses the same operation. Costs of a whole
+job (its forward in one piece, its update, its data) are found by digests of the graph and of the job. A table
 belongs to one fingerprint: costs of another device, version or load are never mixed in.
 """
 
@@ -15,7 +15,7 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Interference, OpCost
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the samples of a job take before a step can use them, as it was measured on this machine
+# Measured costs of the samples of a job before a step can use them
 
 
 NOT_MEASURED = "assumed"
@@ -26,7 +26,7 @@ _NOTHING = Cost(0.0, 0.0, 0.0, f"{NOT_MEASURED}: nothing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCosts:
-    """What a microbatch takes from the data set to the step, apart by what it waits for.
+    """Costs of a microbatch from the data set to the step: waiting and work of cores apart.
 
     Reading is waiting (storage, network): several processes read at the same time. Preparing is work of a core
     (decode, augment, collate): processes that prepare share the cores with the training.
@@ -69,7 +69,7 @@ class SampleCosts:
 
     @property
     def knows_workers(self) -> bool:
-        """Whether it was measured what workers take."""
+        """Whether the costs of workers were measured."""
         return not self.take.source.startswith(NOT_MEASURED)
 
     @property
@@ -139,7 +139,7 @@ class Fingerprint:
 
 
 class OperationKey(NamedTuple):
-    """What an operation costs depends on this, and on the batch.
+    """Key of an operation's cost, together with the batch.
 
     Attributes:
         content: `Op.content`
@@ -151,7 +151,7 @@ class OperationKey(NamedTuple):
 
 
 class WholeKey(NamedTuple):
-    """What a model costs in one piece depends on this, and on the batch.
+    """Key of the cost of a model in one piece, together with the batch.
 
     Attributes:
         graph: `Graph.digest`
@@ -214,7 +214,7 @@ class TensorFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """What one job's step costs in addition to its forward and backward.
+    """Costs of one job's step in addition to its forward and backward.
 
     Attributes:
         update: the optimizer's step and the clearing of gradients, by trained parameters
@@ -247,7 +247,7 @@ class CurveKey(NamedTuple):
         kind: "SEND" for a message, or the token of a collective, such as "AR", perhaps with its numbers behind it, as
             in "AR bf16"; with " host" at the end, the time that a rank's own thread spends: on one of these, or on
             encoding and decoding a bucket, as in "ENC bf16 host"
-        ranks: size of the group; 2 for a message, 1 for what a rank does alone
+        ranks: size of the group; 2 for a message, 1 for work of one rank alone
     """
 
     kind: str
@@ -312,7 +312,7 @@ class CostTable:
 
 
 def merge(tables: Iterable[CostTable]) -> CostTable:
-    """One table with what any of several knows; where two know the same, the later one counts.
+    """One table with the costs of several; where two have the same cost, the later one counts.
 
     Raises:
         InputError: no table, or tables of different fingerprints

@@ -1,14 +1,14 @@
-"""What messages and collectives take between the devices of a machine.
+"""Cost of messages and collectives between the devices of a machine.
 
-Three accounts, one of which holds for a transfer:
+A transfer has one of three models:
 
     links between devices  every pair of its devices has one (`Machine.pairs`): formulas, by the slowest
     measured               devices of this host: the table's curves
-    link graph             devices of the catalog: what joins them (`machine_transfers`)
+    link graph             devices of the catalog: their links (`machine_transfers`)
 
 Where transfers are measured, devices of one node talk over its loopback: one link, shared by all of them. Where their
 links are rate-limited, each device has one line out and one in, so that messages in opposite directions do not
-share. Between nodes they share what joins these, and take at least what was measured within one.
+share. Between nodes they share the links of these, and take at least the time that was measured within one.
 """
 
 from dataclasses import dataclass, replace
@@ -35,10 +35,10 @@ def _pairs(members: tuple[int, ...], *, is_message: bool) -> Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Route:
     """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
 
-    Over the uplinks of hosts it takes at least what was measured within one.
+    Over the uplinks of hosts it takes at least the time that was measured within one.
     """
 
     names: tuple[str, ...]
@@ -46,8 +46,8 @@ class Way:
     is_uplink: bool = False
 
 
-def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Way:
-    """The links that a transfer goes over, where those of pairs and measured ones are all that there are.
+def _find_route(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Route:
+    """The links that a transfer goes over, on a machine with links of pairs or measured links only.
 
     Args:
         members: numbers of its devices; of a message the source and the target
@@ -76,9 +76,9 @@ def _find_way(members: tuple[int, ...], machine: Machine, *, is_message: bool) -
                 code="cluster.no-link",
                 ranks=(a, b),
             )
-    # The measured curve holds for a group that is all on one host; where a link leaves the host, it is what limits.
+    # The measured curve holds for a group that is all on one host; a link that leaves the host is the bottleneck.
     slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
-    return Way(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
+    return Route(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
 
 
 def _up_and_down(machine: Machine, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def _local(machine: Machine, members: tuple[int, ...], host: int, *, is_message:
         return ("loopback" if machine.nodes == 1 else f"loopback{host}",)
     if is_message:
         return (f"out of {members[0]}", f"into {members[1]}")
-    return tuple(f"{way} {number}" for way in ("out of", "into") for number in members)
+    return tuple(f"{end} {number}" for end in ("out of", "into") for number in members)
 
 
 SEND = "SEND"
@@ -102,7 +102,7 @@ HOST = " host"
 HOST_SEND = f"SEND{HOST}"
 HOST_RECEIVE = f"RECV{HOST}"
 HOST_COLLECTIVE = f"AR{HOST}"
-"""Kinds of curves: what a rank's own thread spends on a transfer."""
+"""Kinds of curves: time that a rank's own thread spends on a transfer."""
 
 QUEUED = " queued"
 """Behind the kind of a collective: one of many that wait for each other, as those from and to owners do. Their starts
@@ -110,7 +110,7 @@ overlap, so each takes less than it does alone."""
 
 
 def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocation) -> Transfer:
-    """What a send, a receive or a collective costs when nothing else is under way.
+    """Cost of a send, a receive or a collective when no other transfer runs.
 
     Args:
         instruction: the instruction; a group of one rank costs nothing
@@ -139,12 +139,12 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
     if not machine.node.measured and not joined:
         year = (table.software or Software()).year
         return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine, year=year)
-    way = _find_way(members, machine, is_message=is_message)
-    if way.slowest is None:
-        return _measured(kind, len(ranks), instruction.nbytes, table, way.names)
-    if way.is_uplink:
-        return _over_uplink(kind, len(ranks), instruction.nbytes, table, way)
-    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, way.slowest, way.names)
+    route = _find_route(members, machine, is_message=is_message)
+    if route.slowest is None:
+        return _measured(kind, len(ranks), instruction.nbytes, table, route.names)
+    if route.is_uplink:
+        return _over_uplink(kind, len(ranks), instruction.nbytes, table, route)
+    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, route.slowest, route.names)
 
 
 def collectives_at_once(table: CostTable, cluster: Allocation) -> int:
@@ -266,21 +266,21 @@ def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
     return tuple((size, scale(cost)) for size, cost in curve)
 
 
-def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, way: Way) -> Transfer:
-    """Over the uplinks of hosts: the start as it was measured, then what the slowest of them carries."""
-    within = _measured(kind, num_ranks, nbytes, table, way.names)
-    if way.slowest is None:
+def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, route: Route) -> Transfer:
+    """Over the uplinks of hosts: the measured latency, then the bytes at the rate of the slowest uplink."""
+    within = _measured(kind, num_ranks, nbytes, table, route.names)
+    if route.slowest is None:
         return within
-    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, way.slowest, way.names).flow_s
-    latency_s = within.latency_s + way.slowest.latency_s
+    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, route.slowest, route.names).flow_s
+    latency_s = within.latency_s + route.slowest.latency_s
     total_s = latency_s + max(within.flow_s, flow_s)
     return Transfer(
         latency_s=latency_s,
         flow_s=total_s - latency_s,
-        links=way.names,
+        links=route.names,
         low=total_s - within.latency_s - within.flow_s + within.low,
         high=total_s - within.latency_s - within.flow_s + within.high,
-        source=f"analytic: {way.slowest.source}, start as {within.source}",
+        source=f"analytic: {route.slowest.source}, start as {within.source}",
     )
 
 

@@ -1,7 +1,7 @@
-"""Costs with their uncertainty, and what the simulator needs to know of a program.
+"""Costs with their uncertainty, and the costs of a program that the simulator reads.
 
-Formulas inside this package return plain floats in SI units. What leaves it is a `Cost`: a median, a 90 % interval
-and a source.
+Formulas inside this package return plain floats in SI units. Its public functions return a `Cost`: a median, a 90 %
+interval and a source.
 
 How intervals combine.
 
@@ -43,8 +43,8 @@ class OpCost:
     Attributes:
         forward: of its forward
         backward: of its backward
-        launches: share of both that starting kernels takes, of which a part of the operation has as many; 0 where
-            nobody tells it apart [0..1]
+        launches: share of both that kernel launches take; a part of the operation has the launches of the whole; 0
+            where it is not known [0..1]
     """
 
     forward: Cost
@@ -69,7 +69,7 @@ class Interference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What a send, a receive or a collective costs when nothing else is under way.
+    """Cost of a send, a receive or a collective when no other transfer runs.
 
     A transfer takes `latency_s`, then its bytes flow. Transfers that are under way on the same link at the same time
     share it: with k of them, each advances at 1/k of its speed.
@@ -113,7 +113,7 @@ class SecondRound:
     """The second sum of a collective that has two, whose terms each rank makes out of the first one.
 
     Attributes:
-        between: what a rank's thread does with the first sum before it starts the second; nothing where an instruction
+        between: work of a rank's thread on the first sum before it starts the second; nothing where an instruction
             does that during its own time, at `second_sum`
         transfer: the second sum
         second_sum: where that is; None: a rank starts the second sum before anything that names the collective
@@ -126,7 +126,7 @@ class SecondRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCosts:
-    """Everything that the simulator has to know of a program's instructions.
+    """Costs of a program's instructions that the simulator reads.
 
     Attributes:
         compute: duration of each instruction that is not communication, by instruction id
@@ -138,15 +138,15 @@ class ProgramCosts:
             where `host_blocks` [s]
         decoding: for a collective whose result is encoded, how long each of its ranks works on it once it has ended,
             before anything that names it starts
-        second_rounds: for a collective of two sums, by id, what follows the first one, which is in `transfers`
+        second_rounds: for a collective of two sums, by id, the round after the first one, which is in `transfers`
         interference: slowdown of compute and communication side by side
         at_once: collectives of one group that are under way at once: they wait in the order of their issue for this
             number of workers, so each starts when any of those under way has ended
         host_blocks: an instruction runs on the host that issues the ones after it (a CPU), so nothing later in the
             rank's list is issued before compute ends; False where a host runs ahead of its device (a GPU)
-        resident_bytes: for each rank, what is there all the time: parameters, gradients, optimizer state [bytes]
+        resident_bytes: for each rank, parameters, gradients and optimizer state [bytes]
         memory: for each instruction id, bytes that live from its start on and bytes that die at its end
-        period: the time below which no step comes, because data are not made more often; None: they are
+        period: lower bound on the step time by the input pipeline; None: it has none
         copies_s: for each rank, copies of gradients into the buffers of calls and out of them, once a step [s]
         straggling: wait for the slowest rank at the end of a step, as a share of the longest compute of a rank
     """
@@ -209,7 +209,7 @@ def multiply(cost: Cost, factor: Cost) -> Cost:
 
 
 def divide(cost: Cost, seconds: float) -> Cost:
-    """A cost as a multiple of a reference duration; 1 where the reference is nothing.
+    """A cost as a multiple of a reference duration; 1 where the reference is 0 s.
 
     Args:
         cost: duration

@@ -27,7 +27,7 @@ from trimaran.machine.types import Machine
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
-from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.input_pipeline import LoaderThroughput
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
@@ -62,7 +62,7 @@ class DataParallelSetup:
     sync: Sync = "nccl"
     software: Software = field(default_factory=Software)
     options: ExchangeOptions = field(default_factory=ExchangeOptions)
-    feed: Feed | None = None
+    feed: LoaderThroughput | None = None
 
     @property
     def recipe(self) -> Recipe:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trimaran.machine.types import Node
-from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.input_pipeline import LoaderThroughput
 from trimaran.pricing.kernels.software import Software
 
 
@@ -41,7 +41,9 @@ LOADERS = {
 }
 
 
-def photograph_feed(node: Node, *, loader: str, cores: int | None = None, devices: int | None = None) -> Feed:
+def photograph_feed(
+    node: Node, *, loader: str, cores: int | None = None, devices: int | None = None
+) -> LoaderThroughput:
     """The input pipeline of photographs that a node's cores decode.
 
     Args:
@@ -53,7 +55,7 @@ def photograph_feed(node: Node, *, loader: str, cores: int | None = None, device
     found = LOADERS[loader]
     total = node.cpu_cores if cores is None else cores
     per_device = found.workers or total
-    return Feed(
+    return LoaderThroughput(
         samples_per_s=min(total, per_device * (devices or node.devices)) * found.images_per_core_s,
         device_samples_per_s=per_device * found.images_per_core_s,
         source=f"{loader} on {total} cores: {found.source}",

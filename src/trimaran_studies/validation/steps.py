@@ -16,7 +16,7 @@ from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
 from trimaran.pricing.exchange.step import ScaledStep
-from trimaran.pricing.input_pipeline import Feed
+from trimaran.pricing.input_pipeline import LoaderThroughput
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran_studies.facts.loaders import loader_of, photograph_feed
@@ -133,10 +133,10 @@ def _anchored(asked: Workload, setup: Setup, estimate: StepEstimate, anchor_s: f
     return estimate_step(asked, setup.machine.node.device, setup.software, anchor_s=one)
 
 
-def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> Feed | None:
+def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> LoaderThroughput | None:
     """The input pipeline of photographs of the row's devices; None where data need no decoding."""
     if recipe.feed_samples_per_s > 0:
-        return Feed(samples_per_s=recipe.feed_samples_per_s, source="the script's own loader, one process")
+        return LoaderThroughput(samples_per_s=recipe.feed_samples_per_s, source="the script's own loader, one process")
     per_sample = asked.input_bytes / max(1, asked.batch)
     if not setup.real_data or per_sample < _PHOTOGRAPH_BYTES:
         return None

@@ -20,7 +20,7 @@ from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
 from trimaran.planner.contrast import conclude, dissect
 from trimaran.planner.explain import imagine, read_family
-from trimaran.planner.pins import CONSENT, NO_CONSENT, kinds_of
+from trimaran.planner.pins import NO_OPT_IN, OPT_IN, kinds_of
 from trimaran.planner.remedies import remedies_for
 from trimaran.planner.result import said_of_compression
 from trimaran.planner.search import prices
@@ -77,7 +77,7 @@ def test_without_consent_nothing_is_compressed() -> None:
         kept, _ = enumerate_strategies(_graph(), devices=2, batch=8, pins=pins)
         assert kept
         assert all(strategy.compression is None for strategy in kept)
-    assert builders.pins().objection(ROUNDED) == NO_CONSENT
+    assert builders.pins().objection(ROUNDED) == NO_OPT_IN
     assert builders.pins(compression="none").objection(ROUNDED) == "--compression none"
 
 
@@ -99,8 +99,8 @@ def test_a_method_that_is_named_is_consent_and_the_only_one() -> None:
 
 def test_consent_is_given_and_taken_back_by_its_name() -> None:
     pins = parse_pins(allow=["dp,compress"], forbid=["pp"])
-    assert pins.names == ("--forbid pp", "--allow dp", CONSENT)
-    assert pins.without(CONSENT) == parse_pins(allow=["dp"], forbid=["pp"])
+    assert pins.names == ("--forbid pp", "--allow dp", OPT_IN)
+    assert pins.without(OPT_IN) == parse_pins(allow=["dp"], forbid=["pp"])
     assert pins.without("--allow dp") == parse_pins(allow=["compress"], forbid=["pp"])
     assert kinds_of(ROUNDED) == {"dp", "compress"}
 
@@ -109,9 +109,9 @@ def test_consent_is_given_and_taken_back_by_its_name() -> None:
     ("pins", "devices", "words"),
     [
         (builders.pins(compression="bf16"), 1, "two replicas or more"),
-        (builders.pins(compression="bf16", forbid=("compress",)), 2, "goes against --forbid compress"),
-        (builders.pins(compression="bf16", zero=1), 2, "goes against --zero 1"),
-        (builders.pins(compression="bf16", tp=2), 4, "goes against --tp 2"),
+        (builders.pins(compression="bf16", forbid=("compress",)), 2, "conflicts with --forbid compress"),
+        (builders.pins(compression="bf16", zero=1), 2, "conflicts with --zero 1"),
+        (builders.pins(compression="bf16", tp=2), 4, "conflicts with --tp 2"),
         (builders.pins(compression="bf16"), 2, ""),
         (builders.pins(compression="none", zero=1), 2, ""),
     ],
@@ -137,7 +137,7 @@ def test_where_the_wire_is_slow_a_compression_is_chosen_and_what_it_gains_is_sai
     said = said_of_compression(found, given.pins)
     assert said.startswith("gradients are sent as powersgd-r4: dp2 powersgd-r4 takes ")
     assert "accuracy may differ" in said
-    (paid,) = (one for one in prices(given, found, Trials(given)) if one.pin == CONSENT)
+    (paid,) = (one for one in prices(given, found, Trials(given)) if one.pin == OPT_IN)
     assert paid.without is not None
     assert paid.without.strategy.compression is None
     assert paid.price < 0.0
@@ -203,7 +203,7 @@ def test_a_remedy_that_needs_more_samples_says_so_beside_its_figures() -> None:
     chosen = evaluate(REPLICAS, given.graph, given.table, given.cluster, batch=8)
     bases = {one.name: one.basis for one in remedies_for(chosen, dissect(chosen, given).parts, given)}
     assert bases["PowerSGD of rank 4"].endswith(", and training needs 1.5 times the samples.")
-    assert "samples" not in bases["16 bits on the wire"]
+    assert "samples" not in bases["16-bit communication"]
 
 
 def test_a_lower_rank_is_not_assumed_to_need_fewer_samples() -> None:

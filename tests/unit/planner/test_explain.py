@@ -51,7 +51,7 @@ def test_what_needs_more_devices_is_told_how_to_ask() -> None:
     answer = explained(problem(), "pp4").contrasts[0]
     assert answer.other is None
     assert answer.conclusion == (
-        "pp4 cannot be run: pp4 gpipe m4 needs 4 devices, there are 2; --what-if devices=4 shows what they would give."
+        "pp4 cannot be run: pp4 gpipe m4 needs 4 devices, there are 2; --what-if devices=4 shows their gain."
     )
 
 
@@ -128,7 +128,7 @@ def remedies(given: Problem, strategy: Strategy | None = None) -> dict[str, floa
 def test_remedies_of_an_exchange_are_simulated() -> None:
     """Half of 10 ms in 16 bits; exchanging every other pass saves half of it and of the update, and half a load."""
     found = remedies(problem(all_reduce=proportional(10e-3)))
-    assert found["16 bits on the wire"] == pytest.approx(5.0 / STEP_MS)
+    assert found["16-bit communication"] == pytest.approx(5.0 / STEP_MS)
     assert found["exchange every other pass"] == pytest.approx((10.0 + UPDATE_MS) / 2 / STEP_MS)
 
 
@@ -138,7 +138,7 @@ def test_remedies_of_a_bubble_are_simulated() -> None:
     step = 90.248
     twice = step + 2 * (12.0 + 24.0 + 0.5)
     assert found["a batch of twice the microbatches"] == pytest.approx(1 - twice / (2 * step), abs=1e-3)
-    assert "16 bits on the wire" in found
+    assert "16-bit communication" in found
 
 
 def test_loading_has_a_remedy_where_it_is_on_the_path() -> None:

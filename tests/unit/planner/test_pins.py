@@ -148,8 +148,8 @@ def test_a_pipeline_that_is_allowed_is_a_plain_one_unless_its_order_is_named() -
         (builders.pins(zero=3), 1, "two replicas or more"),
         (builders.pins(zero=1, pp=2), 2, "two replicas or more"),
         (builders.pins(schedule="1f1b", dp=2), 2, "two stages or more"),
-        (builders.pins(tp=2, forbid=("tp",)), 2, "goes against --forbid tp"),
-        (builders.pins(schedule="gpipe", forbid=("pp",)), 2, "goes against --forbid pp"),
+        (builders.pins(tp=2, forbid=("tp",)), 2, "conflicts with --forbid tp"),
+        (builders.pins(schedule="gpipe", forbid=("pp",)), 2, "conflicts with --forbid pp"),
         (builders.pins(pp=2, zero=1), 4, ""),
         (builders.pins(pp=2, forbid=("pp",)), 2, ""),  # a placement may take two rows
     ],

@@ -56,7 +56,7 @@ def test_a_batch_that_does_not_divide_is_rejected_with_the_figures() -> None:
 def test_a_network_without_cuts_has_no_pipelines() -> None:
     kept, rejected = enumerate_strategies(dataclasses.replace(chain(3), split_points=()), devices=2, batch=64)
     assert all(strategy.pp == 1 for strategy in kept)
-    assert {rejection.reason for rejection in rejected} == {"the network cannot be cut into stages"}
+    assert {rejection.reason for rejection in rejected} == {"the network cannot be split into stages"}
 
 
 def test_hybrids_are_tried_on_four_devices() -> None:

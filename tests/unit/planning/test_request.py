@@ -60,7 +60,7 @@ def test_the_cluster_of_this_machine_has_the_link_that_was_asked_for() -> None:
 
 def test_a_plan_for_other_links_is_told() -> None:
     (told,) = _rejoined(GIGABIT, None)
-    assert "made for links held to 1 Gb/s, and here they are held to nothing" in told
+    assert "made for links limited to 1 Gb/s, and here they are limited to nothing" in told
 
 
 def test_the_same_rate_written_otherwise_is_the_same_link() -> None:

@@ -36,7 +36,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Limits, Run, add_run, find_run, opened, read_runs
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.files import write_curve
-from trimaran.pricing.convergence.single_run import Way, predict_b_crit
+from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit
 from trimaran.pricing.convergence.types import CurveTable, Point, oddities
 from trimaran.program.json_files import from_plain
 from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
@@ -164,7 +164,7 @@ def gather(
     return tuple(found)
 
 
-def _row(task: Task, target: Target, run: Run, ways: Mapping[int, Way]) -> ConvergedRun:
+def _row(task: Task, target: Target, run: Run, ways: Mapping[int, RateSchedule]) -> ConvergedRun:
     epochs = run.needed(target.value, most=task.max_epochs)
     noise = run.noise_until(target.value)
     # It may have been trained to a higher target, or further.
@@ -184,7 +184,7 @@ def _row(task: Task, target: Target, run: Run, ways: Mapping[int, Way]) -> Conve
 
 
 def _noise_b_crit(
-    noise: Mapping[str, Any], batch: int, epochs: float | None, ways: Mapping[int, Way], *, most: float
+    noise: Mapping[str, Any], batch: int, epochs: float | None, ways: Mapping[int, RateSchedule], *, most: float
 ) -> float | None:
     """Critical batch of E(B) by a run's gradients; None where they do not say one.
 

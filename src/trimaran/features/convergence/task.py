@@ -31,7 +31,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
 from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
 from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
-from trimaran.pricing.convergence.single_run import Way
+from trimaran.pricing.convergence.single_run import RateSchedule
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -251,15 +251,15 @@ class Task:
             evaluation=format_program(lower_evaluation(self.graph, strategy, batch=batch)),
         )
 
-    def ways(self) -> dict[int, Way]:
+    def ways(self) -> dict[int, RateSchedule]:
         """How far the updates of each batch go."""
         model = self.job.model()
         return {batch: self._way(batch, _make_optimizer(self.job, model)) for batch in self.batches}
 
-    def _way(self, batch: int, optimizer: "Optimizer") -> Way:
+    def _way(self, batch: int, optimizer: "Optimizer") -> RateSchedule:
         asked = dataclasses.replace(self.job, global_batch_size=batch)
         samples = self.samples // batch * batch if self.job.drop_last else self.samples
-        return Way(batch, samples=samples, rates=rates_of(asked, self.recipe, optimizer))
+        return RateSchedule(batch, samples=samples, rates=rates_of(asked, self.recipe, optimizer))
 
 
 def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:

@@ -1,4 +1,4 @@
-"""Strategies of a transformer that the analytical model prices, and what each takes.
+"""Strategies of a transformer that the analytical model prices, with their costs.
 
 Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strategy has
 
@@ -6,7 +6,7 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     t | heads           and t within a node, unless pinned otherwise
     b | B / d           b sequences a microbatch, m = B / (d b) microbatches
     p v <= L            v chunks a stage; more than one only where p | m, so that chunks alternate evenly
-    zero                what replicas shard: nothing, the optimizer, gradients too, parameters too
+    zero                state that replicas shard: none, the optimizer, gradients too, parameters too
     recompute           no layers, or all (attention's probabilities, where its kernel keeps them)
 
 Strategies that differ in `v`, `zero` and layers of stages do the same work, so they share one bound: a group.
@@ -44,18 +44,18 @@ from trimaran.program.strategy import Degrees, Recomputed, Schedule, Strategy, Z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalProblem:
-    """What the analytical model plans.
+    """Problem of the analytical model.
 
     Attributes:
         shape: the network
         machine: nodes and fabric
         devices: in use
         batch: sequences of a step, of all replicas
-        program: what trains
-        bookkeeping: what it keeps
+        program: settings of the training program
+        bookkeeping: bytes that it keeps
         pins: decided by the user
-        memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
-        time_limit_s: after which a search ends with what it has [s]; None: none
+        memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
+        time_limit_s: after which a search ends with its best so far [s]; None: none
         most_priced: after this number of strategies it does so too
         reserve: share of memory that is kept free for fragments of an allocator [0..1]
         across_nodes: `tp` ranks may be on different nodes
@@ -86,13 +86,13 @@ class AnalyticalProblem:
 
     @property
     def device_bytes(self) -> int:
-        """What a device leaves to a job [bytes]."""
+        """Memory of a device that a job may use [bytes]."""
         memory = self.machine.node.device.memory
         return memory.reported_bytes - memory.context_bytes if self.memory_bytes is None else self.memory_bytes
 
     @property
     def memory_limit(self) -> float:
-        """What a rank may need [bytes]."""
+        """Memory limit of a rank [bytes]."""
         return self.device_bytes * (1.0 - self.reserve)
 
 
@@ -110,7 +110,7 @@ PARTS: Mapping[str, str] = {
 class AnalyticalCandidate:
     """A strategy that the analytical model priced.
 
-    It has what a simulated `Candidate` has, as far as a step without a program has it.
+    It has the attributes of a simulated `Candidate` that exist without a program.
 
     Attributes:
         strategy: degrees, and how layers and the batch are split
@@ -148,7 +148,7 @@ class AnalyticalCandidate:
 
     @property
     def time_s(self) -> float:
-        """What is made small: the step [s]."""
+        """The minimized figure: the step [s]."""
         return self.step.seconds
 
     @property
@@ -183,7 +183,7 @@ class AnalyticalModel:
     """Prices strategies of one problem.
 
     Attributes:
-        problem: what is planned
+        problem: to plan
     """
 
     problem: AnalyticalProblem
@@ -212,7 +212,7 @@ class AnalyticalModel:
         )
 
     def price(self, strategy: Strategy) -> AnalyticalCandidate:
-        """A strategy with what it takes."""
+        """A strategy with its costs."""
         problem, constants = self.problem, step_constants()
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(
@@ -284,7 +284,7 @@ def segment_layers(
 
 
 def head_weight(shape: TransformerShape) -> float:
-    """What the output layer costs, in layers."""
+    """Cost of the output layer, in layers."""
     whole = Degrees()
     layer = layer_forward(shape, whole, attention="fused", layer=shape.layers - 1)
     return head_forward(shape, whole).products / (layer.products + layer.attention)
@@ -308,11 +308,11 @@ def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
 
 
 def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strategy]:
-    """A strategy of each group: degrees, microbatch and what is recomputed.
+    """A strategy of each group: degrees, microbatch and recompute.
 
     Args:
-        problem: what is planned
-        rejected: counts what cannot be built, by reason
+        problem: to plan
+        rejected: counts strategies that cannot be built, by reason
     """
     pins, shape = problem.pins, problem.shape
     for tensor, pipeline, context in product(

@@ -6,7 +6,7 @@
 
 Bounds come first: strategies with the same degrees, microbatch and recomputation do the same work, which takes at least
 the time of evenly loaded stages without bubble and without exchanges between replicas. Groups are priced in the order
-of that bound (`best_first.py`), until it is some times the best step found; what is left out can be neither chosen nor
+of that bound (`best_first.py`), until it is some times the best step found; the rest can be neither chosen nor
 a runner-up. The bound of the whole is the least of the groups in which something fits, or that were not looked at.
 After a number of strategies, or with a time limit of the user's, the search ends early and says so. Left out: devices
 that differ, expert placement, offloading.
@@ -62,7 +62,7 @@ def transformer_problem(
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
 ) -> AnalyticalProblem:
-    """What is asked, checked, with the program that trains.
+    """The checked problem of a request, with the training program.
 
     Args:
         shape: the network
@@ -71,9 +71,9 @@ def transformer_problem(
         precision: of products: "bf16", "fp16" or "fp8"
         software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
-        memory_bytes: a rank may need; None: what its device leaves to a job [bytes]
-        pins: what the user has decided
-        time_limit_s: after which a search ends with what it has [s]; None: none
+        memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
+        pins: decisions of the user
+        time_limit_s: after which a search ends with its best so far [s]; None: none
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -104,7 +104,7 @@ def transformer_problem(
 
 
 def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
-    """What trains a transformer on a device.
+    """The training program of a transformer on a device.
 
     Args:
         device: old ones compute attention as two batched products
@@ -135,7 +135,7 @@ class _Hunt:
         model: prices strategies
         until_s: when its time is over, by `time.monotonic` [s]
         rejected: how many were not priced or do not fit, by reason
-        fitting: what fits
+        fitting: candidates that fit
         lowest_s: the least bound of a group in which something fits, or that was not looked at [s]
         least_bytes: the smallest peak of all that were priced [bytes]
         is_complete: neither time nor number ended it
@@ -188,10 +188,10 @@ def _hunt(problem: AnalyticalProblem, until_s: float) -> _Hunt:
 
 
 def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
-    """The fastest strategy that fits, with what else was looked at.
+    """The fastest strategy that fits, with the other candidates.
 
     Args:
-        problem: what is planned
+        problem: to plan
 
     Raises:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
@@ -224,14 +224,14 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
 
 
 def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
-    """What stands against strategies that are faster than the chosen one; empty where nothing does."""
+    """The objection to strategies that are faster than the chosen one; empty: none."""
     if not hunt.is_complete:
         return "the end of the search before all was looked at (--time-limit)"
     return "" if replace(problem.pins, compress=False) == NO_PINS else "what you decided"
 
 
 def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, until_s: float) -> list[AnalyticalCandidate]:
-    """The best of half and of a quarter of the devices, in what time is left."""
+    """The best of half and of a quarter of the devices, in the remaining time."""
     found = []
     for share in (2, 4):
         count = problem.devices // share
@@ -265,11 +265,11 @@ def _nothing_fits(hunt: _Hunt) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Baselines: what people run without a plan
+# Baselines, which people run without a plan
 
 
 def baselines(problem: AnalyticalProblem) -> tuple[Baseline[AnalyticalCandidate], ...]:
-    """Each baseline with what it takes, or the reason why it cannot be run; pins of the problem do not bind them."""
+    """Each baseline with its costs, or the reason why it cannot be run; pins of the problem do not bind them."""
     thumb = Pins(chunks=1, zero=1 if problem.devices > 1 else 0, forbid=("cp",))
     return (
         _baseline(problem, "ddp", Pins(zero=0, forbid=_NO_MODEL)),

@@ -1,4 +1,4 @@
-"""Which device runs which operation of a network, in what order, and what crosses when."""
+"""Which device runs which operation of a network, in which order, and when tensors cross."""
 
 from trimaran.planner.placement.network import parts_of, placement_problem
 from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Run, Transfer, Wire

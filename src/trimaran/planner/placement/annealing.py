@@ -49,7 +49,7 @@ class Decoder:
         self.ways = [flat.ways.get((a, b), ()) for a in range(devices) for b in range(devices)]
 
     def makespan(self, on: Sequence[int], sequence: Sequence[int], limit: float = math.inf) -> float:
-        """End of the last task; infinite once it is known to be beyond the limit."""
+        """End of the last task; infinite once it is known to be beyond `limit`."""
         flat = self.flat
         n, devices = flat.n, flat.devices
         forward, backward, reads, read_by = flat.forward, flat.backward, flat.reads, flat.read_by
@@ -66,15 +66,15 @@ class Decoder:
                 ready = free[device]
                 why = last[device]
                 for producer in reads[task]:
-                    home = on[producer]
-                    if home == device:
+                    origin = on[producer]
+                    if origin == device:
                         moment = done[producer]
                     else:
                         key = producer * devices + device
                         if key in arrived:
                             moment = arrived[key]
                         else:
-                            pair = home * devices + device
+                            pair = origin * devices + device
                             moment = _carry(link, ways[pair], done[producer], go[producer][pair])
                             arrived[key] = moment
                     if moment > ready:
@@ -116,7 +116,7 @@ class Decoder:
         return max(free)
 
     def critical(self) -> list[int]:
-        """The tasks that the makespan of the last call hangs on, last first; of a call that did not reach the limit."""
+        """The critical tasks of the last call, last first; of a call with a finite makespan."""
         done, cause = self.done, self.cause
         task = max(range(len(done)), key=done.__getitem__)
         path = []

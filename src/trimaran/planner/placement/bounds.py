@@ -1,4 +1,4 @@
-"""What no placement can beat.
+"""Lower bounds on any placement.
 
 - The longest way through forwards and backwards, with no transfer.
 - The work, shared by all devices.
@@ -43,7 +43,7 @@ def _ended(seconds: Sequence[float], needs: Sequence[Sequence[int]]) -> list[flo
 
 
 def _ends_s(flat: Flat) -> float:
-    """The bound by what happens at both ends of the forwards and of the backwards [s]."""
+    """The bound by the start and the end of the forwards and of the backwards [s]."""
     back = list(reversed(range(flat.n)))
     turned = [[flat.n - 1 - other for other in flat.read_by[node]] for node in back]
     # To and from each node, its own time included: forwards from front to back, backwards from back to front.
@@ -76,7 +76,7 @@ _CHAIN = 0.97
 
 
 def reasons(flat: Flat, layout: Layout) -> tuple[str, ...]:
-    """What keeps a schedule from being shorter.
+    """The limits of a schedule.
 
     Args:
         flat: the problem

@@ -27,7 +27,7 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What the reference scorer found of a legal schedule.
+    """Result of the reference scorer for a legal schedule.
 
     Attributes:
         makespan_s: end of the last run or transfer [s]
@@ -44,12 +44,12 @@ def check(problem: PlacementProblem, schedule: Sequence[Run], transfers: Sequenc
     """Go through all rules.
 
     Args:
-        problem: what was asked
+        problem: of the schedule
         schedule: forwards and backwards
-        transfers: what crosses
+        transfers: between devices
 
     Raises:
-        SolverError: a rule is broken; which, by what, and by how much
+        SolverError: a rule is broken; which, by which item, and by how much
     """
     end = max([run.end_s for run in schedule] + [transfer.end_s for transfer in transfers], default=0.0)
     audit = _Audit(problem, schedule, transfers, slack_s=_SLACK * max(end, problem.serial_s))
@@ -128,11 +128,11 @@ class _Audit:
             self.arrivals[key] = transfer
         wanted = set()
         for name, readers in self.readers.items():
-            home = self.runs[name, "F"].device
+            origin = self.runs[name, "F"].device
             for reader in readers:
                 there = self.runs[reader, "F"].device
-                if there != home:
-                    wanted |= {(name, "F", home, there), (name, "B", there, home)}
+                if there != origin:
+                    wanted |= {(name, "F", origin, there), (name, "B", there, origin)}
         if wanted != set(self.arrivals):
             odd = min(wanted ^ set(self.arrivals))
             raise _broken(
@@ -225,7 +225,7 @@ def _what(item: Run | Transfer) -> str:
 
 
 def _peak(lives: Iterable[tuple[float, float, float]], slack_s: float) -> float:
-    """Most bytes alive at once; what ends where another begins is gone by then."""
+    """Most bytes alive at once; a tensor that ends where another begins is freed first."""
     events = []
     for start, end, nbytes in lives:
         events.append((start, 1, nbytes))

@@ -1,4 +1,4 @@
-"""The best schedule that a constraint program finds, and what it proves (`model`).
+"""The best schedule that a constraint program finds, and the bound that it proves.
 
 One search of CP-SAT, with no second worker: its answer depends on the problem, the seed and the work that it may do,
 and not on the machine, as long as the wall time suffices.
@@ -19,7 +19,7 @@ Placement, order, transfers and memory as one constraint program, solved by CP-S
                 what lives on a device at once fits its memory (`model_memory`)                memory              (7)
                 makespan >= end of every task; and the load of each device, by phase           bound               (8)
 
-A tick is a whole number of a small unit, and lengths are rounded down to it: what the solver proves is a bound of the
+A tick is a whole number of a small unit, and lengths are rounded down to it: the solver's bound is a bound of the
 problem itself, and the times of the answer come from its order (`lay`), not from its ticks.
 """
 
@@ -92,8 +92,8 @@ class Model:
         flat, model = self.flat, self.model
         for node in range(flat.n):
             if self.fixed(node) or node in flat.pins:
-                home = self.frozen.on[node] if self.frozen is not None and self.fixed(node) else flat.pins[node]
-                self.on.append([model.new_constant(int(home == d)) for d in range(flat.devices)])
+                pinned = self.frozen.on[node] if self.frozen is not None and self.fixed(node) else flat.pins[node]
+                self.on.append([model.new_constant(int(pinned == d)) for d in range(flat.devices)])
             elif flat.devices == 2:
                 second = model.new_bool_var(f"on{node}")
                 self.choices[node] = {1: second}
@@ -261,7 +261,7 @@ def _fit_device(whole: Model, device: int, room: int, scale: float) -> None:
     sizes: list[cp_model.LinearExprT] = []
 
     def hold(item: int, until: Iterable[int], nbytes: float, present: cp_model.LiteralT) -> None:
-        size = math.ceil(nbytes / scale)  # rounded up, so that what fits here fits
+        size = math.ceil(nbytes / scale)  # rounded up, so that a fit here is a real fit
         if size == 0:
             return
         length = model.new_int_var(0, whole.horizon, "")
@@ -291,7 +291,7 @@ def _fit_device(whole: Model, device: int, room: int, scale: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Proof:
-    """What the solver found.
+    """Result of the solver.
 
     Attributes:
         layout: the best schedule; None where none was found

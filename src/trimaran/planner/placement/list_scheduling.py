@@ -41,7 +41,7 @@ _END = itemgetter(1)
 
 
 class Gaps:
-    """What one device or link is busy with, as intervals in order."""
+    """Busy intervals of one device or link, in order."""
 
     __slots__ = ("busy",)
 

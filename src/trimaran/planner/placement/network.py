@@ -93,7 +93,7 @@ def placement_problem(
 
 
 def _state_bytes(graph: Graph, parts: Sequence[Sequence[Op]], state_bytes_per_byte: float) -> list[float]:
-    """Parameters, gradients, optimizer state and buffers of each stretch; what several use counts for the first."""
+    """Parameters, gradients, optimizer state and buffers of each stretch; shared ones count for the first."""
     sizes: dict[str, float] = dict(graph.buffers)
     for parameter in graph.parameters:
         trained = (1.0 + state_bytes_per_byte) if parameter.trainable else 0.0
@@ -106,7 +106,7 @@ def _state_bytes(graph: Graph, parts: Sequence[Sequence[Op]], state_bytes_per_by
 
 
 def _saved_bytes(graph: Graph, parts: Sequence[Sequence[Op]], batch: float) -> list[float]:
-    """What autograd keeps of each stretch; a storage that several keep counts for the first."""
+    """Bytes that autograd keeps of each stretch; a storage that several keep counts for the first."""
     sizes = {name: size.at(batch) for name, size in graph.storages.items()}
     return [float(sum(sizes.pop(name, 0.0) for op in ops for name in op.saved)) for ops in parts]
 
@@ -271,8 +271,8 @@ class Placed:
 
     Attributes:
         strategy: with its parts
-        bound: the solver's bound over what it found [0..1]; no placement is faster by more
-        answer: what the solver found
+        bound: the solver's bound over its answer [0..1]; no placement is faster by more
+        answer: of the solver
     """
 
     strategy: Strategy
@@ -340,7 +340,7 @@ def place_for(
 
 
 def _usual_bytes(graph: Graph, microbatch: int) -> int:
-    """Size of a usual message: the median of what crosses a split [bytes]."""
+    """Size of a usual message: the median of the bytes that cross a split [bytes]."""
     crossing = graph.exchanged(graph.parts(graph.split_points))
     sizes = [spec.nbytes.at(microbatch) for specs in crossing.values() for spec in specs]
     return max(16, round(median(sizes))) if sizes else 16

@@ -1,7 +1,7 @@
-"""What a placement is asked, and what it answers.
+"""Problem and answer of a placement.
 
 The question is a dataflow graph of operations with their times and sizes, the memory of each device, and the wires
-between devices. The answer says which device runs each operation, when, and what crosses which wire when.
+between devices. The answer says which device runs each operation, when, and which tensor crosses which link when.
 
 A placement problem as flat lists of numbers, which the solvers loop over.
 
@@ -25,7 +25,7 @@ class PlacementNode:
         name: unique in its problem
         forward_s: time of its forward [s]
         backward_s: time of its backward [s]
-        nbytes: what crosses to a device where something reads its output [bytes]
+        nbytes: of its output, sent to each device that reads it [bytes]
         backward_nbytes: the gradient of that output, which crosses back from each such device [bytes]
         saved_bytes: kept from the start of its forward to the end of its backward [bytes]
         state_bytes: parameters, their gradients, and the state of the optimizer [bytes]
@@ -69,7 +69,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:
-    """What is to be placed, and on what.
+    """The operations to place, and the devices.
 
     Attributes:
         nodes: in an order in which their forwards can run
@@ -151,8 +151,8 @@ class Placement:
         bound_s: no placement is faster [s]
         peak_bytes: of each device [bytes]
         heft_s: makespan of the list schedule by earliest finish time, for comparison; None where that does not fit [s]
-        method: what found the answer, such as "exact" or "modules, list, annealing"
-        notes: what the reader should know
+        method: of the answer, such as "exact" or "modules, list, annealing"
+        notes: for the reader
     """
 
     device_of: Mapping[str, int]
@@ -186,7 +186,7 @@ class Flat:
         devices: number of devices
         forward: time of each forward [s]
         backward: time of each backward [s]
-        out_bytes: of each node, what crosses to a device that reads it [bytes]
+        out_bytes: of each node's output, sent to a device that reads it [bytes]
         grad_bytes: likewise its gradient [bytes]
         held: of each node, kept from its forward to its backward [bytes]
         state: of each node, kept always [bytes]

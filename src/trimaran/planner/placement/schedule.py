@@ -138,7 +138,7 @@ def _task(flat: Flat, on: Sequence[int], task: int, end: dict[int, float]) -> tu
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Memory of a schedule: what lives on each device when, by the rules of the reference scorer
+# Memory of a schedule: bytes on each device at each moment, by the rules of the reference scorer
 
 
 def memory_of_all(flat: Flat) -> float:

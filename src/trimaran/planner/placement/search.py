@@ -152,10 +152,10 @@ def lists(flat: Flat, limits: Limits) -> list[Layout]:
         limits: when their time is over, there is no list but HEFT's
     """
     found = [list_schedule(flat, share) for share in SHARES if share == SHARES[0] or not limits.over()]
-    homes = set(flat.pins.values()) or set(range(flat.devices))
-    if len(homes) == 1 or not flat.pins:
+    pinned = set(flat.pins.values()) or set(range(flat.devices))
+    if len(pinned) == 1 or not flat.pins:
         order = [*range(flat.n), *reversed(range(flat.n, 2 * flat.n))]
-        found.append(lay(flat, [min(homes)] * flat.n, order))
+        found.append(lay(flat, [min(pinned)] * flat.n, order))
     return found
 
 

@@ -19,7 +19,7 @@ from trimaran.planner.placement.stages import by_stages, stages
 
 
 def check_problem(problem: PlacementProblem) -> None:
-    """Refuse what no placement could answer.
+    """Refuse a problem without a possible placement.
 
     Raises:
         InputError: no nodes or devices, two nodes of one name, a time or size that is negative or no number, an edge
@@ -101,13 +101,13 @@ def written(
     """The answer to a problem.
 
     Args:
-        problem: what was asked
+        problem: to solve
         flat: its numbers
         layout: the schedule
         bound_s: no schedule is shorter [s]
         heft_s: makespan of the list schedule by earliest finish time [s]
-        method: what found it
-        notes: what the reader should know
+        method: of the answer
+        notes: for the reader
 
     Raises:
         SolverError: the schedule breaks a rule, or the bound is none
@@ -117,8 +117,8 @@ def written(
     for item in by_start(flat, layout.start, layout.end):
         start_s, end_s = layout.start[item], layout.end[item]
         if item < 2 * n:
-            name, home = names[item % n], layout.on[item % n]
-            runs.append(Run(node=name, phase="F" if item < n else "B", device=home, start_s=start_s, end_s=end_s))
+            name, device = names[item % n], layout.on[item % n]
+            runs.append(Run(node=name, phase="F" if item < n else "B", device=device, start_s=start_s, end_s=end_s))
             continue
         forward = item < 2 * n + n * devices
         node, device = divmod((item - 2 * n) % (n * devices), devices)
@@ -137,7 +137,7 @@ def written(
     score = check(problem, runs, transfers)
     if bound_s > score.makespan_s * (1 + _ROUNDING) + _ROUNDING * problem.serial_s:
         raise SolverError(
-            f"a placement of {score.makespan_s} s is below what was taken for a bound, {bound_s} s; please report it",
+            f"a placement of {score.makespan_s} s is below the proved bound, {bound_s} s; please report it",
             makespan_s=score.makespan_s,
             bound_s=bound_s,
         )
@@ -183,7 +183,7 @@ def place(
     gap: float = 0.0,
     began: float | None = None,
 ) -> Placement:
-    """Which device runs what, and when.
+    """Which device runs which operation, and when.
 
     Args:
         problem: operations, devices, wires
@@ -202,7 +202,7 @@ def place(
     deadline = math.inf
     if time_limit_s is not None:
         work_s = min(work_s, time_limit_s)
-        # The rest of the time is for what cannot be interrupted.
+        # The rest of the time is for calls that cannot be interrupted.
         deadline = (time.monotonic() if began is None else began) + 0.85 * time_limit_s - 0.2
     limits = Limits(deadline=deadline, steps=_STEPS_PER_S * work_s, work=_WORK_PER_S * work_s, seed=seed)
     check_problem(problem)

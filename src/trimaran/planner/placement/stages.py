@@ -60,7 +60,7 @@ def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
     work = [forward + backward for forward, backward in zip(flat.forward, flat.backward, strict=True)]
     most = share * sum(work)
     parallel = _parallel_to(flat)
-    # So many nodes have at least this work: of most masks that says enough, without a look at their bits.
+    # A lower bound on the work of a number of nodes: for most masks it decides without reading their bits.
     least = [0.0, *itertools.accumulate(sorted(work))]
     few = [(node, mask) for node, mask in enumerate(parallel) if mask and least[mask.bit_count()] <= most]
     weights = {node: sum(work[other] for other in _bits(mask)) for node, mask in few}
@@ -307,7 +307,7 @@ def _inserted(flat: Flat, tasks: Sequence[int], group: Sequence[int]) -> list[in
 
 
 def _filled(flat: Flat, on: Sequence[int], tasks: Sequence[int]) -> Layout:
-    """The schedule of a sequence in which what is not placed yet is passed over."""
+    """The schedule of a sequence; tasks that are not placed yet are skipped."""
     filling = Filling(flat, [max(device, 0) for device in on])
     for task in _ordered(flat, tasks):
         filling.put(task, filling.on[task % flat.n])
@@ -376,7 +376,7 @@ class _Work:
 
     @property
     def gap_s(self) -> float:
-        """What there may be to win [s]."""
+        """Largest possible gain [s]."""
         return self.layout.makespan_s - self.bound_s
 
 
@@ -407,7 +407,7 @@ def by_stages(
     Args:
         flat: the problem
         split: its stages
-        limits: what may be spent
+        limits: of time and steps
         gap: stop a stage once it is within this share of its bound
         pool: runs the constraint programs
         first: a schedule of the whole problem, if there is one; a stage that is all of it starts there

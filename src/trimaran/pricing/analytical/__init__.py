@@ -1,5 +1,5 @@
-"""Transformers that are sharded over devices: memory of a rank and time of a step, by the analytical model.
+"""Memory of a rank and time of a step for transformers that are sharded over devices, by the analytical model.
 
-A trace says what one device does and holds, and knows neither degrees nor schedule. What is here needs only the shape
-of the network and its parallel degrees.
+A trace describes the work and memory of one device and has neither degrees nor schedule. The analytical model needs
+only the shape of the network and its parallel degrees.
 """

@@ -1,4 +1,4 @@
-"""What a layer leaves in memory for its backward, for one microbatch.
+"""Memory that a layer keeps for its backward, for one microbatch.
 
 Bytes of each token, with two bytes an element, of a layer of hidden size h, `a` heads and an inner size of 4h on `t`
 ranks (Korthikanti et al.): `h (10 + 24/t) + 5 a s / t`; with the residual stream sharded too, `34 h / t + 5 a s / t`.
@@ -31,12 +31,12 @@ _STATISTIC = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerActivations:
-    """What one layer keeps of one microbatch.
+    """Activation memory of one layer for one microbatch.
 
     Attributes:
         kept: until its backward [bytes]
-        whole: what it would keep if nothing were recomputed [bytes]
-        transient: what its backward makes and frees meanwhile, at most [bytes]
+        whole: the same without recomputation [bytes]
+        transient: largest memory that its backward allocates and frees [bytes]
     """
 
     kept: int
@@ -64,7 +64,7 @@ def layer_activations(
     product_input_bytes: int = 2,
     layer: int = 0,
 ) -> LayerActivations:
-    """What a layer keeps of one microbatch.
+    """Activation memory of a layer for one microbatch.
 
     Args:
         shape: the network
@@ -131,7 +131,7 @@ def _attention_core(shape: TransformerShape, degrees: Degrees, attention: Attent
 
 
 def _attention_inputs(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> tuple[int, int]:
-    """Queries, keys and values with what they are made of, and the part that up projections make."""
+    """Bytes of queries, keys, values and their inputs, and the part of them that up projections compute."""
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     if shape.latent is not None:
         latent = shape.latent
@@ -156,7 +156,7 @@ def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element
         inner = shape.ffn // degrees.tp * tokens * element_bytes
         return gates * inner, inner
     experts = shape.experts
-    # Tokens of all ranks of a layer spread evenly over its experts, so a rank sees as many as it sends.
+    # Tokens of all ranks of a layer spread evenly over its experts, so a rank receives the number that it sends.
     share = degrees.tp if degrees.sequence_parallel else 1
     visits = tokens * experts.active * degrees.tp // (share * degrees.expert_ranks)
     shared = experts.shared_ffn // degrees.tp * tokens * element_bytes

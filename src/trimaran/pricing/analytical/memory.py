@@ -5,11 +5,11 @@
     optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter, divided from stage 1 of ZeRO on
     activations  of all passes in flight (1F1B or interleaved), with the embedding's mask and the last norm
     loss         logits in 16 bits and once more in 32 bits: 6 bytes for each token and row of the vocabulary
-    workspace    what libraries of products hold
+    workspace    memory of the libraries of products
 
-The peak of a rank is the larger of two moments: the loss of the last stage, when logits stand beside all activations;
-the backward of a layer, beside the activations of the others. Left out: fragmentation of an allocator,
-buffers of a collective library, and what a framework holds before it starts.
+The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
+backward of a layer, with the activations of the others. Left out: fragmentation of an allocator, buffers of a
+collective library, and memory of a framework before training starts.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 3.1,
@@ -34,7 +34,7 @@ from trimaran.program.strategy import Degrees
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookkeeping:
-    """What a training program keeps for each parameter and logit, and which kernels it uses.
+    """Bytes that a training program keeps for each parameter and logit, and its kernels.
 
     Attributes:
         weight_bytes: of a parameter as it computes [bytes]
@@ -45,7 +45,7 @@ class Bookkeeping:
         product_input_bytes: of an element that a product keeps as its input: 1 where it computes in 8 bits [bytes]
         attention: kind of kernel
         dense_mask: a mask of all pairs of tokens is kept for each microbatch in flight
-        workspace_bytes: what libraries hold [bytes]
+        workspace_bytes: memory of libraries [bytes]
     """
 
     weight_bytes: int = 2
@@ -69,8 +69,8 @@ class RankMemory:
         gradients: buffer [bytes]
         optimizer: copies and moments [bytes]
         activations: of all passes in flight, at the peak [bytes]
-        transient: logits at the loss, or what a backward makes and frees, at the peak [bytes]
-        workspace: what libraries hold [bytes]
+        transient: logits at the loss, or memory that a backward allocates and frees, at the peak [bytes]
+        workspace: memory of libraries [bytes]
     """
 
     stage: int
@@ -101,7 +101,7 @@ def rank_memory(
         shape: the network
         degrees: of it
         stage: of the pipeline, from 0
-        bookkeeping: what the program keeps; None: 16-bit training with Adam and fused attention
+        bookkeeping: bytes that the program keeps; None: 16-bit training with Adam and fused attention
 
     Returns:
         By part.
@@ -136,7 +136,7 @@ def rank_memory(
 
 
 def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
-    """The stage that needs most: what decides whether a degrees fits."""
+    """Memory of the stage with the highest peak: it decides whether the parallel degrees fit."""
     each = (
         rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping)
         for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
@@ -173,7 +173,7 @@ def state_bytes(
 
     Args:
         dense: parameters that all replicas hold
-        degrees: what replicas shard
+        degrees: `zero` says which state replicas shard
         keeping: bytes of a parameter
         experts: parameters of the rank's experts
         gathered: parameters that are whole for a while where replicas shard them

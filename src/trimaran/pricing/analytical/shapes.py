@@ -32,7 +32,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Feed-forward networks of which each token visits a few.
+    """Feed-forward networks; each token is routed to a few of them.
 
     Attributes:
         count: of them
@@ -73,7 +73,7 @@ class TransformerShape:
         attention_dropout: dropout of attention's probabilities
         experts: in place of feed-forward networks
         latent: in place of ordinary attention
-        head: what follows the stack: "causal" (products with the vocabulary) or "masked" (one dense layer before)
+        head: layers after the stack: "causal" (products with the vocabulary) or "masked" (one dense layer before)
     """
 
     layers: int
@@ -177,7 +177,7 @@ def embedding_elements(shape: TransformerShape, tensor: int = 1) -> int:
 
 
 def head_elements(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of what follows the stack, without the product with the vocabulary."""
+    """Elements of the layers after the stack, without the product with the vocabulary."""
     if shape.head == "causal":
         return norm_elements(shape)
     dense = shape.hidden * (shape.hidden + 1)

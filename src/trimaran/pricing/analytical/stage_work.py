@@ -1,16 +1,16 @@
-"""What a stage of a sharded transformer computes for one microbatch: FLOP of products and of attention, bytes moved.
+"""Work of a stage of a sharded transformer for one microbatch: FLOP of products and of attention, bytes moved.
 
 For each token of a layer, forward, on one of `t` ranks:
 
     products     2 (h (q + 2k) + q h + g h f + f h) / t       g: inner products of the feed-forward network, 1 or 2
-    attention    4 s q / t                                     half of it where a fused kernel skips what the mask hides
+    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens
     elementwise  8 h (two norms) + 14 h (two sums with dropout) + 2 (g + 1) f / t (activation), read and written
     experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
     unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
                  out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
                  at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
 
-A host that asks for kernels one by one walks through layers; head and loss have as many as one layer, the embedding
+A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
 The backward of a product is two of its size, that of fused attention two and a half (it computes probabilities again).
 
@@ -176,17 +176,17 @@ class StepConstants:
 
     Attributes:
         large_products: share of peak that large products in 16 bits reach, by architecture [0..1]
-        product_share: what products of training reach of `large_products` [0..1]
+        product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
         attention_share: share of peak in 16 bits that fused attention reaches [0..1]
         early_attention_share: the same of kernels before 2024 [0..1]
         unfused_attention_share: the same of batched products [0..1]
-        traffic: bytes that elementwise work moves, as a multiple of what is counted, in kernels made for them
+        traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones
         eager_traffic: the same where each operation is a kernel
-        host_layer_s: what a host needs for forward and backward of a layer [s]
+        host_layer_s: time of the host for forward and backward of a layer [s]
         host_softmax_s: the same of a softmax that is many kernels [s]
-        odd_share: of `product_share`, what products reach where rows are odd, so that no load is aligned [0..1]
-        call_s: what a host needs to ask for a collective inside a layer [s]
+        odd_share: share of `product_share` that products reach where rows are odd, so that no load is aligned [0..1]
+        call_s: time of the host to launch a collective inside a layer [s]
         tensor_exposed: share of a layer's exchanges that is waited for where they overlap [0..1]
         data_exposed: share of replicas' exchanges that is waited for where they overlap [0..1]
         send_exposed: share of sends between stages that is waited for where they overlap [0..1]

@@ -1,4 +1,4 @@
-"""How a transformer is sharded over devices, and what of it a stage of the pipeline holds.
+"""How a transformer is sharded over devices, and which layers a stage of the pipeline holds.
 
 Ranks form a box: `tp` ranks share each layer, `cp` ranks each sequence, `pp` stages the stack, `dp` replicas the batch.
 With experts, `ep` of the ranks that hold replicas of attention hold different experts.
@@ -41,7 +41,7 @@ def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
     """Chunk of each pass whose activations a stage holds at once, at most.
 
     One forward, one backward (1F1B): stage `p` of `P` runs `P - p - 1` forwards ahead and holds one more. Interleaved,
-    `V` chunks a stage take turns of `G` microbatches, `G = P` if nothing else is said: `2 (P - p - 1) + (V - 1) G`
+    `V` chunks a stage alternate every `G` microbatches, `G = P` if nothing else is said: `2 (P - p - 1) + (V - 1) G`
     ahead, and one more.
 
     Source:

@@ -4,7 +4,7 @@
     device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer
     pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V;
                  sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
-    data         gradients reduced and parameters gathered, what the backward does not hide
+    data         gradients reduced and parameters gathered, as far as the backward does not overlap them
     update       about 30 bytes a parameter of this rank, read and written
 
 Source:
@@ -87,23 +87,23 @@ def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What trains a sharded transformer, as far as the time of a step depends on it
+# Settings of the training program that the time of a step depends on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What trains, as far as a step's time depends on it.
+    """Settings of the training program that a step's time depends on.
 
     Attributes:
         precision: of products: "fp16", "bf16" or "fp8"
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
-        overlaps: exchanges of gradients and parameters run beside the backward
-        tensor_overlaps: exchanges of `tensor` ranks run beside products
+        overlaps: exchanges of gradients and parameters overlap the backward
+        tensor_overlaps: exchanges of `tensor` ranks overlap products
         frozen: weights have no gradients, but for few that are added (LoRA)
         gradient_bytes: of a gradient that is exchanged [bytes]
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
-        send_bytes_per_s: rate of sends between stages; 0: what their link sustains [bytes/s]
+        send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
     """
 
@@ -146,10 +146,10 @@ def sum_count(degrees: Degrees) -> int:
 
 
 def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
-    """What a stage waits for sends of one microbatch once the pipeline is full.
+    """Wait of a stage for the sends of one microbatch once the pipeline is full.
 
-    1F1B sends between two computations, and nothing is left to do meanwhile: of the way there and the way back each
-    stage waits for one. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile.
+    1F1B sends between two computations and has no other work meanwhile: each stage waits for one of the two
+    directions. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile.
 
     Args:
         degrees: stages and chunks
@@ -178,11 +178,11 @@ def data_seconds(
     Args:
         shape: the network
         degrees: of it
-        program: whether exchanges overlap, and what a gradient has
+        program: whether exchanges overlap, and the bytes of a gradient
         stage: the slowest one
-        microbatch_s: its forward and backward, beside which they run [s]
+        microbatch_s: its forward and backward, which exchanges may overlap [s]
         exchange: prices collectives
-        constants: what overlapped exchanges leave
+        constants: the share of overlapped exchanges that is waited for
     """
     if program.frozen:
         return 0.0
@@ -255,7 +255,7 @@ def transformer_step(
     Args:
         shape: the network
         degrees: of it and of its batch
-        program: what trains
+        program: settings of the training program
         device: each rank's
         exchange: prices collectives between ranks
         constants: shares of peak and overheads
@@ -267,7 +267,7 @@ def transformer_step(
     known: dict[tuple[int, int, bool, bool], float] = {}
     per_stage = []
     for stage in range(degrees.pp):
-        # Stages with as many layers of each kind are alike, but for those with the embedding and the head.
+        # Stages with the same number of layers of each kind are alike, but for those with the embedding and the head.
         kind = (*_layers_of_kinds(shape, degrees, stage), stage == 0, stage == degrees.pp - 1)
         if kind not in known:
             known[kind] = _stage_seconds(shape, degrees, program, stage, device, constants)
@@ -305,8 +305,8 @@ def least_seconds(
 ) -> float:
     """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
 
-    No schedule, sharding or choice of layers for stages makes a degrees of these degrees faster: the slowest stage has
-    at least the mean load.
+    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
+    least the mean load.
     """
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp

@@ -1,16 +1,16 @@
-"""Every way to do a collective on a machine, with its time, the fastest first.
+"""Every algorithm for a collective on a machine, with its time, the fastest first.
 
-What a library offers (rings, trees, switches that add, hierarchies) is priced by formulas on the machine's
-links, and all of it is scaled by what measurements of such collectives strayed from them. So the fastest of a library
-agrees with `collective_cost`, and the others keep their distance from it. Ways outside the library (copies between
+The algorithms of a library (rings, trees, switches that add, hierarchies) are priced by formulas on the machine's
+links, and all times are scaled by the ratio of measured collectives to their formulas. So the fastest of a library
+agrees with `collective_cost`, and the others keep their ratio to it. Algorithms outside the library (copies between
 devices, a server in the host) have formulas that include the cost of their calls.
 
-What a collective takes on a machine of the catalog.
+Cost of a collective on a machine of the catalog.
 
 Measured curves of that machine give the answer where there are some, and correct the answer elsewhere: the prior of
-the group's links, times what the nearest measurements strayed from theirs (`kriging`). So a machine that was measured
-is interpolated, one of a known kind is predicted well, and a strange one gets a wide interval. A user's own nccl-tests
-log goes before all of it (`corrections`).
+the group's links, times the ratio of the nearest measurements to theirs (`kriging`). So a machine that was measured
+is interpolated, one of a known kind is predicted well, and an unusual one gets a wide interval. A user's nccl-tests log
+has priority over all of them (`corrections`).
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ TIMINGS: dict[str, Timing] = {
     "torch": "torch",
     "torch.distributed by the host's clock": "wall",
 }
-"""What one may call the way of timing, and what it is."""
+"""Names of the timing methods, and the method of each."""
 
 
 def collective_cost(
@@ -72,18 +72,18 @@ def collective_cost(
     Args:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all" or "send_recv"
         nbytes: the whole buffer, as in `formulas` [bytes]
-        machine: what the devices sit in
+        machine: of the devices
         devices: in the group, equally many on each node
         nodes: in use
         library: how the time is taken, one of `TIMINGS`; "" as in a training step, calls queued ahead
         year: of the library
-        correction: what the user's own runs on this machine say
+        correction: from the user's runs on this machine
 
     Returns:
         Time with its 90 % interval [s].
 
     Raises:
-        InputError: an unknown operation or way of timing, a size below zero, or a group that the machine has not
+        InputError: an unknown operation or timing method, a size below zero, or a group that the machine has not
     """
     check_group(op, devices)
     crossing = first_devices(machine, devices, nodes)
@@ -107,7 +107,7 @@ def crossing_cost(
     Args:
         op: as in `collective_cost`
         nbytes: as there [bytes]
-        machine: what the devices sit in
+        machine: of the devices
         crossing: where on it
         library: as there
         year: as there
@@ -117,7 +117,7 @@ def crossing_cost(
         Time with its 90 % interval [s].
 
     Raises:
-        InputError: an unknown operation or way of timing, or a size below zero
+        InputError: an unknown operation or timing method, or a size below zero
     """
     devices = crossing.devices
     check_group(op, devices)
@@ -141,7 +141,7 @@ COPY_CALL_S = 1e-5
 """Launch of a copy between devices, back to back (uuudown/Tartan@e3166ab: 9 to 10 us)."""
 
 HOST_SUM_BYTES_PER_S = 2e10
-"""What a few cores sum, read and written: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
+"""Rate of a sum on a few cores, read and write: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
 
 CHUNKS = 16
 """Chunks of the buffer in a chain."""
@@ -149,11 +149,11 @@ CHUNKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveAlgorithm:
-    """One way to do a collective.
+    """One algorithm for a collective.
 
     Attributes:
-        name: "ring", "tree", "nvls", "hierarchical", "chain", "direct", "star" (copies by way of a device that sums)
-            or "server" (by way of the host)
+        name: "ring", "tree", "nvls", "hierarchical", "chain", "direct", "star" (copies through a device that sums)
+            or "server" (through the host)
         seconds: its time [s]
         latency_s: part that does not grow with the buffer [s]
         library: a library of collectives does it; else a framework by copies
@@ -175,7 +175,7 @@ def algorithms(
     Args:
         op: as in `collective_cost`
         nbytes: the whole buffer [bytes]
-        machine: what the devices sit in
+        machine: of the devices
         devices: in the group, equally many on each node
         nodes: in use
         year: of the library

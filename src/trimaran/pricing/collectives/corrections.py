@@ -1,10 +1,10 @@
-"""What a user's own nccl-tests run says of a machine, put before every prediction for it.
+"""Corrections of a machine's collectives by the user's nccl-tests run; they have priority over predictions.
 
 The run's times over the predicted ones give a factor for each size. It holds for the operation and the number of
 devices that were run; for others the nearest run lends its factor, since a link that is slower than expected is slow
 for every operation, and the interval stays wider.
 
-Reads what nccl-tests (or rccl-tests) printed: `all_reduce_perf -b 8 -e 8G -f 2 -g 8 > run.log`.
+Reads the output of nccl-tests (or rccl-tests): `all_reduce_perf -b 8 -e 8G -f 2 -g 8 > run.log`.
 
 Versions differ in their columns: "redop" and "root" may stand before the times, "error" or "#wrong" behind them, or
 nothing. The table's own header says which, so any order of versions is read. Launchers put things before each line
@@ -208,7 +208,7 @@ def _operation(text: str) -> str:
 
 
 SAME_RUN, LENT = 0.05, 0.15
-"""Half-width of the interval, in logarithms: of what was run, and what is added for what was not."""
+"""Half-width of the interval, in logarithms: of collectives that were run, and the addition for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -261,7 +261,7 @@ class Correction:
 
 
 def corrected_by(logs: Sequence[NcclLog], *, machine: Machine, year: float = 2024.0) -> Correction:
-    """What logs of runs on a machine say of it.
+    """Corrections of a machine from the logs of runs on it.
 
     Args:
         logs: at least one
@@ -300,6 +300,6 @@ def _factor(log: NcclLog, machine: Machine, year: float) -> Factor:
 
 
 def _distance(factor: Factor, op: str, devices: int, nodes: int) -> float:
-    """How far a run is from what is asked."""
+    """Distance of a run from the query."""
     spread = abs(math.log2(factor.devices / devices)) + 2 * abs(math.log2(factor.nodes / nodes))
     return spread + (0.0 if factor.op == op else 0.5)

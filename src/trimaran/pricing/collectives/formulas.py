@@ -13,8 +13,8 @@ falls short; `prior` has those.
 
 Times of messages and collectives from latency and bandwidth (Hockney's alpha and beta).
 
-They price links that are known but not measured here, and carry a measured curve to a group size at which nobody
-measured. What they leave out: the arithmetic of a reduction, and contention, which is the simulator's business.
+They price links that are known but not measured here, and extend a measured curve to a group size that was not
+measured. Left out: the arithmetic of a reduction, and contention, which the simulator adds.
 
 `nbytes` is always the size of the whole buffer on one rank: of an all-gather the gathered one, of a reduce-scatter the
 one before it is scattered.
@@ -35,7 +35,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce
 def bus_factor(op: str, ranks: int) -> float:
     """Bytes that a rank sends at least, as a multiple of the buffer.
 
-    Bus bandwidth is this factor times bytes over time: what a link carried, whatever the number of ranks.
+    Bus bandwidth is this factor times bytes over time: the rate of a link, for any number of ranks.
 
     Args:
         op: one of `OPERATIONS`
@@ -127,14 +127,14 @@ def hierarchical_times(nbytes: float, *, per_node: int, nodes: int, inside: Link
     """Times of the three parts of a two-level all-reduce: reduce-scatter, all-reduce between nodes, all-gather.
 
     Each rank exchanges its own `1/per_node` of the buffer with its counterparts, over its network card. One after the
-    other they take their sum; perfectly pipelined, the longest of them. What is measured lies between.
+    other they take their sum; perfectly pipelined, the longest of them. Measured times lie between.
 
     Args:
         nbytes: of the buffer [bytes]
         per_node: ranks of a node
         nodes: in the group
         inside: link between ranks of a node
-        between: what one rank has to other nodes
+        between: link of one rank to other nodes
 
     Returns:
         Reduce-scatter, all-reduce between nodes, all-gather [s].
@@ -156,7 +156,7 @@ def nvls_time(nbytes: float, *, ranks: int, ring: Link, gain: float, call_s: flo
     Args:
         nbytes: of the buffer [bytes]
         ranks: in the group
-        ring: what a ring on the same links has
+        ring: of a ring on the same links
         gain: over the ring; 1.2 to 1.35 measured on Hopper and Blackwell, where two times would be ideal
         call_s: fixed cost [s]
 
@@ -175,7 +175,7 @@ def nvls_time(nbytes: float, *, ranks: int, ring: Link, gain: float, call_s: flo
 
 
 def check_group(op: str, ranks: int) -> None:
-    """Refuses an operation that nobody knows, and a group of no rank.
+    """Refuses an unknown operation, and an empty group.
 
     Raises:
         InputError: either

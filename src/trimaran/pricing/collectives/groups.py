@@ -1,16 +1,15 @@
-"""A group of devices as its collectives see it: what joins them, and how the time is taken.
+"""A group of devices as input of the collective model: its links, and how the time is measured.
 
-Everything that the model of a collective needs to know, so that a machine of the catalog and a machine that somebody
-measured are described alike.
+A machine of the catalog and a measured machine have the same description.
 
-What joins the devices of a group, told from the link graph of their machine.
+The links between the devices of a group, from the link graph of their machine.
 
 A library of collectives runs around rings (`cluster.rings` finds them): over links of the devices' own where a ring of
 them exists, else over PCIe, or through host memory where devices have no access to each other, which in a virtual
 machine is slower still. An exchange of all with all uses every link; pairs without one are served through a device in
 between.
 
-Left out: what other traffic than groups alike shares these links.
+Left out: other traffic on these links than that of equal groups.
 """
 
 import functools
@@ -25,14 +24,14 @@ from trimaran.machine.types import Link, Machine, Node
 from trimaran.pricing.collectives.links import Crossing, fabric_of, first_devices
 
 LinkKind = Literal["nvswitch", "nvlink", "xgmi", "pcie", "host", "virtual"]
-"""What joins devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
+"""Links between devices of a node: links through switches, links pair by pair (of two makes), PCIe, or only
 memory of the host, on bare metal or in a virtual machine."""
 
 OVER_PCIE = frozenset({"pcie", "host", "virtual"})
 """Kinds of devices without links between devices (no NVLink)."""
 
 CardKind = Literal["", "infiniband", "efa", "ethernet"]
-"""What joins nodes; "ethernet" is TCP, without direct access to device memory."""
+"""Network between nodes; "ethernet" is TCP, without direct access to device memory."""
 
 Timing = Literal["stream", "threads", "single", "processes", "torch", "wall"]
 """How a time was taken, which decides the fixed cost in it.
@@ -55,7 +54,7 @@ class Group:
         generation: of those links, counted within their family: NVLink 1 to 5, PCIe 3 to 6
         ring_bytes_per_s: of the best set of rings inside a node, one direction [bytes/s]
         exchange_bytes_per_s: of a device when each sends another part to each other one [bytes/s]
-        card_kind: what joins the nodes; "" with one node
+        card_kind: network between the nodes; "" with one node
         cards_bytes_per_s: of these cards of a node together, one direction [bytes/s]; 0 with one node
         cards: of a node that the members send by
         sharing: groups alike that use these cards at the same time, this one included
@@ -106,7 +105,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inside:
-    """What joins devices of one node; rates in bytes/s."""
+    """Links between devices of one node; rates in bytes/s."""
 
     kind: LinkKind
     generation: float
@@ -118,12 +117,12 @@ def group_of(machine: Machine, devices: int, nodes: int = 1) -> Group:
     """The group of the first devices of each node.
 
     Args:
-        machine: what they sit in
+        machine: of the devices
         devices: in all, equally many on each node
         nodes: in use
 
     Returns:
-        What the model of a collective needs to know of them.
+        Their description for the model of a collective.
 
     Raises:
         InputError: not equally many on each node, or more than there are, or several nodes with nothing between them
@@ -135,11 +134,11 @@ def group_across(machine: Machine, crossing: Crossing) -> Group:
     """The group of devices that cross these links.
 
     Args:
-        machine: what they sit in
+        machine: of the devices
         crossing: where on it
 
     Returns:
-        What the model of a collective needs to know of them.
+        Their description for the model of a collective.
 
     Raises:
         InputError: several nodes with nothing between them

@@ -10,7 +10,7 @@ with one member on a node sends by the cards of that device, not by all of them.
 A group of 6 with stride 1 on nodes of 8 lies inside a node or across two, depending on where it starts. Collectives of
 all groups are waited for, so the slowest one counts, and every layout that occurs is priced.
 
-Left out: what groups alike share inside a node.
+Left out: links that equal groups share inside a node.
 """
 
 import math
@@ -25,7 +25,7 @@ from trimaran.machine.types import Link, Machine, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """What the members of a transfer cross.
+    """Links that the members of a transfer cross.
 
     Attributes:
         local: devices of the node that has most members, by their numbers on it
@@ -79,7 +79,7 @@ def first_devices(machine: Machine, devices: int, nodes: int = 1) -> Crossing:
     """Of the first devices of each node.
 
     Args:
-        machine: what they sit in
+        machine: of the devices
         devices: in all, equally many on each node
         nodes: in use
 
@@ -121,7 +121,7 @@ def members_on_nodes(machine: Machine, members: Sequence[int]) -> dict[int, list
 
 
 def crossing_of(machine: Machine, members: Sequence[int]) -> Crossing:
-    """What a transfer crosses when nothing else is under way.
+    """Links that a transfer crosses when no other transfer runs.
 
     Args:
         machine: that has the members
@@ -162,7 +162,7 @@ def _groups(blocks: int, members: int, stride: int) -> tuple[tuple[int, ...], ..
 
 
 def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) -> frozenset[Crossing]:
-    """What groups cross that are under way at the same time, each layout once.
+    """Links that groups cross at the same time, each layout once.
 
     Args:
         machine: whose devices the ranks have, node by node
@@ -189,7 +189,7 @@ def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) 
     per_node = machine.node.devices
     if stride >= per_node:
         return frozenset({_one_on_each(machine, ranks, members)})
-    # Members beyond three rounds of a node's devices repeat what those before them have: only nodes are more.
+    # Members beyond three rounds of a node's devices repeat the pattern of those before: only nodes are added.
     around = per_node // math.gcd(stride, per_node)
     left_out = max(0, members // around - 2) * around
     block = (members - left_out) * stride
@@ -205,7 +205,7 @@ def group_crossings(machine: Machine, *, ranks: int, members: int, stride: int) 
 
 
 def _one_on_each(machine: Machine, ranks: int, members: int) -> Crossing:
-    """Of groups with one member on each node, of which as many use a node as it has devices."""
+    """Crossing of groups with one member on each node; each device of a node belongs to one group."""
     if members == 1:
         return Crossing(local=(0,))
     node, (count, _) = machine.node, fabric_of(machine)
@@ -215,7 +215,7 @@ def _one_on_each(machine: Machine, ranks: int, members: int) -> Crossing:
 
 
 def message_crossings(machine: Machine, *, ranks: int, stride: int) -> frozenset[Crossing]:
-    """What messages cross that all ranks send at the same time to the rank `stride` further on, each layout once.
+    """Links of messages that all ranks send at the same time to the rank `stride` further on, each layout once.
 
     Args:
         machine: whose devices the ranks have, node by node
@@ -234,7 +234,7 @@ def message_crossings(machine: Machine, *, ranks: int, stride: int) -> frozenset
         [(1, 1), (2, 4)]
     """
     node = machine.node
-    # Nodes repeat what the first one sends.
+    # Nodes repeat the messages of the first one.
     senders = range(min(ranks - stride, node.devices))
     placed = [members_on_nodes(machine, (sender, sender + stride)) for sender in senders]
     load: Counter[int] = Counter()

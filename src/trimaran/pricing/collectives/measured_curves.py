@@ -6,7 +6,7 @@ it. Sizes count as in `formulas`.
 
 The node that a card without NVLink is assumed to be in, where the source does not say.
 
-What such cards reach together depends on their box more than on themselves: whether they may access each other, through
+The rate of such cards together depends more on their box than on the cards: whether they may access each other, through
 which switches and sockets. Where the machine is only "eight of this card", the box in which collectives of this card
 were measured stands in; it is a real one.
 """

@@ -1,4 +1,4 @@
-"""What physics says a collective takes, with few constants: hops, bytes over the slowest link, a slow start.
+"""Physical model of a collective's time, with few constants: hops, bytes over the slowest link, a slow start.
 
     t = call + hops + v S/B (1 + (h/S)^p),   h = tau B
 
@@ -44,7 +44,7 @@ def constants() -> Mapping[str, Mapping[str, float]]:
 
 
 def call_time(op: str, group: Group, timing: Timing, known: Mapping[str, float], *, year: float) -> float:
-    """Fixed cost of a call, besides what the device does [s].
+    """Fixed cost of a call, besides the work of the device [s].
 
     One thread that launches on all devices pays for each; a send or receive is a separate call.
 
@@ -175,7 +175,7 @@ def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
 
 
 def network_rate(bytes_per_s: float, cards: int, kind: str, known: Mapping[str, float]) -> float:
-    """What a node's cards sustain together for a library of collectives [bytes/s].
+    """Sustained rate of a node's cards together for a library of collectives [bytes/s].
 
     TCP is limited by the cores that copy: a card reaches `r / (1 + r/limit)`.
     """

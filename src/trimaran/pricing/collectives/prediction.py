@@ -1,4 +1,4 @@
-"""What a collective of a group takes: physics, corrected by what was measured on groups like it.
+"""Time of a collective of a group: physics, corrected by measurements on similar groups.
 
 Curves over all sizes are kept, so that one group is asked often at little cost. They never fall as messages grow.
 
@@ -45,7 +45,7 @@ _OPERATION_CLASSES = {
 """Places of operations on a plane: those that stray alike lie close."""
 
 CALL_COUNTS: Sizes = 1 / (1 + GRID / 2**20)
-"""How much the way of timing counts at each size."""
+"""Weight of the timing method at each size."""
 
 PLATEAU, AFTER_PLATEAU = 2**28, 0.1
 """From this size on [bytes] a rate is taken to stay as it is; an octave beyond counts as so much of one before."""
@@ -56,7 +56,7 @@ Cube = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked: an operation on a group, timed in some way with a library of some year."""
+    """A query: an operation on a group, with a timing method and the year of a library."""
 
     op: str
     group: Group
@@ -71,7 +71,7 @@ class Field:
     Attributes:
         queries: of each curve
         factors: Cholesky factor of their covariance, for each size of `GRID`
-        weights: for each size and curve, the covariance's inverse times what was seen
+        weights: for each size and curve, the covariance's inverse times the observations
         known: constants
     """
 
@@ -102,7 +102,7 @@ def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, floa
 def covariance_of(
     curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, float]]
 ) -> tuple[tuple[Query, ...], Matrix, Cube]:
-    """What was asked of each curve, by how much it strayed at each size, and how those covary."""
+    """The query of each curve, its residual at each size, and the covariance of the residuals."""
     queries = tuple(Query(op=c.op, group=c.group, timing=c.timing, year=c.year) for c in curves)
     strays, gaps = zip(*(strays_of(curve, known) for curve in curves), strict=True)
     seen, distance = np.array(strays).T, np.array(gaps).T
@@ -116,7 +116,7 @@ def correction(query: Query, solved: Field) -> tuple[Sizes, Sizes]:
     """By how much the time strays from the prior.
 
     Args:
-        query: what is asked
+        query: operation, group, timing and year
         solved: curves
 
     Returns:
@@ -130,7 +130,7 @@ def correction(query: Query, solved: Field) -> tuple[Sizes, Sizes]:
 
 
 def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, float]) -> Cube:
-    """Covariance of what two sets of questions stray by, at each size of `GRID`.
+    """Covariance of the residuals of two sets of queries, at each size of `GRID`.
 
     How a time was taken matters for small messages only: in a long transfer the fixed cost of a call does not show.
 
@@ -167,7 +167,7 @@ def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, 
 
 
 def _gaps(first: Sequence[Query], second: Sequence[Query]) -> dict[str, Matrix]:
-    """Distances of what can be measured."""
+    """Distances in measured quantities."""
 
     def numbers(queries: Sequence[Query]) -> dict[str, Matrix]:
         return {
@@ -276,7 +276,7 @@ def group_cost(op: str, nbytes: float, group: Group, *, timing: Timing = "stream
     """
     curve = predicted_curve(op, group, timing, year)
     if nbytes == 0 and op == "all_to_all":
-        # Nothing is sent, so nothing is launched: what is left is the host's walk over the ranks.
+        # Nothing is sent, so nothing is launched: only the host's loop over the ranks is left.
         empty = constants()["prior"]["call_empty"] * 2 * group.devices
         return Cost(empty, empty / 2, empty * 2, "calibrated: an empty exchange launches nothing")
     size = np.array([max(float(nbytes), GRID[0])])

@@ -1,4 +1,4 @@
-"""A convergence curve: what a batch needs, from a table and the form, never sure beyond the data."""
+"""A convergence curve: training that a batch needs, from a table and the form, never sure beyond the data."""
 
 import math
 import re
@@ -56,7 +56,7 @@ class Curve:
         return self.table.points[0].global_batch, self.table.points[-1].global_batch
 
     def need(self, batch: int) -> Need:
-        """What a batch needs, in the unit of the table.
+        """Training that a batch needs, in the unit of the table.
 
         The interval is of the mean over runs: one run strays further.
 
@@ -69,7 +69,7 @@ class Curve:
         return self.needs((batch,))[0]
 
     def needs(self, batches: tuple[int, ...]) -> tuple[Need, ...]:
-        """What each of several batches needs, in the unit of the table.
+        """Training that each of several batches needs, in the unit of the table.
 
         Args:
             batches: samples of one update, over all ranks
@@ -184,7 +184,7 @@ def _source(points: tuple[Point, ...], batch: int) -> str:
 def check_task(
     curve: Curve, job: str, *, samples_per_epoch: int | None = None, target: float | None = None
 ) -> tuple[str, ...]:
-    """Compare what a curve was measured on with the job that it shall be used for.
+    """Compare the task of a curve with the job that uses it.
 
     Args:
         curve: to use
@@ -277,7 +277,7 @@ class LeftOut:
 
     @property
     def covered(self) -> bool:
-        """The interval holds what was measured."""
+        """Whether the interval contains the measured value."""
         return self.low <= self.measured <= self.high
 
 

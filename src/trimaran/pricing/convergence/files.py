@@ -7,8 +7,8 @@
       {global_batch = 64, amount = 4.1, runs = 2, deviation = 0.14, values = [4.0, 4.2]},
     ]
 
-What is fitted is not kept: it follows from the points. The file of a learning-rate rule is kept as seen from the folder
-of the curve file, wherever the command runs that reads it.
+Fitted constants are not stored: they follow from the points. The path of a learning-rate rule is relative to the folder
+of the curve file, not to the folder of the command that reads it.
 
 Curves that were published, by name: reference convergence points, and projections that are known only as ratios.
 
@@ -43,7 +43,7 @@ def read_curve(path: Path) -> Curve:
 
     Raises:
         InputError: it cannot be read, or a place in it is wrong: the message names it
-        CorruptDataError: it is not what its name says, as a truncated file is
+        CorruptDataError: its content does not match its name, as in a truncated file
     """
     try:
         return fit_curve(_read(path))
@@ -108,7 +108,7 @@ def write_curve(path: Path, table: CurveTable) -> None:
 
 
 def plain_table(table: CurveTable) -> dict[str, Any]:
-    """A table as JSON data, without what is at its default; points last."""
+    """A table as JSON data, without default values; points last."""
     plain: dict[str, Any] = to_plain(table, defaults=False)
     points = plain.pop("points")
     return plain | {"points": points}
@@ -118,8 +118,8 @@ def table_of(plain: Mapping[str, Any], *, source: str) -> CurveTable:
     """JSON data as a table, checked.
 
     Args:
-        plain: what a file gave, without its schema version
-        source: what to call it in errors
+        plain: content of a file, without its schema version
+        source: its name in errors
 
     Raises:
         InputError: a missing or unknown key, a figure out of range
@@ -131,7 +131,7 @@ def table_of(plain: Mapping[str, Any], *, source: str) -> CurveTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoublingRatio:
-    """What a study says of one doubling of the batch, where it names neither batch nor epochs.
+    """Published effect of one doubling of the batch, where a study names neither batch nor epochs.
 
     Attributes:
         name: in the catalog

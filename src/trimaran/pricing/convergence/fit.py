@@ -1,4 +1,4 @@
-"""What a batch needs, from the points of a table and the form, as a distribution.
+"""Amount of training that a batch needs, from the points of a table and the form, as a distribution.
 
 The logarithm of the amount is ln E0 + ln(1 + B / Bcrit) plus a stray that walks at random over ln B. So a prediction
 passes through the points, follows the form between them, and grows unsure with the distance to the nearest.
@@ -8,15 +8,15 @@ passes through the points, follows the form between them, and grows unsure with 
          │  ●─╱  ░░░       roughness of the walk: likewise
          └──────────── ln B
 
-For one Bcrit and one roughness everything is normal and closed. Both run over a grid, each pair weighed by its
-likelihood: the prediction is the mixture. Where single runs jump from batch to batch more than that makes likely, they
+For one Bcrit and one roughness all distributions are normal and have formulas. Both run over a grid, each pair weighed
+by its likelihood: the prediction is the mixture. Where single runs jump from batch to batch more than is likely, they
 are taken as noisy: the prediction goes between them.
 
 E(B) = E0 · (1 + B / Bcrit), fitted to the points of a table, with intervals.
 
 The logarithms are fitted by weighted least squares. For one Bcrit the best E0 is a weighted mean, so that the search is
 along one line. Intervals come from tables drawn anew: the mean of a batch is moved as its runs drawn again lie, where
-they are known, and by its spread; and by what the form itself leaves unexplained.
+they are known, and by its spread; and by the residual of the form.
 
 Source:
     The form: McCandlish et al., arXiv 1812.06162, equation 2.11, with samples and updates exchanged.
@@ -65,7 +65,7 @@ def convergence_constants() -> ConvergenceConstants:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How far the mean over a batch's runs may be from what that batch needs: the luck of its runs
+# Error of the mean over a batch's runs: the luck of its runs
 
 
 _PRIOR_RUNS = 4
@@ -107,9 +107,9 @@ def variances_of_means(points: Sequence[Point]) -> NDArray[np.float64]:
 def variances_held_against(points: Sequence[Point]) -> NDArray[np.float64]:
     """Variances with which the points draw a prediction to themselves.
 
-    A mean that is as sure as one of three published runs, or a figure of which nothing is said, is passed through. One
-    or two runs among tables of more are drawn to their neighbours, and so are means of runs that stray further, by what
-    they are less sure than that.
+    The prediction passes through a mean as sure as one of three published runs, and through a figure without a stated
+    error. One or two runs among tables of more are drawn to their neighbours, and so are means of runs with a larger
+    spread, in proportion to their additional variance.
 
     Args:
         points: of one table
@@ -210,12 +210,12 @@ def predict_amounts(
 
 
 def log_evidence(points: tuple[Point, ...], constants: ConvergenceConstants) -> float:
-    """How likely constants make a table: the logarithm, up to what they do not change."""
+    """Log-likelihood of a table under some constants, up to a constant."""
     return _weighed(points, constants).evidence
 
 
 def noise_of_single_runs(points: tuple[Point, ...], constants: ConvergenceConstants | None = None) -> float:
-    """Standard deviation of the logarithm that single runs of a table have beyond what is usual; 0 where none shows."""
+    """Additional standard deviation of the logarithm of a table's single runs beyond the usual one; 0 where none."""
     return _weighed(points, constants or convergence_constants()).noise
 
 
@@ -262,7 +262,7 @@ def _weighed_with(points: tuple[Point, ...], known: ConvergenceConstants, noise:
 
 
 def _log_student(away: Array) -> Array:
-    """Student's density with 4 degrees, up to a constant: far from what is usual is rare, but not impossible."""
+    """Student's density with 4 degrees, up to a constant: outliers are rare, but not impossible."""
     found: Array = -2.5 * np.log1p(np.square(away) / 4.0)
     return found
 
@@ -297,7 +297,7 @@ def _solved(x: Array, variances: Array, roughness: float, span: float) -> tuple[
 def _kriged(x: Array, residuals: Array, held: Array, luck: Array, roughness: float, at: Array) -> tuple[Array, Array]:
     """Mean (rows, m) and variance (m,) of the stray and the level at new places, given rows of residuals.
 
-    The mean is a weighed mean of the residuals, by what is held against each point; its error has the luck of their
+    The mean is a weighed mean of the residuals, by the inverse variance of each point; its error has the luck of their
     runs in it by the same weights. Where the prediction passes through a mean of lucky runs, it shares their luck.
     """
     span = float(max(x.max(), at.max()) - min(x.min(), at.min()))
@@ -358,7 +358,7 @@ def fit_form(table: CurveTable) -> Fit:
     variances = variances_of_means(points)
     if len(points) == 1:
         return _fit_of_one(points[0], math.sqrt(variances[0]))
-    # What the form does not explain weighs as one run's luck, so that no point of many runs rules alone.
+    # The residual of the form weighs as one run's luck, so that no point of many runs decides alone.
     weights = 1.0 / (variances + convergence_constants().run_spread ** 2)
     line = np.linspace(math.log(batches.min() / _BCRIT_BELOW), math.log(batches.max() * _BCRIT_ABOVE), _LINE)
     levels, criticals = _best(batches, amounts[None, :], weights, line)
@@ -426,7 +426,7 @@ def _refined(batches: Array, amounts: Array, weights: Array, critical: Array, st
 
 
 def _misfit(residuals: Array, variances: Array) -> float:
-    """Standard deviation of what neither the form nor the luck of runs explains."""
+    """Standard deviation of the residual that neither the form nor the luck of runs explains."""
     free = max(len(residuals) - 2, 1)
     return math.sqrt(max(0.0, float((residuals**2).sum()) / free - float(variances.mean())))
 

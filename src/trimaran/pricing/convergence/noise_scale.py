@@ -12,7 +12,7 @@ of N samples of its piece, so that it is n_k / N times their mean gradient. With
 
 without bias, however uneven the pieces. A ratio of two noisy figures is biased, so each is averaged over steps first.
 
-At a batch B a step gains |G|² / E|g|² = 1 / (1 + B_simple / B) of what it would gain without noise. With x for the mean
+At a batch B a step gains |G|² / E|g|² = 1 / (1 + B_simple / B) of its gain without noise. With x for the mean
 of that share over a run, the run needs 1 / x times the steps: S = S_min (1 + Bcrit / B) and E = E_min (1 + B / Bcrit)
 with Bcrit = B (1 − x) / x. That is the mean of B_simple over training, weighted as training spends its steps.
 
@@ -20,10 +20,10 @@ Source:
     McCandlish, Kaplan, Amodei et al., An Empirical Model of Large-Batch Training, arXiv 1812.06162, 2018: sections 2.2
     and 2.3, appendix A.1. Uneven pieces and the mean over a run are worked out here from the same premises.
 
-Intervals of what is computed from the steps of a run, which scatter and drift.
+Intervals of figures computed from the steps of a run, which scatter and drift.
 
-Blocks of neighbouring steps are drawn with replacement within each window of steps, so that neither what neighbours
-share nor the drift of a run is mistaken for independent scatter.
+Blocks of neighbouring steps are drawn with replacement within each window of steps, so that neither correlation of
+neighbours nor the drift of a run is mistaken for independent scatter.
 
 Source:
     Künsch, The jackknife and the bootstrap for general stationary observations, Ann. Statist. 17(3), 1989: blocks.
@@ -82,9 +82,9 @@ def resample(count: int, seed: int) -> Array:
 
 
 def widen(values: Array) -> Array:
-    """Values drawn apart about the means of their windows, by what resampling takes away.
+    """Values spread about the means of their windows, to restore the variance that resampling removes.
 
-    The mean of n values in blocks of b, resampled, varies by (n − b) / n of what it should.
+    The mean of n values in blocks of b, resampled, has (n − b) / n of the right variance.
 
     Args:
         values: one a step
@@ -97,7 +97,7 @@ def widen(values: Array) -> Array:
 
 
 def interval_of(values: Array, steps: int) -> tuple[float, float]:
-    """The 90 % interval of what was computed from resampled runs; open where they have too few steps.
+    """The 90 % interval of a figure computed from resampled runs; open where they have too few steps.
 
     Args:
         values: one a draw; may be infinite
@@ -116,7 +116,7 @@ def _block(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one step says: squared norms before clipping, of its pieces and of their sum.
+    """Data of one step: squared norms before clipping, of its pieces and of their sum.
 
     Attributes:
         step: its number, from 0
@@ -196,7 +196,7 @@ def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) 
     """The noise scale of some steps in a row: a whole run, or an epoch of it.
 
     Intervals are percentiles over resampled blocks of neighbouring steps, taken with replacement within each window of
-    steps, so that neither what neighbours share nor the drift of a run is mistaken for independent scatter.
+    steps, so that neither correlation of neighbours nor the drift of a run is mistaken for independent scatter.
 
     Args:
         observations: by rising step

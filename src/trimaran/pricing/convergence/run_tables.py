@@ -43,7 +43,7 @@ class TableRow:
         line: in the file, from 1
         global_batch: samples of one update
         amounts: by unit; empty for a run that did not reach the target and says no more
-        run: what the run is called; "" where it has no name
+        run: name of the run; "" where it has no name
         reached: whether it reached the target
         target: of the metric; None where the row does not say
         runs: how many the row stands for; None where the row does not say
@@ -72,7 +72,7 @@ def read_rows(text: str, *, file: str) -> tuple[TableRow, ...]:
         file: name of it, for messages
 
     Raises:
-        InputError: an empty text, a missing or unknown column, a cell that is not what its column holds
+        InputError: an empty text, a missing or unknown column, a cell of the wrong kind for its column
     """
     lines = text.removeprefix("\ufeff").splitlines()
     kept = [(number, line) for number, line in enumerate(lines, start=1) if line.strip() and not line.startswith("#")]
@@ -391,7 +391,7 @@ def parse_table(text: str, *, file: str) -> CurveTable:
 
 
 _AS_SAMPLES = {"samples", "steps", "epochs"}
-"""What can be counted in samples, epochs only where it is known how many one has."""
+"""Units that convert to samples, epochs only where the samples of one are known."""
 
 
 def _without_epochs(rows: Sequence[TableRow]) -> bool:
@@ -423,7 +423,7 @@ def _common_unit(rows: Sequence[TableRow], per_epoch: float | None, *, file: str
 
 
 class _Count(NamedTuple):
-    """In what the amounts of a table are counted.
+    """Unit of the amounts of a table.
 
     Attributes:
         unit: of all of them
@@ -519,7 +519,7 @@ def _spread_of(row: TableRow, *, notes: list[str]) -> tuple[int, float | None]:
         if row.deviation is not None and len(row.amounts) > 1:
             notes.append(f"batch {row.global_batch}: the deviation is taken as one of {row.deviation_of}")
         if row.deviation is not None and row.runs is None:
-            notes.append(f"batch {row.global_batch}: a deviation over nobody says how many runs: taken as two")
+            notes.append(f"batch {row.global_batch}: the number of runs of a deviation is not given: taken as two")
             return 2, row.deviation
         return row.runs or 1, row.deviation
     notes.append(f"batch {row.global_batch}: a single run has no deviation, left out")

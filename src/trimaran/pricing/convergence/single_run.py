@@ -2,8 +2,8 @@
 
 The Bcrit of `noise_scale.py` is that of training with the best learning rate for each batch. A recipe sets the rates,
 and Adam steps by rate · m / √v, where v, the mean square of the gradients that it remembers, is |G|² + σ² / B. So the
-size of a step is the rate, of which 1 / √(1 + b / B) leads along G, with b for the noise over the signal in v. The way
-along G to the target is as long at every batch:
+size of a step is the rate; its share 1 / √(1 + b / B) is along G, with b for the noise over the signal in v. The
+distance along G to the target is the same at every batch:
 
     Σ rates of updates at B  /  Σ rates of the run's updates  =  √((1 + b / B) / (1 + b / B of the run))
 
@@ -12,12 +12,12 @@ along G to the target is as long at every batch:
 
 A warm-up of some epochs shortens the steps of every batch alike, and is in the rates. v adds up squares over steps, and
 so b is the quotient of sums over steps (`NoiseScale.b_simple`), in the optimizer's coordinates, in which an element
-counts as it moves. Left out: what noise adds to the loss, steps so long that the curvature bounds them, that b differs
-from element to element, so that batches go different ways, and that v forgets within a run of many thousand steps.
+counts as it moves. Left out: the loss by noise, steps so long that the curvature bounds them, that b differs
+from element to element, so that batches take different directions, and that v forgets within a long run.
 
 Source:
     v of noisy gradients, and rates by √B that keep E flat at small batches: Malladi et al., arXiv 2205.10330. The
-    length of the way is worked out here from the same premises.
+    length of the path is worked out here from the same premises.
 """
 
 import math
@@ -27,7 +27,7 @@ from trimaran.pricing.convergence.fit import fit_form
 from trimaran.pricing.convergence.types import CurveTable, Point
 
 
-class Way:
+class RateSchedule:
     """How far the updates of a batch go: the sum of their learning rates.
 
     Args:
@@ -37,8 +37,8 @@ class Way:
 
     Example:
         >>> from itertools import repeat
-        >>> way = Way(4, samples=10, rates=repeat(0.5))     # updates of 4, 4 and 2 samples
-        >>> way.until(1.4), way.epochs_to(2.0, most=5.0)
+        >>> schedule = RateSchedule(4, samples=10, rates=repeat(0.5))     # updates of 4, 4 and 2 samples
+        >>> schedule.until(1.4), schedule.epochs_to(2.0, most=5.0)
         (2.0, 1.4)
     """
 
@@ -96,7 +96,9 @@ class Way:
         return whole * self._updates + min(int((epochs - whole) * self._samples / self.batch), self._updates - 1)
 
 
-def predict_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, most: float) -> float | None:
+def predict_epochs(
+    run: RateSchedule, epochs: float, noise_scale: float, other: RateSchedule, *, most: float
+) -> float | None:
     """Epochs that another batch needs, by one run and the noise of its gradients.
 
     Args:
@@ -111,8 +113,8 @@ def predict_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, m
 
     Example:
         >>> from itertools import repeat
-        >>> run = Way(10, samples=1000, rates=repeat(0.1))
-        >>> other = Way(40, samples=1000, rates=repeat(0.2))        # by the square root of the batch
+        >>> run = RateSchedule(10, samples=1000, rates=repeat(0.1))
+        >>> other = RateSchedule(40, samples=1000, rates=repeat(0.2))        # by the square root of the batch
         >>> # 0.1 · 100 · √((1 + 120 / 40) / (1 + 120 / 10)) = 5.547: 27.7 updates of 40
         >>> round(predict_epochs(run, 1.0, 120.0, other, most=9.0), 4)
         1.1094
@@ -125,12 +127,12 @@ def predict_epochs(run: Way, epochs: float, noise_scale: float, other: Way, *, m
 
 
 def predict_b_crit(
-    ways: Mapping[int, Way], batch: int, epochs: float, noise_scale: float, *, most: float
+    schedules: Mapping[int, RateSchedule], batch: int, epochs: float, noise_scale: float, *, most: float
 ) -> float | None:
     """Bcrit of E(B) predicted from one run, by the fit that measured points get.
 
     Args:
-        ways: of the batches of the curve, and of the run's
+        schedules: of the batches of the curve, and of the run's
         batch: of the run [samples]
         epochs: that it needed
         noise_scale: b, infinite where no signal is seen [samples]
@@ -140,9 +142,12 @@ def predict_b_crit(
         Critical batch, infinite where E does not rise [samples]; None where no other batch arrives, or the run did not
         move.
     """
-    if not ways[batch].until(epochs) > 0.0:
+    if not schedules[batch].until(epochs) > 0.0:
         return None
-    predicted = {size: predict_epochs(ways[batch], epochs, noise_scale, way, most=most) for size, way in ways.items()}
+    predicted = {
+        size: predict_epochs(schedules[batch], epochs, noise_scale, schedule, most=most)
+        for size, schedule in schedules.items()
+    }
     points = tuple(
         Point(global_batch=size, amount=need) for size, need in sorted(predicted.items()) if need is not None
     )

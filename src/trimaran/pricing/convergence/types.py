@@ -1,4 +1,4 @@
-"""How much training a global batch needs to reach the target: E(B), with what it rests on.
+"""How much training a global batch needs to reach the target: E(B), with its sources.
 
 amount
   │  ·                       · measured: mean over runs, spread
@@ -17,12 +17,12 @@ from trimaran.base.errors import InputError
 from trimaran.jobs.learning_rate import Recipe
 
 Unit = Literal["epochs", "samples", "steps", "tokens"]
-"""In what an amount of training is counted."""
+"""Unit of an amount of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What one global batch needed.
+    """Training that one global batch needed.
 
     Attributes:
         global_batch: samples of one update, over all ranks
@@ -46,7 +46,7 @@ class CurveTable:
     """Points of one task, and where they come from.
 
     Attributes:
-        task: what was trained to which target, such as "resnet50 on ImageNet to 75.9 % top-1"
+        task: network, data and target, such as "resnet50 on ImageNet to 75.9 % top-1"
         unit: of the amounts
         points: by rising batch, one a batch
         source: where they were published, or how they were measured
@@ -56,7 +56,7 @@ class CurveTable:
         projection: they are a study's projections rather than measurements
         recipe: how the learning rate followed the batch; None where it is not known
         tokens_per_sample: length of a sample [tokens]; None where it is not known
-        notes: what the reader should know of the points, such as one that was left out
+        notes: remarks on the points, such as one that was left out
     """
 
     task: str
@@ -80,9 +80,9 @@ class Need:
         amount: in `unit`
         low: lower end
         high: upper end
-        unit: in what the three are counted
+        unit: of the three
         source: "measured: …", "interpolated: …" or "extrapolated: …"
-        warnings: what the reader should know, such as a batch beyond the data
+        warnings: such as a batch beyond the data
     """
 
     amount: float
@@ -161,7 +161,7 @@ def as_samples(need: Need, table: CurveTable, samples_per_epoch: int | None = No
         samples_per_epoch: of the data that is trained on; None: as in the table
 
     Raises:
-        InputError: what an epoch or a sample holds is not known
+        InputError: the size of an epoch or a sample is not known
     """
     if need.unit == "samples":
         return need
@@ -184,7 +184,7 @@ def as_epochs(need: Need, table: CurveTable, samples_per_epoch: int | None = Non
         samples_per_epoch: of the data that is trained on; None: as in the table
 
     Raises:
-        InputError: what an epoch or a sample holds is not known
+        InputError: the size of an epoch or a sample is not known
     """
     if need.unit == "epochs":
         return need
@@ -222,7 +222,7 @@ def _times(point: Point, factor: float) -> Point:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whether a table of points can be a convergence curve; and what is odd about one that can
+# Checks and warnings of a table of points as a convergence curve
 
 
 LARGEST_BATCH = 10**15
@@ -238,7 +238,7 @@ def check_table(table: CurveTable, *, source: str) -> None:
 
     Args:
         table: to check
-        source: what to call it in errors, such as the path of its file
+        source: its name in errors, such as the path of its file
 
     Raises:
         InputError: no points or too many, a batch twice, a figure out of range; the message names the point
@@ -275,7 +275,7 @@ def check_table(table: CurveTable, *, source: str) -> None:
 
 
 def oddities(table: CurveTable) -> tuple[str, ...]:
-    """What a reader should know of a table before trusting it.
+    """Warnings about a table.
 
     Args:
         table: by rising batch, not in steps

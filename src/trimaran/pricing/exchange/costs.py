@@ -1,4 +1,4 @@
-"""What an exchange of gradients costs on a machine: calls, copies into buffers, ranks that wait for the slowest."""
+"""Cost of an exchange of gradients on a machine: calls, copies into buffers, ranks that wait for the slowest."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ from trimaran.pricing.exchange.step import Sync
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeOptions:
-    """What a job does differently from its framework's habit.
+    """Settings of a job that differ from its framework's defaults.
 
     Attributes:
         accumulation: microbatches of a step, whose gradients are exchanged once
@@ -45,7 +45,7 @@ def call_price(
     year: float,
     correction: Correction | None = None,
 ) -> Callable[[int], float]:
-    """What a call takes by its bytes [s].
+    """Time of a call by its bytes [s].
 
     Args:
         recipe: of the framework

@@ -1,7 +1,7 @@
-"""How frameworks exchange gradients: what they join into a call, when it may start, what it costs besides bytes.
+"""How frameworks exchange gradients: buckets of a call, the moment when it may start, its cost besides bytes.
 
 A recipe is a fact about software, read in its source or its documentation; the costs of calls are fitted to published
-step times. What bytes cost on a machine is the business of `costs.collectives` and of the machine's links.
+step times. `pricing.collectives` prices bytes on the machine's links.
 """
 
 import functools
@@ -18,7 +18,7 @@ from trimaran.pricing.kernels.software import Software
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeConstants:
-    """What joining a group costs a step, besides its calls.
+    """Cost of a group in a step, besides its calls.
 
     Attributes:
         tensor_s: handling of a tensor: a hook, its place in a buffer and out of it [s]
@@ -57,13 +57,13 @@ class Recipe:
         first_bytes: a first call is full at this size, so that something is under way early [bytes]
         bucket_bytes: later calls are full at this size; 0: one call for each tensor [bytes]
         keys: tensors of a call at most; 0: any number
-        cycle_s: calls start at multiples of this time and take what is complete by then; 0: as soon as they are full
+        cycle_s: calls start at multiples of this time with the gradients complete by then; 0: as soon as they are full
         overlaps: calls may overlap the backward
         call_s: handling of a call: negotiation, launch, synchronization of streams [s]
         tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
         step_s: handling of a step, whatever is exchanged in it [s]
         passes: how often a gradient is read or written besides the exchange, for those copies
-        collectives: of which the exchange of a call consists, in the words of `costs.collectives`
+        collectives: of one exchange of a call, by their names in `pricing.collectives`
         interference: factor on the time of compute while a call runs
         gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
         source: where this comes from
@@ -196,11 +196,11 @@ BYTEPS = Recipe(
     tensor_s=_TENSOR_S,
     source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority",
 )
-"""What `sync` other than "nccl" stands for."""
+"""Meaning of each `sync` other than "nccl"."""
 
 
 def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
-    """What a framework does by default.
+    """Defaults of a framework.
 
     Args:
         software: framework and year; `libraries` may name one of `RECIPES`

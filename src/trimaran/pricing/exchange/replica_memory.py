@@ -1,6 +1,6 @@
-"""Memory of a replica of a network in data parallelism: its own step, and what the exchange of gradients adds.
+"""Memory of a replica of a network in data parallelism: its step, and buffers of the exchange of gradients.
 
-    what torch's allocator counts            also on the card
+    counted by torch's allocator             also on the card
     step: weights, state, activations        communicators of NCCL
     buckets: gradients a second time         context of the driver (of the catalog, per device)
     sums: copies that an owner of tensors receives
@@ -23,7 +23,7 @@ from trimaran.pricing.exchange.step import Sync
 _MIB = 1 << 20
 
 PRODUCT_WORKSPACE_BYTES = {"hopper": 32 * _MIB, "blackwell": 32 * _MIB}
-"""What torch takes for cuBLAS and keeps, by architecture; elsewhere 8 MiB and 125 KiB.
+"""Workspace that torch keeps for cuBLAS, by architecture; elsewhere 8 MiB and 125 KiB.
 
 Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", on Hopper and later 32 MiB.
 """
@@ -42,7 +42,7 @@ _CONNECTIONS = 2  # a channel receives over a ring and over a tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMemory:
-    """What one rank needs.
+    """Memory of one rank.
 
     Attributes:
         step_bytes: weights, gradients, state and activations at their peak [bytes]
@@ -51,7 +51,7 @@ class ReplicaMemory:
         workspace_bytes: of libraries [bytes]
         communicator_bytes: buffers of NCCL, which no allocator counts [bytes]
         context_bytes: of the driver [bytes]
-        card_bytes: what the card has for all of it [bytes]
+        card_bytes: memory of the card [bytes]
     """
 
     step_bytes: int
@@ -64,12 +64,12 @@ class ReplicaMemory:
 
     @property
     def peak_bytes(self) -> int:
-        """What the allocator of the framework counts at most [bytes]."""
+        """Largest memory that the allocator of the framework counts [bytes]."""
         return self.step_bytes + self.bucket_bytes + self.owned_bytes + self.workspace_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the card has room for it, and for what no allocator counts."""
+        """Whether the card has room for it, and for the memory that no allocator counts."""
         return self.peak_bytes + self.communicator_bytes + self.context_bytes <= self.card_bytes
 
 
@@ -93,7 +93,7 @@ def replica_memory(
         batch: samples of its step
         devices: in the group
         sync: how gradients are exchanged
-        device: what the rank runs on
+        device: of the rank
         summed_bytes: gradients that this rank owns, with "kvstore"; 0: none [bytes]
         keeps_gradients: gradients are there from step to step: set to zero, not dropped, as torch did before 2.0 and
             other frameworks do
@@ -125,7 +125,7 @@ def _owned_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
 
 
 def _workspace_bytes(works: Sequence[Work], device: Device) -> int:
-    """What libraries take: a fixed amount for products; for convolutions what the largest reads and writes.
+    """Workspace of libraries: a fixed amount for products; for convolutions the bytes of the largest one.
 
     cuDNN's kernels for tensor cores keep channels last, and turn all three tensors of a convolution to that and back in
     their workspace. Other kernels need less as a rule; it is assumed for all.

@@ -14,7 +14,7 @@ servers; MXNet's "local", TensorFlow's "parameter_server"). "byteps": servers th
 """
 
 Limiter = Literal["compute", "launches", "communication", "update", "feeding", "memory"]
-"""What a device would have to have more of, for the step to be shorter."""
+"""The resource of a device that limits the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ExposedGradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledStep:
-    """The step of a rank in a group. `step = fp + bp + wu_exposed + feeding`, where WU is what happens with gradients.
+    """The step of a rank in a group: `step = fp + bp + wu_exposed + feeding`; WU is the exchange and the update.
 
     Attributes:
         devices: in the group
@@ -52,7 +52,7 @@ class ScaledStep:
         update_s: the optimizer, where it runs on this rank or this rank waits for it [s]
         overhead_s: calls, synchronization, stragglers [s]
         feeding_s: wait for data [s]
-        limiter: what the step would be shortened by
+        limiter: the resource that would shorten the step
         exposed: layers that the step waits for, the longest wait first
     """
 
@@ -82,5 +82,5 @@ class ScaledStep:
 
     @property
     def wu_exposed_s(self) -> float:
-        """What WU adds to the step [s]."""
+        """Time that WU adds to the step [s]."""
         return self.exposed_communication_s + self.update_s + self.overhead_s

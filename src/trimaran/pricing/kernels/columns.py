@@ -1,14 +1,14 @@
 """Works of a step as columns of figures, so that the time of all of them is a few array operations.
 
-Products, convolutions and attention are all products of matrices to the units that compute them; what differs is how
-their shapes become `(m, n, k)`:
+The units compute products, convolutions and attention as products of matrices; they differ in how their shapes become
+`(m, n, k)`:
 
     convolution, forward            m = batch × height out × width out   n = channels out of a group   k = window × in
-    convolution, input gradient     m = batch × height in × width in     n = channels in of a group    k = what is left
+    convolution, input gradient     m = batch × height in × width in     n = channels in of a group    k = the rest
     convolution, weight gradient    m = channels out of a group          n = window × in               k = pixels out
     attention                       m = queries   n = keys   k = size of a head, once for each head and sample
 
-"What is left" keeps the FLOP: a strided convolution's gradient reads only one output in `stride²` for each input.
+"The rest" keeps the FLOP: a strided convolution's gradient reads only one output in `stride²` for each input.
 """
 
 from collections.abc import Sequence
@@ -39,11 +39,11 @@ class Kernels:
     Attributes:
         kind: family
         name: of the operator, or of the optimizer
-        gradient: what a backward kernel makes
+        gradient: result of a backward kernel
         dtype: in which it computes
         flops: floating-point operations [FLOP]
         nbytes: read and written [bytes]
-        element_bytes: of one element of what it computes with [bytes]
+        element_bytes: of one element of its operands [bytes]
         elements: of a parameter, of an optimizer's work; elsewhere the first size of its shape
         launches: kernels
         composite: several operators where a framework has no kernel for it: layer norm, GELU, dropout
@@ -54,7 +54,7 @@ class Kernels:
         steps: one after another, of a recurrent layer; 1 elsewhere
         window: elements of a convolution's window; 0 where there is none
         stride: area of a convolution's stride; 1 where there is none
-        pixels: (samples, height, width) of what a convolution writes, or, of a weight gradient, reads; one row each
+        pixels: (samples, height, width) of the output of a convolution, or, of a weight gradient, of its input
         channels_in: of a group of a convolution
         channels_out: of a group of a convolution
     """

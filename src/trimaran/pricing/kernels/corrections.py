@@ -1,14 +1,14 @@
-"""What a user's own figures say of the curves.
+"""Corrections of the curves by the user's measurements.
 
-A profile tells kinds of kernels apart: the factor of a kind is what the profile shows of it over what is modelled. A
-few measured steps tell only the device and the host apart, and only where their batches differ enough: the host costs
-the same at every batch, the device more with each sample. One step alone moves both alike.
+A profile corrects each kind of kernel: its factor is the time in the profile over the modelled time. A few measured
+steps correct only the device and the host, and only where their batches differ enough: the host costs the same at every
+batch, the device more with each sample. One step alone scales both by the same factor.
 
 Profiles of torch's profiler (Kineto) as seconds of each kind of kernel.
 
 A trace is JSON with `traceEvents`. Events of category "kernel" ran on the device; "cpu_op" are the operators that asked
-for them, which a kernel names by "External id" (older: "external id"). What a kernel is follows from its operator; of
-kernels without one, such as those of replayed graphs, from their own name. Steps are "ProfilerStep#…" annotations.
+for them, which a kernel names by "External id" (older: "external id"). The kind of a kernel follows from its operator;
+for kernels without one, such as those of replayed graphs, from their names. Steps are "ProfilerStep#…" annotations.
 """
 
 import gzip
@@ -57,7 +57,7 @@ _KERNELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile shows of one step, as a mean over its steps.
+    """One step of a profile, as a mean over its steps.
 
     Attributes:
         kinds_s: seconds of the kernels of each kind [s]
@@ -126,13 +126,13 @@ def _events(path: Path) -> Sequence[Mapping[str, Any]]:
         document = json.loads(text)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path}: not JSON ({error}): expected what torch.profiler exports as a Chrome trace",
+            f"{path}: not JSON ({error}): expected a Chrome trace exported by torch.profiler",
             code="profile.not-json",
         ) from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
         raise InputError(
-            f'{path}: no list "traceEvents": expected what torch.profiler exports as a Chrome trace',
+            f'{path}: no list "traceEvents": expected a Chrome trace exported by torch.profiler',
             code="profile.no-events",
         )
     return [event for event in events if isinstance(event, dict)]
@@ -178,7 +178,7 @@ class Correction:
         kinds: of a kind of kernel
         others: of kinds that are not in `kinds`
         host: of the host's time
-        spread: standard deviation of the logarithm of what is left
+        spread: standard deviation of the logarithm of the remaining error
         source: where the factors come from
     """
 
@@ -198,7 +198,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """A step that was measured, and what is modelled of it.
+    """A measured step and its modelled parts.
 
     Attributes:
         seconds: measured [s]
@@ -264,7 +264,7 @@ def correction_from_steps(steps: Sequence[MeasuredStep]) -> Correction:
 
 
 def correction_from_profile(profile: Profile, modelled_s: Mapping[WorkKind, float], host_s: float) -> Correction:
-    """The factors of kinds with which the model gives what a profile shows.
+    """The factors of kinds with which the model gives the times of a profile.
 
     Args:
         profile: of steps of the same job at the same batch

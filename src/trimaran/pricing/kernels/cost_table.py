@@ -3,7 +3,7 @@
 The kernels of a step at a batch are priced as a whole (`estimate`): the device's time, and of the wait for the
 host the share that each kernel's launch causes. An operation's cost is the sum of its kernels'. So the sum over all
 operations is the estimate of the step, and a part of the network that runs elsewhere takes its launches with it: the
-host of each device asks for its own kernels. What an exchange of gradients adds to a step is priced with the program
+host of each device asks for its own kernels. The exchange of gradients is priced with the program
 (`pricing.program`), by the same rules as a data-parallel step (`simulator.data_parallel`).
 
 Errors of the estimate are common to all kernels. They are the interval of the whole, and none of a single operation's.
@@ -56,7 +56,7 @@ LOADED_AHEAD = "assumed: batches are loaded ahead"
 
 
 def estimated_step_costs(workload: Workload, estimate: StepEstimate, device: Device) -> StepCosts:
-    """What a step takes besides its forward and its backward.
+    """Costs of a step besides its forward and its backward.
 
     Args:
         workload: of the step, at any batch
@@ -115,7 +115,7 @@ def estimated_table(
     batches: Collection[int],
     softwares: Mapping[str, Software],
 ) -> CostTable:
-    """What the operations of a graph take on a device.
+    """Costs of the operations of a graph on a device.
 
     Args:
         graph: of a job
@@ -173,7 +173,7 @@ def estimated_table(
 
 
 def launch_seconds(workload: Workload, estimate: StepEstimate, device: Device) -> list[float]:
-    """What of each kernel's time is its start on the device, and the wait for the host to ask for it [s].
+    """The part of each kernel's time that is its launch: its start on the device, and the wait for the host [s].
 
     Args:
         workload: of the step
@@ -200,7 +200,7 @@ def _add_operations(
     batch: int,
     execution: str,
 ) -> None:
-    """Add what each operation takes at a batch; operations of the same content share the mean of theirs."""
+    """Add the cost of each operation at a batch; operations of the same content share the mean of theirs."""
     count = len(graph.ops)
     sums = [attribution.sums(estimate.work_s, count, backward=backward) for backward in (False, True)]
     starts = sum(attribution.sums(starts_s, count, backward=backward) for backward in (False, True))

@@ -1,7 +1,7 @@
-"""On what a step runs, as the figures that the curves need: units, memory and libraries.
+"""The device of a step, as the figures that the curves need: units, memory and libraries.
 
-A device computes on its vector units or, in types that they take, on its tensor cores. What it has comes from the
-catalog; what its architecture makes of its peak, from the fitted constants.
+A device computes on its vector units or, in types that they take, on its tensor cores. Its figures come from the
+catalog; the share of its peak that its architecture sustains, from the fitted constants.
 
 The fitted constants of the curves: a table of numbers with names, kept in `constants.toml`.
 
@@ -39,7 +39,7 @@ PLAIN = frozenset({"kepler", "maxwell", "pascal", "vega", "cpu"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What computes each work of a step, one entry of each column a work.
+    """The units that compute each work of a step, one entry of each column a work.
 
     Attributes:
         architecture: of the device, "" where it is not known
@@ -71,7 +71,7 @@ class Setting:
 
 
 def setting(kernels: Kernels, device: Device, software: Software, precision: str) -> Setting:
-    """What computes each of the kernels of a step on a device under a software."""
+    """The units that compute each kernel of a step on a device under a software."""
     vector = device.compute["fp32"].flops_per_s
     tensor_types = (
         {}
@@ -153,7 +153,7 @@ def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the units of a device sustain: vector units or tensor cores, under the power that the device may draw
+# Sustained rate of the units of a device: vector units or tensor cores, under the device's power limit
 
 
 Columns = TypeVar("Columns", Kernels, Setting)
@@ -176,7 +176,7 @@ def of_architecture(setting: Setting, figure: str, constants: Constants) -> Colu
 
 
 def sustained(setting: Setting, units: str, constants: Constants) -> Column:
-    """What the units sustain at best [FLOP/s]."""
+    """Highest sustained rate of the units [FLOP/s]."""
     best = setting.flops_per_s * of_architecture(setting, units, constants)
     if units == "tensor":
         best = numpy.where(setting.tf32, best * constants["tf32"], best)
@@ -221,5 +221,5 @@ def each_units(
 
 
 def _balance(part: Kernels, on: Setting) -> Column:
-    """What a multiprocessor computes for a byte of an element, in units of 10^12 FLOP/s and 4 bytes."""
+    """Rate of a multiprocessor for a byte of an element, in units of 10^12 FLOP/s and 4 bytes."""
     return on.flops_per_s / on.multiprocessors / 1e12 * part.element_bytes / 4

@@ -1,9 +1,9 @@
 """Time of each kernel on a device, from curves fitted on measured kernels.
 
     time = (compute^q + memory^q)^(1/q) + start        q: how far the two overlap
-    compute = what the units need                      memory = bytes / (bandwidth × the share that this kind sustains)
+    compute = time of the units                        memory = bytes / (bandwidth × the share that this kind sustains)
 
-What is no product of matrices has no compute to speak of. Left out: caches, which serve small tensors faster.
+Works other than products of matrices have negligible compute. Left out: caches, which serve small tensors faster.
 
 Time of a convolution: the fastest of the algorithms that the libraries of its time have.
 
@@ -14,7 +14,7 @@ Time of a convolution: the fastest of the algorithms that the libraries of its t
 FLOP are counted as of the direct one, so the others may seem to exceed a device's peak. Libraries grew: convolutions
 on tensor cores ran at a third of their later speed at first, most of all the weight gradient. Kernels of other makers
 (`libraries`) have the same algorithms with a factor each; those that unfold the input into a matrix write and read
-that matrix besides. Left out: what a library's heuristics lose against its best, which is in the efficiencies.
+that matrix besides. Left out: the loss by a library's heuristics against its best kernel, which is in the efficiencies.
 
 Source: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016; Vasilache and others, "Fast
 Convolutional Nets With fbfft", ICLR 2015; Chetlur and others, "cuDNN", arXiv:1410.0759.
@@ -100,7 +100,7 @@ def _packed(part: Kernels, rate: Column, tiling: Tiling) -> Column:
 
 
 def _layout(part: Kernels, on: Setting, constants: Constants) -> Column:
-    """Tensor cores take channels last: what is kept otherwise is turned around before and after."""
+    """Tensor cores take channels last: tensors in another layout are transposed before and after."""
     turned = on.tensor & ~on.channels_last
     return numpy.where(turned, constants["layout"] * part.nbytes / on.bytes_per_s, 0.0)
 
@@ -129,7 +129,7 @@ def _library(part: Kernels, on: Setting, constants: Constants) -> Column:
 
 
 def _has_winograd(part: Kernels, on: Setting, constants: Constants, form: str) -> Flags:
-    """Not on Kepler; the small form, which keeps what it transforms on the chip, makes no weight gradients."""
+    """Not on Kepler; the small form, which keeps transformed tiles on the chip, computes no weight gradients."""
     late: Flags = (on.year >= constants[f"winograd.{form}_year"]) & (on.architecture != "kepler")
     unfit: Flags = part.gradient == Gradient.WEIGHT.value
     return late & ~unfit if form == "small" else late

@@ -1,16 +1,16 @@
-"""The time of a step on a device that is not at hand, from what the step asks for and what the device is.
+"""Time of a step on a catalog device, from the work of the step and the figures of the device.
 
-    device time = the kernels back to back (`durations`)          host time = what asking for them takes (`host`)
+    device time = the kernels back to back (`durations`)          host time = time to launch them (`host`)
     step        = (device^s + host^s)^(1/s)                       s: how far they overlap
 
-A figure of the user's own moves the curves: one measured step (`anchor_s`) scales the whole; several, or a profile,
-scale kinds of kernels and the host apart (`corrections`). Left out: exchange with other devices, and waiting for data.
+A figure of the user corrects the curves: one measured step (`anchor_s`) scales the whole; several, or a profile, scale
+kinds of kernels and the host separately (`corrections`). Left out: exchange with other devices, and waiting for data.
 
-How far off a modelled step may be.
+The error of a modelled step.
 
-The error of a step is taken as log-normal, of independent parts: of the device, whose architecture, clocks and
-cooling the curves know only so well; of the network, whose shapes they fit more or less; of the software. Their sizes
-are what is left when a device, a network or a framework is kept out of the fit.
+The error is taken as log-normal, of independent parts: of the device (architecture, clocks and cooling), of the network
+(its shapes), and of the software. The size of each part is the error that is left when a device, a network or a
+framework is kept out of the fit.
 """
 
 import math
@@ -36,7 +36,7 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What a step is expected to take on a device that is not at hand
+# Estimated time of a step on a catalog device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class StepEstimate:
         forward: FP
         backward: BP
         update: WU on one device: the optimizer alone
-        host_s: what the host needs to ask for all of it; a step is no shorter [s]
-        device_s: what the device needs for its kernels, back to back [s]
+        host_s: time of the host to launch all kernels; a step is no shorter [s]
+        device_s: time of the device for its kernels, back to back [s]
         source: how it was found, such as "modelled" or "one measured figure, divided as modelled"
     """
 
@@ -91,7 +91,7 @@ def estimate_step(
     anchor_s: float | None = None,
     correction: Correction | None = None,
 ) -> StepEstimate:
-    """What a step is expected to take on one device.
+    """Estimated time of a step on one device.
 
     Args:
         workload: the step
@@ -138,7 +138,7 @@ def parts(
 
 
 def _distinct(works: Sequence[Work]) -> tuple[list[Work], list[int]]:
-    """Works that differ in what they cost, and for each work the place of its like: networks repeat themselves."""
+    """Works of different cost, and for each work the position of its equal: networks repeat themselves."""
     found: list[Work] = []
     places: dict[tuple[object, ...], int] = {}
     place = []
@@ -152,7 +152,7 @@ def _distinct(works: Sequence[Work]) -> tuple[list[Work], list[int]]:
 
 
 def measured_step(workload: Workload, device: Device, software: Software, seconds: float) -> MeasuredStep:
-    """A step that was measured, with what is modelled of it, for `correction_from_steps`.
+    """A measured step with its modelled parts, for `correction_from_steps`.
 
     Args:
         workload: the step
@@ -175,7 +175,7 @@ def kind_seconds(workload: Workload, estimate: StepEstimate) -> dict[WorkKind, f
 
 
 def _shares(device_s: Column, host_s: Column, overlap: float) -> Column:
-    """Each work's part of the step: its device time, and of the wait for the host what its launches cause."""
+    """Each work's part of the step: its device time, and the wait for the host that its launches cause."""
     device, host = float(device_s.sum()), float(host_s.sum())
     step = step_seconds(device, host, overlap)
     if host <= 0:

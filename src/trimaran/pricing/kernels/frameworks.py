@@ -1,13 +1,13 @@
-"""What a framework adds to a step: the host's work for each kernel, and memory traffic that others save.
+"""Costs that a framework adds to a step: the host's work for each kernel, and memory traffic that others save.
 
 A host launches kernels one after another, ahead of the device where it can. It is the limit of a step of many small
 kernels: those of LeNet on any card of the last ten years, of ResNet-50 at small batches on a fast one. How long a
-launch takes depends on what the framework does for it: interpret Python, look up and allocate, or replay a graph. How
+launch takes depends on the framework's work for it: interpret Python, look up and allocate, or replay a graph. How
 far it runs ahead differs too (`overlap`): MXNet's engine waits for a device after each operator, so its time adds up.
 
 Works are as PyTorch's operators are. A framework that has no kernel for layer norm, GELU or dropout makes them of many
-operators, each of which reads and writes memory; a compiler (XLA, TorchInductor) saves most of what is elementwise.
-Left out: the speed of the host's processor, which the published figures do not tell apart.
+operators, each of which reads and writes memory; a compiler (XLA, TorchInductor) saves most elementwise traffic.
+Left out: the speed of the host's processor, which the published figures do not state.
 
 Local response normalization as one kernel, as every framework but PyTorch has it.
 
@@ -19,7 +19,7 @@ that works stay one to one.
 Source: Chetlur and others, "cuDNN", arXiv:1410.0759; apache/mxnet, src/operator/nn/lrn.cc; pytorch/pytorch,
 torch/nn/functional.py, `local_response_norm`.
 
-What form an optimizer takes under a framework: a workload has that of PyTorch parameter by parameter.
+Form of an optimizer under a framework: a workload has that of PyTorch parameter by parameter.
 
     single    several kernels a parameter, each reads and writes memory        PyTorch before 1.13
     grouped   the same, lists of parameters a launch (`foreach`)               PyTorch since 1.13; Torch7's flat vectors
@@ -45,7 +45,7 @@ _HEAVY = [kind.value for kind in (*MATRIX_KINDS, WorkKind.RECURRENT)]
 
 
 def host_durations(kernels: Kernels, software: Software, constants: Constants) -> Column:
-    """What the host needs for each work of a step [s]."""
+    """Time of the host for each work of a step [s]."""
     per_launch = framework_constant("host", software, constants)
     if software.compiled:
         per_launch *= constants["host.compiled"]

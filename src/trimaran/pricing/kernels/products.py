@@ -2,18 +2,18 @@
 
 A product `m × n × k` is split into tiles of its result, and each tile is one multiprocessor's work:
 
-    tiles = ceil(m / tile rows) × ceil(n / tile columns)             what sticks out is computed too
+    tiles = ceil(m / tile rows) × ceil(n / tile columns)             partial tiles are computed in full
     waves = tiles / multiprocessors, at least 1                      and partly rounded up
     time  = waves × (tile's FLOP over depth k + overhead / rate + fill)
     rate  = peak / multiprocessors × I / (I + I0)                    I: operations for each element the tile reads
 
-Overhead and fill are what it takes to fill and drain a tile's pipeline, in work and in waiting. What a multiprocessor
-reads in a cycle has stayed the same over generations while what it computes has not, so `I0` is in proportion to its
-peak and to the size of an element.
+Overhead and fill are the cost of filling and draining a tile's pipeline, in work and in waiting. The bytes that a
+multiprocessor reads in a cycle have stayed the same over generations, its operations have grown, so `I0` is in
+proportion to its peak and to the size of an element.
 
 Small tiles fill a device that large ones leave idle, but read more for each operation. Where the result has few tiles
 and the depth is large, as in weight gradients, the depth is split and the parts are added in memory. A library tries
-the tiles that it has; we take the fastest. Left out: what a library's choice misses of the best, which is in the
+the tiles that it has; we take the fastest. Left out: choices of a library that are not the best, which are in the
 efficiency, and swizzles that keep tiles in a cache.
 """
 
@@ -41,8 +41,8 @@ class Tiling:
         bytes_per_s: of the device's memory, for partial results [bytes/s]
         multiprocessors: of the device
         intensity: `I0`, the operations for an element at which a tile runs at half the rate
-        depth: what filling and draining costs in work, as a depth
-        fill_s: what it costs in waiting [s]
+        depth: work of filling and draining, as a depth
+        fill_s: wait for filling and draining [s]
         rounding: how much of the last wave's idle time is lost [0..1]
     """
 
@@ -62,7 +62,7 @@ def product_seconds(m: Column, n: Column, k: Column, count: Column, flops_per_s:
         n: columns
         k: depth
         count: products of that shape, at once
-        flops_per_s: what the units sustain at best [FLOP/s]
+        flops_per_s: highest sustained rate of the units [FLOP/s]
         tiling: of the device
 
     Returns:

@@ -1,7 +1,7 @@
 """Which software computes, as far as its speed depends on it.
 
 The same network on the same device ran several times faster in 2020 than in 2016, through libraries alone; frameworks
-of one year differ by what they fuse and how much they ask of the host for each operation.
+of one year differ in the operations that they fuse and in the host's work for each operation.
 """
 
 import re
@@ -15,7 +15,7 @@ class Software:
     Attributes:
         framework: "pytorch", "tensorflow", "mxnet", "torch7", "caffe", "paddle", "oneflow", "mindspore", "megatron", …
         year: of its release, with the part of the year, such as 2017.5
-        libraries: of kernels, where that is known and differs from what the framework brings: "cudnn-5.1", "neon", …
+        libraries: of kernels, where they are known and differ from the framework's: "cudnn-5.1", "neon", …
         compiled: kernels are fused by a compiler (XLA, TorchInductor)
         channels_last: images are kept with channels last
         source: where this comes from
@@ -30,7 +30,7 @@ class Software:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Whose kernels compute, and when they are from, by what a published figure calls them
+# Libraries of kernels and their years, by the names in published figures
 
 
 CUDNN_YEARS = {

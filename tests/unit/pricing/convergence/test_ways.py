@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.pricing.convergence.single_run import Way, predict_b_crit, predict_epochs
+from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit, predict_epochs
 
 BATCHES = (16, 32, 64, 128, 256, 512)
 
 
-def by_root(batch: int, *, samples: int = 100_000) -> Way:
-    return Way(batch, samples=samples, rates=itertools.repeat(math.sqrt(batch)))
+def by_root(batch: int, *, samples: int = 100_000) -> RateSchedule:
+    return RateSchedule(batch, samples=samples, rates=itertools.repeat(math.sqrt(batch)))
 
 
 def test_a_warm_up_is_a_shorter_way() -> None:
     """Rates of ¼, ½, ¾ and 1, two updates an epoch: after an epoch ¾, after one and a half 1½."""
-    way = Way(5, samples=10, rates=itertools.chain((0.25, 0.5, 0.75), itertools.repeat(1.0)))
+    way = RateSchedule(5, samples=10, rates=itertools.chain((0.25, 0.5, 0.75), itertools.repeat(1.0)))
     assert (way.until(1.0), way.until(1.5)) == (0.75, 1.5)
     assert way.epochs_to(0.75, most=9.0) == 1.0
 
@@ -32,18 +32,18 @@ def test_a_warm_up_is_a_shorter_way() -> None:
 def test_the_epochs_of_a_way_are_those_that_it_was_gone(
     batch: int, samples: int, begin: list[float], epochs: float
 ) -> None:
-    way = Way(batch, samples=samples, rates=itertools.chain(begin, itertools.repeat(begin[-1])))
+    way = RateSchedule(batch, samples=samples, rates=itertools.chain(begin, itertools.repeat(begin[-1])))
     assert way.epochs_to(way.until(epochs), most=30.0) == pytest.approx(epochs, rel=1e-6)
 
 
 def test_rates_that_end_lead_nowhere() -> None:
-    way = Way(10, samples=20, rates=iter((1.0, 1.0)))
+    way = RateSchedule(10, samples=20, rates=iter((1.0, 1.0)))
     assert way.until(3.0) == 2.0
     assert way.epochs_to(2.5, most=50.0) is None
 
 
 def test_what_does_not_arrive_within_the_limit_is_none() -> None:
-    way = Way(10, samples=10, rates=itertools.repeat(1.0))
+    way = RateSchedule(10, samples=10, rates=itertools.repeat(1.0))
     assert way.epochs_to(7.5, most=7.5) == 7.5
     assert way.epochs_to(7.6, most=7.5) is None
 
@@ -80,5 +80,5 @@ def test_every_run_of_the_same_noise_foretells_the_same_curve() -> None:
 
 
 def test_a_run_that_did_not_move_foretells_nothing() -> None:
-    ways = {size: Way(size, samples=100, rates=itertools.repeat(0.0)) for size in BATCHES}
+    ways = {size: RateSchedule(size, samples=100, rates=itertools.repeat(0.0)) for size in BATCHES}
     assert predict_b_crit(ways, 16, 2.0, 50.0, most=100.0) is None
