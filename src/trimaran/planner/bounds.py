@@ -277,7 +277,7 @@ def busiest_rank(
 ) -> Cases:
     """Lower bound on a step for any schedule and any sharding, since a rank computes one operation at a time.
 
-    A network whose layers are shared is not evenly shared: what every rank of a layer computes alike counts in full
+    A network whose layers are shared is not evenly shared: work that every rank of a layer repeats counts in full
     here, and only its mean part in bounds from totals.
 
     Args:

@@ -1,6 +1,6 @@
 """Simulated annealing over devices and orders.
 
-A state is the device of each node and a sequence of all tasks in which none comes before what it needs. The decoder
+A state is the device of each node and a sequence of all tasks in which none comes before its inputs. The decoder
 goes through the sequence: a task runs as soon as its device is free of earlier ones and its inputs are there; a
 transfer starts when the first task that needs it is met, behind earlier ones on its links. A move changes the device of
 a node, or of a run of nodes that feed one another, or moves a task within the sequence.

@@ -10,8 +10,8 @@ through the rules one by one. The rules, each checked by the function of its num
 4. a link carries one transfer at a time, be they of one wire or of several
 5. a forward starts after those of its producers, or their arrival; a backward after its forward, after those of the
    consumers on its device, and after the arrival of the gradients from the others
-6. what lives on a device fits its memory at every moment: state always, what is saved from the start of the forward
-   to the end of the backward, what arrives from the start of the transfer until nothing on the device needs it
+6. tensors on a device fit its memory at every moment: state always, saved ones from the start of the forward
+   to the end of the backward, received ones from the start of the transfer until nothing on the device needs it
 """
 
 import itertools

@@ -16,7 +16,7 @@ Placement, order, transfers and memory as one constraint program, solved by CP-S
                 start[B v] >= end[F v], >= end[B w];  >= arrival of the gradient from b        precedence          (4)
                 go[v, b] >= end[F v];  back[v, b] >= end[B w] for each w on b                  transfers           (5)
                 tasks of a device, and transfers of a link, do not overlap                     resources           (6)
-                what lives on a device at once fits its memory (`model_memory`)                memory              (7)
+                tensors on a device at once fit its memory (`model_memory`)                   memory              (7)
                 makespan >= end of every task; and the load of each device, by phase           bound               (8)
 
 A tick is a whole number of a small unit, and lengths are rounded down to it: the solver's bound is a bound of the
@@ -83,7 +83,7 @@ class Model:
     def ticks(self, seconds: float) -> int:
         """A length in whole ticks, rounded down (a hair above a whole number counts as that number).
 
-        What takes longer than the horizon never fits before it: by how much does not matter, and might be no integer.
+        A duration beyond the horizon never fits: its excess does not matter, and may be no integer.
         """
         return int(min(seconds / self.tick_s * (1 + 1e-12), self.horizon + 1))
 
@@ -236,7 +236,7 @@ def _no(literal: cp_model.LiteralT) -> cp_model.LiteralT:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Memory of the constraint program of a placement (`model`): what lives on a device at once fits it, constraint (7)
+# Memory of the constraint program of a placement (`model`): tensors on a device at once fit it, constraint (7)
 
 
 _BYTES = 1 << 34
@@ -244,7 +244,7 @@ _BYTES = 1 << 34
 
 
 def fit(whole: Model) -> None:
-    """(7): state always; what is saved from forward to backward; what arrives until it is of no more use.
+    """(7): state always; saved tensors from forward to backward; received tensors until their last use.
 
     Args:
         whole: the program without memory; gets the constraints

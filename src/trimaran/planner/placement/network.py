@@ -1,14 +1,14 @@
 """A network as a placement problem, and a placement as the parts of a strategy.
 
 A node of the problem is a stretch of the graph: the operations between two neighbouring split points
-(`Graph.split_points`), which may write in place what another of them made. A part of the answer is a run of stretches
+(`Graph.split_points`), which may write in place into outputs of each other. A part of the answer is a run of stretches
 on one device between which nothing has to leave and nothing has to arrive, so a message goes when the last operation of
 a part has ended, and a part starts when all it reads is there:
 
     device 0   F: [a b c] | [d e]          split after c: device 1 reads it
     device 1   F:         [x y]            split before x: it reads c, which comes from device 0
 
-What this leaves out: a tensor is priced whole for each device that reads any output of a stretch, and the gradients of
+Left out: a tensor is priced whole for each device that reads any output of a stretch, and the gradients of
 tied weights that end up on two devices.
 
 A strategy that places the branches of a network on the rows of a replica: the question, asked of `placement`.

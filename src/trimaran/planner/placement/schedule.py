@@ -1,6 +1,6 @@
 """Times that follow from devices and an order: the one decoder that every solver of the room uses.
 
-An order lists items: forwards, backwards and transfers. Each starts as soon as what it needs is there and the items
+An order lists items: forwards, backwards and transfers. Each starts as soon as its inputs are there and the items
 that come before it on its device or links have ended. Every schedule can be written so without becoming longer: list
 its items by start.
 
@@ -81,7 +81,7 @@ def lay(
     Args:
         flat: the problem
         on: device of each node
-        order: every task and every transfer of `transfers_of`, none before what it needs
+        order: every task and every transfer of `transfers_of`, none before its inputs
         after: items that must have ended before others start, though nothing else says so: they free their memory
     """
     n, devices = flat.n, flat.devices

@@ -55,7 +55,7 @@ def contract(flat: Flat, groups: Sequence[Sequence[int]]) -> Flat:
         flat: the fine problem
         groups: of nodes; each a run of a chain
     """
-    # A group stands where its last member does: what it reads comes before its first, what reads it after its last.
+    # A group has the place of its last member: its inputs come before its first, its readers after its last.
     owner = {node: number for number, group in enumerate(groups) for node in group}
     reads = [[owner[producer] for producer in flat.reads[group[0]]] for group in groups]
     read_by: list[list[int]] = [[] for _ in groups]

@@ -2,7 +2,7 @@
 
 Where all devices and wires are alike, a stage does not care on which device it begins: each is solved with its entry on
 device 0, with a free exit, and put on the devices that follow from the stage before. Otherwise stages are solved in
-order, each from the device on which the one before ended, and what is proved of one is no bound of the whole.
+order, each from the device on which the one before ended, and a bound of one stage is no bound of the whole.
 
 Where a network narrows to one operation, its placement falls apart into independent stages.
 
@@ -315,7 +315,7 @@ def _filled(flat: Flat, on: Sequence[int], tasks: Sequence[int]) -> Layout:
 
 
 def _ordered(flat: Flat, tasks: Sequence[int]) -> list[int]:
-    """All tasks in the given order, each moved behind what it needs; missing ones where they first can be."""
+    """All tasks in the given order, each moved behind its inputs; missing ones where they first can be."""
     n = flat.n
     place = {task: index for index, task in enumerate(tasks)}
     done: set[int] = set()
@@ -443,7 +443,7 @@ def _listed(part: Flat, limits: Limits, first: Layout | None) -> Layout:
 
 
 def _shares(parts: Sequence[Flat]) -> list[float]:
-    """The share of the work that each stage gets: what is large is harder than in proportion; an edge is not hard."""
+    """The share of the work that each stage gets: large ones get more than in proportion; edges are soft."""
     weights = [float(part.n) ** 1.3 if part.n > 2 else 0.0 for part in parts]
     total = sum(weights) or 1.0
     return [weight / total for weight in weights]
@@ -507,7 +507,7 @@ def _core_of(stage: Flat) -> _Core | None:
 
 
 def _finish(work: _Work) -> None:
-    """Take over what the constraint program found."""
+    """Take over the result of the constraint program."""
     if work.proof is not None:
         proof = work.proof.result()
         work.bound_s = max(work.bound_s, proof.bound_s)
