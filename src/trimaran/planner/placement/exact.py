@@ -16,7 +16,7 @@ Placement, order, transfers and memory as one constraint program, solved by CP-S
                 start[B v] >= end[F v], >= end[B w];  >= arrival of the gradient from b        precedence          (4)
                 go[v, b] >= end[F v];  back[v, b] >= end[B w] for each w on b                  transfers           (5)
                 tasks of a device, and transfers of a link, do not overlap                     resources           (6)
-                tensors on a device at once fit its memory (`model_memory`)                   memory              (7)
+                tensors on a device at once fit its memory (`model_memory`)                    memory              (7)
                 makespan >= end of every task; and the load of each device, by phase           bound               (8)
 
 A tick is a whole number of a small unit, and lengths are rounded down to it: the solver's bound is a bound of the
