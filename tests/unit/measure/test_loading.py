@@ -6,7 +6,7 @@ from tests import zoo
 from torch.utils.data import TensorDataset
 
 from trimaran.measure import whole_model as loading
-from trimaran.measure.whole_model import Loader, Repeated
+from trimaran.measure.whole_model import Loader
 
 
 def test_a_small_data_set_is_gone_through_again_and_again() -> None:
@@ -43,22 +43,22 @@ def test_of_a_slow_data_set_a_few_batches_are_read(monkeypatch: pytest.MonkeyPat
         batch = loader.load()
         fresh.append(loader.is_fresh)
     assert fresh == [True] * loading.MOST_SLOW + [False] * 2
-    assert Repeated(loader).load() is batch
+    assert loader.again() is batch
 
 
 def test_what_does_not_time_loading_reads_a_slow_batch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "SLOW_S", 0.0)
     job = zoo.cnn()
-    batches = Repeated(Loader(job, job.dataset(), 2, "cpu"))
-    first = batches.load()
+    batches = Loader(job, job.dataset(), 2, "cpu")
+    first = batches.again()
     assert batches.is_fresh
-    assert batches.load() is first
+    assert batches.again() is first
     assert not batches.is_fresh
 
 
 def test_a_quick_data_set_gives_new_batches_to_everybody() -> None:
     job = zoo.cnn()
-    batches = Repeated(Loader(job, job.dataset(), 2, "cpu"))
-    first = batches.load()
-    assert batches.load() is not first
+    batches = Loader(job, job.dataset(), 2, "cpu")
+    first = batches.again()
+    assert batches.again() is not first
     assert batches.is_fresh
