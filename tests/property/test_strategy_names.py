@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from trimaran.planner.pins import kinds_of, pins_of_strategy
 from trimaran.program.gradients import Compression
@@ -63,3 +65,19 @@ def test_a_pinned_strategy_objects_to_all_with_another_name(one: Strategy, other
 
 def _without(strategy: Strategy, **changes: object) -> Strategy:
     return dataclasses.replace(strategy, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("dp8 zero4", "strategy.impossible-degree"),
+        ("dp0", "strategy.impossible-degree"),
+        ("dp2 pp4 m0", "strategy.impossible-degree"),
+        ("dp2 dp4", "strategy.word-twice"),
+        ("pp4 1f1b gpipe", "strategy.word-twice"),
+        ("dp2 pp4 zebra", "strategy.unknown-word"),
+    ],
+)
+def test_impossible_and_contradictory_words_are_refused(text: str, code: str) -> None:
+    with raises(code):
+        read_strategy(text)

@@ -349,7 +349,7 @@ def read_strategy(name: str) -> Strategy:
         name: as `Strategy.name` has it; words may also be separated by commas
 
     Raises:
-        InputError: a word that names do not have
+        InputError: a word that names do not have, a word twice, or a degree that is not possible
 
     Example:
         >>> read_strategy("dp2 pp4 1f1b m8").microbatches, read_strategy("one device").devices
@@ -364,8 +364,10 @@ def read_strategy(name: str) -> Strategy:
         text = phrase.sub(word, text)
     found: dict[str, Any] = {}
     feeding: dict[str, Any] = {}
+    seen: dict[str, str] = {}
     for word in text.split():
         figure = _FIGURE.fullmatch(word)
+        _check_word(word, figure, seen, name)
         if figure and figure[1] in _FIGURES:
             found[_FIGURES[figure[1]]] = int(figure[2])
         elif figure and figure[1] in _FEEDING:
@@ -391,6 +393,32 @@ def read_strategy(name: str) -> Strategy:
         else:
             found["compression"] = _read_method(word, name)
     return Strategy(**found, feeding=Feeding(**feeding))
+
+
+def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], name: str) -> None:
+    """Refuse a degree of 0, an unknown level of ZeRO, and a second word of a kind; `seen` has the words by kind."""
+    reason = ""
+    if figure and figure[1] == "zero" and int(figure[2]) > max(get_args(ZeroStage)):
+        reason = "levels of ZeRO are 0 to 3"
+    elif figure and figure[1] in {*_FIGURES, "placed"} - {"zero"} and not int(figure[2]):
+        reason = "degrees start at 1"
+    if reason:
+        raise InputError(
+            f'strategy "{name}": {word} is not possible: {reason}',
+            code="strategy.impossible-degree",
+            strategy=name,
+            word=word,
+        )
+    choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
+    kind = figure[1] if figure else next(choices, word)
+    if kind in seen:
+        raise InputError(
+            f'strategy "{name}" has both {seen[kind]} and {word}: leave one out',
+            code="strategy.word-twice",
+            strategy=name,
+            word=word,
+        )
+    seen[kind] = word
 
 
 def _read_method(word: str, name: str) -> Compression | None:
