@@ -52,10 +52,10 @@ def test_other_shapes_and_more_layers_are_right_and_reported_once_a_flight(rule:
 
 @pytest.mark.alone
 def test_without_a_plan_memory_goes_down_all_the_same() -> None:
-    """Alone, as what another thread is late to copy stays in memory."""
+    """Alone, as what another thread is late to copy stays in memory; in the second step, when the threads are there."""
     from trimaran.memory_hooks.accountant import Accountant
 
-    model, x = Grows(), torch.randn(512, 32)
+    model, x = Grows(), torch.randn(4096, 32)
 
     def step() -> None:
         model.zero_grad(set_to_none=False)
@@ -65,6 +65,9 @@ def test_without_a_plan_memory_goes_down_all_the_same() -> None:
     with Accountant() as plain:
         step()
     with executing(None, keep=model.parameters(), smallest_bytes=1024) as executor:
+        with executor.hooks():
+            step()
+        executor.finish_step()
         with Accountant() as ours, executor.hooks():
             step()
         done = executor.finish_step()
