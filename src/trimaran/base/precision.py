@@ -79,11 +79,11 @@ def short_spelling(text: str) -> Precision | None:
     return None if named == text else named
 
 
-def dtype_name(precision: Precision) -> str:
+def product_dtype(precision: Precision) -> str:
     """Torch's name of the dtype that products of a precision take.
 
     Example:
-        >>> dtype_name("tf32"), dtype_name("bf16")
+        >>> product_dtype("tf32"), product_dtype("bf16")
         ('float32', 'bfloat16')
     """
     return _DTYPES[precision]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import dtype_name
+from trimaran.base.precision import product_dtype
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
@@ -358,7 +358,7 @@ def costs_digest(problem: Problem, request: PlanRequest) -> str:
         request: of the user
     """
     # As files written before have it, so that their costs are still known to be these.
-    precision = request.precision and ("tf32" if request.precision == "tf32" else dtype_name(request.precision))
+    precision = request.precision and ("tf32" if request.precision == "tf32" else product_dtype(request.precision))
     costs = f"{request.cluster} {problem.table.fingerprint.torch} {precision}"
     return hashlib.sha256(costs.encode()).hexdigest()[:16]
 

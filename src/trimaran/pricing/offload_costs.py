@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import dtype_name, parse_precision
+from trimaran.base.precision import parse_precision, product_dtype
 from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.graph.trace.types import StepTrace, TraceOp
@@ -129,7 +129,7 @@ def modelled_costs(
         InputError: no such precision, or no operation of the trace is in it
     """
     asked = parse_precision(precision, known=KERNEL_PRECISIONS)
-    if asked in ("bf16", "fp16") and not any(op.dtype == dtype_name(asked) for op in trace.ops):
+    if asked in ("bf16", "fp16") and not any(op.dtype == product_dtype(asked) for op in trace.ops):
         raise InputError(
             f"no operation of this trace is in {asked}: record the step under autocast in {asked}",
             code="memory-costs.not-in-precision",

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from trimaran.base.files import packaged_toml
-from trimaran.base.precision import Precision, dtype_name
+from trimaran.base.precision import Precision, product_dtype
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.types import Phase
 
@@ -95,7 +95,7 @@ def sized_workload(name: str, *, batch: int, precision: Precision, split: bool) 
     """
     size = next(one for one in published_sizes() if one.name == name)
     parameters = size.parameters + (0 if split else size.split_parameters)
-    dtype = dtype_name(precision)
+    dtype = product_dtype(precision)
     layers = size.layers
     flops = size.forward_flops * batch / layers
     forward = [_product(flops, dtype, Phase.FORWARD, Gradient.NONE, block) for block in range(layers)]

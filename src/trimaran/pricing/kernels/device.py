@@ -20,7 +20,7 @@ import numpy
 from numpy.typing import NDArray
 
 from trimaran.base.files import packaged_toml
-from trimaran.base.precision import dtype_name
+from trimaran.base.precision import product_dtype
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
@@ -80,7 +80,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
     )
     asked = numpy.where(kernels.dtype == "float32", "tf32" if precision == "tf32" else "fp32", kernels.dtype)
     for low in ("bf16", "fp16"):
-        asked = numpy.where(kernels.dtype == dtype_name(low), low, asked)
+        asked = numpy.where(kernels.dtype == product_dtype(low), low, asked)
     matrix = numpy.isin(kernels.kind, [kind.value for kind in (*MATRIX_KINDS, WorkKind.RECURRENT)])
     tensor = matrix & numpy.isin(asked, list(tensor_types))
     peak = numpy.where(matrix, vector * MATRIX_UNITS.get(device.architecture, 1.0), vector)
