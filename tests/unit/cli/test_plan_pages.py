@@ -26,7 +26,7 @@ def modelled() -> Planned:
 def page(planned: Planned, *, terminal: bool = True) -> list[str]:
     text = io.StringIO()
     print_plan(Console(file=text, width=80, force_terminal=terminal, no_color=True), planned)
-    return [re.sub(r"\x1b\[\d*m", "", line).rstrip() for line in text.getvalue().splitlines()]
+    return [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in text.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("kind", ["simulated", "modelled"])

@@ -113,7 +113,7 @@ def plan_sentence(planned: Planned) -> str:
     return (
         f"Plan for [bold]{escape(planned.name)}[/], global batch {planned.global_batch_size}{_where(planned)}: "
         f"[bold]{chosen.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){_gain(planned)}{limiter}"
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){limiter}{_gain(planned)}"
     )
 
 
