@@ -324,7 +324,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans of this machine also say how ranks are fed (`feeding`), those of the analytical
-        model `sequence`, `tokens_per_s`, `memory_limit_bytes` and `front`.
+        model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -337,11 +337,15 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     front = {id(one) for one in found.pareto}
 
     def entry(one: Option) -> dict[str, Any]:
-        return option_document(one) | {
+        samples_per_s = planned.global_batch_size / one.step_time_s
+        figures = option_document(one) | {
             "pareto": id(one) in front,
-            "samples_per_s": planned.global_batch_size / one.step_time_s,
+            "samples_per_s": samples_per_s,
             "speedup": None if alone_s is None else alone_s / one.step_time_s,
         }
+        if isinstance(evidence, Modelled):
+            return figures | {"tokens_per_s": samples_per_s * evidence.problem.shape.sequence}
+        return figures
 
     listed: Iterable[Option] = found.candidates
     rejected = found.rejected if planned.request.is_here else found.rejected[:SHOWN_REJECTIONS]
@@ -353,7 +357,6 @@ def plan_document(planned: Planned) -> dict[str, Any]:
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
             "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
-            "tokens_per_s": planned.global_batch_size * problem.shape.sequence / chosen.step_time_s,
         }
     else:
         strategy = evidence.chosen.strategy
