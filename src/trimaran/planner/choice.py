@@ -265,7 +265,7 @@ def front_of(
     return tuple(front)
 
 
-def largest_peak(candidate: Candidate) -> int:
+def largest_peak(candidate: Option) -> int:
     """Most bytes that live at once on any rank [bytes]."""
     return max(candidate.peak_bytes, default=0)
 

@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.best_first import best_first
 from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, largest_peak, simplicity
+from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
 from trimaran.planner.search import Hunt
 from trimaran.planner.space import Rejection, enumerate_strategies
@@ -74,27 +75,28 @@ class GridSearch:
         return tuple(contender_of(one, batch) for batch, found in self.candidates.items() for one in found)
 
 
-def contender_of(candidate: Candidate, batch: int) -> Contender:
-    """A simulated strategy as one of those that are compared.
+def contender_of(option: Option, batch: int) -> Contender:
+    """A strategy as one of those that are compared.
 
     Args:
-        candidate: simulated
+        option: simulated, or priced by the analytical model
         batch: samples of one update
     """
-    strategy = candidate.strategy
+    strategy = option.strategy
+    low, high = option.interval_s
     return Contender(
         name=strategy.name,
         devices=strategy.devices,
         global_batch=batch,
         replicas=strategy.dp,
         microbatches=strategy.microbatches,
-        cases=(candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1]),
-        peak_bytes=largest_peak(candidate),
-        simplicity=simplicity(strategy),
-        is_hybrid=strategy.pp * strategy.tp > 1,
-        limiter=candidate.limiter,
-        samples_factor=candidate.samples_factor,
-        origin=candidate,
+        cases=(low, option.step_time_s, high),
+        peak_bytes=largest_peak(option),
+        simplicity=option.simplicity if isinstance(option, AnalyticalCandidate) else simplicity(strategy),
+        is_hybrid=strategy.pp * strategy.tp * strategy.cp > 1,
+        limiter=option.limiter,
+        samples_factor=option.samples_factor,
+        origin=option,
     )
 
 
