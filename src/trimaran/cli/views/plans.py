@@ -65,10 +65,14 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
         out: where to
         lines: in order; brackets in sentences are no markup
     """
-    if not out.is_terminal:
-        out = Console(file=out.file, width=_ENDLESS, highlight=False)
+    out = _unfolded(out)
     for line in lines:
         out.print(line, markup=False)
+
+
+def _unfolded(out: Console) -> Console:
+    """A console that folds lines in a terminal alone."""
+    return out if out.is_terminal else Console(file=out.file, width=_ENDLESS, highlight=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,8 +86,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         out: where to; elsewhere than in a terminal each sentence and row stays one line
         planned: by whichever backend
     """
-    if not out.is_terminal:
-        out = Console(file=out.file, width=_ENDLESS, highlight=False)
+    out = _unfolded(out)
     evidence, found = planned.evidence, planned.evidence.search
     print_notes(out, planned.notes)
     if found is not None:
