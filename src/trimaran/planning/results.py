@@ -203,10 +203,12 @@ class Planned:
 
     @property
     def software(self) -> str:
-        """By which it computes: measured here, assumed or asked for on a machine of the catalog."""
-        if isinstance(self.evidence, Simulated):
-            return self.evidence.table.fingerprint.torch
-        return f"megatron {self.evidence.problem.program.year:g}"
+        """By which it computes: here torch, on a machine of the catalog what was asked for or assumed."""
+        evidence = self.evidence
+        if isinstance(evidence, Modelled):
+            return f"megatron {evidence.problem.program.year:g}"
+        known = evidence.table.fingerprint.torch
+        return f"pytorch {known.partition('+')[0]}" if self.request.is_here else known
 
     @property
     def memory_bytes(self) -> float:
