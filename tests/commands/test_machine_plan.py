@@ -73,7 +73,8 @@ def test_a_plan_for_a_target_is_not_broken_into_lines_in_a_file(folder: Path) ->
     done = trimaran("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "2", *target, cwd=folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    title = next(line for line in lines if "batch devices local" in line)
+    lines = lines[next(number for number, line in enumerate(lines) if "batch devices local" in line) :]
+    title = lines[0]
     chosen = next(line for line in lines if line.startswith("*") and "chosen" not in line)
     assert title.split()[-1] == "cost"
     assert len(chosen) == len(title)

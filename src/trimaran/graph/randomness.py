@@ -164,7 +164,7 @@ def preserved_randomness(model: nn.Module | None = None) -> Iterator[None]:
     tensors = () if model is None else (*model.parameters(), *model.buffers())
     gpus = {tensor.device.index or 0 for tensor in tensors if tensor.is_cuda}
     states = host_states(PYTHON_AND_NUMPY)
-    # torch has a way of its own, which also holds while its operations are recorded.
+    # Of torch by its function, which also holds while operations are recorded.
     with torch.random.fork_rng(devices=sorted(gpus)):
         try:
             yield

@@ -211,7 +211,7 @@ _Node = tuple[int, Prospect]
 
 
 class _Cells:
-    """Batches × counts of devices: the space of `best_first`, in which each batch has a search of its own."""
+    """Batches × counts of devices: the space of `best_first`; a hunt for each batch, as one batch alone has."""
 
     def __init__(self, grid: Grid, *, until_s: float) -> None:
         self.grid = grid
