@@ -7,8 +7,8 @@ figure as a number. Two families are also printed with other columns, which are 
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -38,11 +38,11 @@ SUBMITTED = "submitted result"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Other columns of a family.
+    """Columns of a file.
 
     Attributes:
         figure: column of the figure
-        needed: columns that tell a row apart
+        needed: columns without which rows say nothing
         names: columns of the table, by those of the layout
         same: cells that all rows have
     """
@@ -68,6 +68,8 @@ _LAYOUTS = (
     ),
 )
 """Results of benchmark rounds, and times of collectives, as they are usually printed."""
+
+_TABLE = _Layout(figure="value", needed=("value",), names={}, same={})
 
 _NAMES = ("id", "commit", "hash")
 """How columns end that hold names of hexadecimal digits, which may look like a number with a large exponent."""
@@ -104,9 +106,8 @@ def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
         raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
     reader = csv.DictReader(text.splitlines(keepends=True))
     columns = tuple(name.strip() for name in reader.fieldnames or () if name)
-    layout = _layout(path, columns)
-    given = "" if layout or "family" in columns else _family_asked(path, columns, family)
-    rows = (_row(path, reader.line_num, cells, given, layout) for cells in _cells(path, reader))
+    layout = _layout_of(path, columns, family)
+    rows = (_row(path, reader.line_num, cells, layout) for cells in _cells(path, reader))
     return tuple(row for row in rows if wanted(row.family, family))
 
 
@@ -116,39 +117,25 @@ def wanted(family: str, asked: str | None) -> bool:
     return asked is None or family == asked or family in together.get(asked, ())
 
 
-def _layout(path: Path, columns: tuple[str, ...]) -> _Layout | None:
-    """The layout of a file; None: its columns are those of the table."""
-    if "value" in columns:
-        return None
-    found = next((layout for layout in _LAYOUTS if layout.figure in columns), None)
-    _require(path, columns, found.needed if found else ("value",) if "family" in columns else ())
-    return found
-
-
-def _family_asked(path: Path, columns: tuple[str, ...], asked: str | None) -> str:
-    """The family of a file that does not say it."""
-    if asked is None:
+def _layout_of(path: Path, columns: tuple[str, ...], asked: str | None) -> _Layout:
+    """The layout of a file; one that does not say its family has the family that is asked for."""
+    found = next((layout for layout in _LAYOUTS if layout.figure in columns and "value" not in columns), _TABLE)
+    missing = next((name for name in found.needed if name not in columns), None)
+    code, way = "rows.missing-column", "add it"
+    if found is _TABLE and "family" not in columns:
+        if asked is None:
+            missing, code, way = "family", "rows.no-family", "add it, or name the family with --family"
+        else:
+            found = replace(_TABLE, same={"family": asked})
+    if missing is not None:
         raise InputError(
-            f"{path}:1: column family: missing; the file has {', '.join(columns) or 'no columns'}; name the family "
-            "with --family, or add the column; docs/validation.md lists the columns of the table",
-            code="rows.no-family",
+            f"{path}:1: column {missing}: missing; the file has {', '.join(columns) or 'no columns'}; {way}; "
+            "docs/validation.md lists the columns",
+            code=code,
             path=str(path),
-            column="family",
+            column=missing,
         )
-    _require(path, columns, ("value",))
-    return asked
-
-
-def _require(path: Path, columns: tuple[str, ...], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in columns:
-            raise InputError(
-                f"{path}:1: column {name}: missing; the file has {', '.join(columns)}; docs/validation.md lists the "
-                "columns of the table",
-                code="rows.missing-column",
-                path=str(path),
-                column=name,
-            )
+    return found
 
 
 def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]]:
@@ -166,7 +153,7 @@ def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]
         raise InputError(f"{path}:{reader.line_num}: {error}", path=str(path), line=reader.line_num) from error
 
 
-def _row(path: Path, line: int, printed: Mapping[str, str], given: str, layout: _Layout | None) -> Row:
+def _row(path: Path, line: int, printed: Mapping[str, str], layout: _Layout) -> Row:
     for name, cell in printed.items():
         if not name.endswith(_NAMES) and _NUMBER.fullmatch(cell) and math.isinf(float(cell.replace(",", ""))):
             raise InputError(
@@ -176,8 +163,8 @@ def _row(path: Path, line: int, printed: Mapping[str, str], given: str, layout: 
                 line=line,
                 column=name,
             )
-    cells = _renamed(printed, layout) if layout else printed
-    family = cells.get("family", "") or given
+    cells = _renamed(printed, layout)
+    family = cells["family"]
     if not family:
         raise InputError(
             f"{path}:{line}: column family: empty", code="rows.empty-cell", path=str(path), line=line, column="family"
@@ -185,13 +172,13 @@ def _row(path: Path, line: int, printed: Mapping[str, str], given: str, layout: 
     if family == "collectives":
         for name in ("n_gpus", "bytes"):
             number(cells.get(name, ""), path=path, line=line, column=name)
-    figure_cell, anchor = cells.get("value", ""), cells.get("anchor_value", "")
+    figure_cell, anchor = cells["value"], cells.get("anchor_value", "")
     kept = ("row_id", "family", "value", "anchor_value")
     return Row(
         row_id=cells.get("row_id", "") or str(line),
         family=family,
         fields={name: _WHOLE.sub(r"\1", value) for name, value in cells.items() if value and name not in kept},
-        measured=number(figure_cell, path=path, line=line, column=layout.figure if layout else "value"),
+        measured=number(figure_cell, path=path, line=line, column=layout.figure),
         unit=cells.get("unit", "") or _unit_of(figure_cell),
         anchor=number(anchor, path=path, line=line, column="anchor_value") if anchor else None,
         flag=cells.get("flag", ""),
@@ -199,10 +186,10 @@ def _row(path: Path, line: int, printed: Mapping[str, str], given: str, layout: 
 
 
 def _renamed(printed: Mapping[str, str], layout: _Layout) -> Mapping[str, str]:
-    """Cells of another layout in the columns of the table."""
+    """Cells in the columns of the table."""
     cells = {**{layout.names.get(name, name): cell for name, cell in printed.items()}, **layout.same}
     cells["value"] = cells.pop(layout.figure)
-    if cells["family"] == "time_to_train":
+    if layout.figure == "ttt_min":
         # Points of convergence among the results have no time.
         cells["value"] = str(max(0.0, figure(cells["value"]) or 0.0))
         cells["machine"] = cells["machine"].removeprefix("submission").strip()
