@@ -1,5 +1,6 @@
 """Options that several commands share, so that they are spelled and explained once."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -164,6 +165,11 @@ def seconds_of(text: str | float) -> float:
         return parse_seconds(str(text))
     except InputError as error:
         raise typer.BadParameter(error.message) from None
+
+
+def hang_seconds(text: str | float) -> float:
+    """A duration that was typed, or "none" for an infinite one [s]; arguments and errors as of `seconds_of`."""
+    return math.inf if text == "none" else seconds_of(text)
 
 
 TimeLimit = Annotated[

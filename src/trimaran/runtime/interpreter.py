@@ -34,6 +34,7 @@ from trimaran.graph.types import TensorSpec
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
+from trimaran.runtime.launch.activity import ACTIVITY
 from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
@@ -212,6 +213,8 @@ class Interpreter:
         for instruction in instructions:
             if instruction.microbatch is not None and not state.sizes[instruction.microbatch]:
                 continue
+            ACTIVITY.instruction = instruction
+            ACTIVITY.started += 1
             _METHODS[instruction.kind](self, instruction, state)
         self._reductions.wait_for_all()
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trimaran.features.training.session import Session
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.launch.world import World
+    from trimaran.runtime.step.on_nan import OnNan
     from trimaran.runtime.verification import Verified
 
 
@@ -198,6 +199,7 @@ class RankResult:
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
+        skipped: numbers of the steps whose update was left out, because their loss was not a finite number
         notes: what the run had to say of its data
     """
 
@@ -206,6 +208,7 @@ class RankResult:
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
+    skipped: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -220,6 +223,7 @@ def train_rank(
     gradient_noise: bool,
     verify: int = 0,
     use: ParameterUse | None = None,
+    on_nan: "OnNan" = "stop",
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -234,15 +238,19 @@ def train_rank(
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
+        on_nan: what to do where the loss of a step is not a finite number
     """
     from trimaran.features.training.session import Session
+    from trimaran.runtime.launch.activity import ACTIVITY
 
-    job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
+    with ACTIVITY.during("making the job"):
+        job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture.capture import capture
 
-        captured = capture(job)
+        with ACTIVITY.during("capturing the model"):
+            captured = capture(job)
     session = Session(
         job,
         plan.strategy,
@@ -255,9 +263,12 @@ def train_rank(
         gradient_noise=1 if gradient_noise else 0,
         use=use,
         verify=verify,
+        on_nan=on_nan,
     )
-    epochs = tuple(_train_epochs(session, world, verify))
+    with ACTIVITY.during("between steps"):
+        epochs = tuple(_train_epochs(session, world, verify))
     executor, notes, memory = session.executor, session.feed.notes, session.memory
+    skipped = session.skipped
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
@@ -272,6 +283,7 @@ def train_rank(
         memory=memory,
         gradient_noise=noise,
         verified=session.verified,
+        skipped=skipped,
         notes=notes,
     )
 

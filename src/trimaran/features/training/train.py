@@ -9,6 +9,7 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def train_planned(
     record: bool = True,
     gradient_noise: bool = False,
     verify: int = 0,
+    on_nan: str = "stop",
+    hang_timeout: float | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
@@ -69,16 +72,25 @@ def train_planned(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to run as one process too, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+        hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
+            (`runtime.launch.watch`); infinite: nobody watches, and collectives end after 600 s
         progress: told of every step
 
     Raises:
-        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
+        InputError: a step cannot be skipped under the plan
+        ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch
+    from trimaran.runtime.launch.watch import HangLimits, collective_timeout
+    from trimaran.runtime.step.on_nan import check_on_nan
 
     simulated = planned.simulated
+    observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
+    check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
+    limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
     run = create_run_directory(simulated.job.name, parent=parent)
     run.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
     try:
@@ -97,11 +109,14 @@ def train_planned(
                 gradient_noise,
                 verify,
                 parameter_use(simulated.graph),
+                on_nan,
             ),
             ranks=simulated.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
             link=simulated.link,
+            hang=limits,
+            timeout_s=collective_timeout(limits),
         )
         trained = _conclude(planned, run, results[0])
     except TrimaranError as error:
