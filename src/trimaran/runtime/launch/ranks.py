@@ -8,6 +8,7 @@
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
                                          ◀──      events, while `function` runs
+    commands, while `function` runs      ──▶
                                          ◀──      its result, or what it raised
     all have answered: say so, return    ──▶      leave; the last one removes the folder
 
@@ -20,6 +21,7 @@ network, which ends with the last of them, and nothing has a fixed name, so that
 import contextlib
 import os
 import pickle
+import queue
 import shutil
 import signal
 import socket
@@ -40,6 +42,11 @@ from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limite
 from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
+Command = tuple[str, object]
+"""What the parent sends to ranks that run: a kind, such as "stop", and a value that can be pickled."""
+
+ALL_ANSWERED = "all-answered"
+"""Kind of the last command."""
 
 # A rank that lost a peer may speak before the peer's own failure is seen.
 _GRACE_S = 3.0
@@ -110,6 +117,7 @@ def launch(
     ranks: int,
     log_dir: str | Path | None = None,
     on_event: Callable[[int, Event], None] | None = None,
+    commands: "queue.SimpleQueue[Command] | None" = None,
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
@@ -125,6 +133,8 @@ def launch(
         log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
             is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
+        commands: sent to every rank, soon after they are put there, also by a handler of a signal; `World.listen` hears
+            them
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
@@ -164,7 +174,7 @@ def launch(
                     python_path=os.environ.get("PYTHONPATH"),
                     work=work,
                 ))  # fmt: skip
-            _listen(started, on_event, keeps_logs=log_dir is not None)
+            _listen(started, on_event, commands, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -217,11 +227,19 @@ def _ask(rank: _Rank, request: Request) -> None:
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
 
 
-def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None, *, keeps_logs: bool) -> None:
+def _listen(
+    ranks: Sequence[_Rank],
+    on_event: Callable[[int, Event], None] | None,
+    commands: "queue.SimpleQueue[Command] | None",
+    *,
+    keeps_logs: bool,
+) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
     failures: list[Failure] = []
     deadline: float | None = None
     while not all(rank.finished for rank in ranks):
+        while commands is not None and not commands.empty():
+            _tell(ranks, *commands.get())
         waiting = {rank.connection: rank for rank in ranks if not rank.finished}
         ready = wait(list(waiting), timeout=_POLL_S)
         for connection, rank in waiting.items():
@@ -257,11 +275,18 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None
         rank.failure = value
 
 
+def _tell(ranks: Sequence[_Rank], kind: str, value: object) -> None:
+    """Send a command to ranks; one that is gone is noticed elsewhere."""
+    message = pickle.dumps((kind, value))
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.connection.send_bytes(message)
+
+
 def _let_go(ranks: Sequence[_Rank]) -> None:
     """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
+    _tell(ranks, ALL_ANSWERED, None)
     for rank in ranks:
-        with contextlib.suppress(OSError):  # it may have died since
-            rank.connection.send_bytes(b"all")
         rank.connection.close()
     deadline = time.monotonic() + _LEAVE_S
     for rank in ranks:
