@@ -19,6 +19,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trimaran.base.timeline import COMPUTE, WAIT, Timeline
 from trimaran.base.units import format_seconds
@@ -128,7 +129,7 @@ def _compute(timeline: Timeline) -> tuple[dict[tuple[int, int], float], dict[int
 
 def _divide(steps: Sequence[int]) -> list[Sequence[int]]:
     bounds = [len(steps) * number // _RUNS for number in range(_RUNS + 1)]
-    return [steps[low:high] for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [steps[low:high] for low, high in pairwise(bounds)]
 
 
 def _ratio(

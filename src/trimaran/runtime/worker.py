@@ -21,10 +21,12 @@ import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trimaran.runtime.launch.activity import BEAT, STACKS, send_beats, stacks_of
 from trimaran.runtime.launch.failures import to_failure
 from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
 from trimaran.runtime.launch.world import Listener, Place, World, choose_device, leave_world, open_world
@@ -104,12 +106,18 @@ def main(descriptor: int, folder: str) -> NoReturn:
     inside = _share(folder)
     parent = _Parent(connection)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
+    parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
+    done = threading.Event()
+    threading.Thread(target=send_beats, args=(partial(parent.send, BEAT), done), daemon=True).start()
     try:
-        parent.send("result", _work(request, folder, parent))
+        result = _work(request, folder, parent)
+        done.set()
+        parent.send("result", result)
     except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _send_failure(parent, request.rank, error)
+    done.set()
     # The others may still need what this rank holds open. Where a rank has failed, the parent ends all.
     parent.all_answered.wait()
     leave_world()

@@ -20,7 +20,7 @@ Files are written whole or not at all: next to their place first, then renamed. 
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.files import write_whole
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_count, format_some
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -210,6 +211,25 @@ class RankResult:
     verified: "Verified | None" = None
     skipped: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def skipped_note(skipped: Sequence[int]) -> list[str]:
+    """A note on steps whose update was left out; empty where there are none.
+
+    Args:
+        skipped: their numbers, in order
+
+    Example:
+        >>> skipped_note([3, 9])
+        ['the update of 2 steps was skipped, because their loss was not a finite number: 3, 9']
+    """
+    if not skipped:
+        return []
+    one = len(skipped) == 1
+    return [
+        f"the update of {format_count(len(skipped), 'step')} was skipped, because {'its' if one else 'their'} loss was "
+        f"not a finite number: {format_some(skipped, 10)}"
+    ]
 
 
 def train_rank(

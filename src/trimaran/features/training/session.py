@@ -248,8 +248,8 @@ class Session:
 
         Raises:
             InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
-            ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step that is verified is not
-                that of one process
+            ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step
+                that is verified is not that of one process
         """
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")

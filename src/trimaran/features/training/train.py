@@ -20,7 +20,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
-from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, train_rank
+from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, skipped_note, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
@@ -29,6 +29,7 @@ from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import gradient_noise_document
+from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -45,12 +46,14 @@ class Trained:
         planned: what was run
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
+        notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
     """
 
     run: RunDirectory
     planned: Planned
     result: RankResult
     report: RunReport
+    notes: tuple[str, ...] = ()
 
 
 def train_planned(
@@ -150,8 +153,12 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
 
 def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
     comparison, simulated = None, planned.simulated
+    notes = [*result.notes, *skipped_note(result.skipped)]
+    slow: tuple[SlowRank, ...] = ()
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
+        slow = find_slow_ranks(result.timeline, simulated.chosen.timeline, warmup=comparison.warmup)
+        notes += map(str, slow)
         write_timeline(run.measured, result.timeline)
         write_trace(
             run.trace,
@@ -180,10 +187,12 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
         verified=None if result.verified is None else to_plain(result.verified),
-        notes=(*planned.notes, *result.notes),
+        slow_ranks=slow,
+        skipped_steps=result.skipped,
+        notes=(*planned.notes, *notes),
     )
     write_report(run.report, report)
-    return Trained(run=run, planned=planned, result=result, report=report)
+    return Trained(run=run, planned=planned, result=result, report=report, notes=tuple(notes))
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

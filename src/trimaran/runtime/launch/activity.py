@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
     from trimaran.program.types import Instruction
 
+BEAT = "beat"
+"""Kind of a message from a rank: what it does."""
+
+STACKS = "stacks"
+"""Kind of a command that asks a rank where its threads are, and of its answer."""
+
 INTERVAL_S = 1.0
 """From one beat to the next [s]."""
 

@@ -7,7 +7,7 @@
     with rate-limited links: network namespaces
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
-                                         ◀──      events, while `function` runs
+                                         ◀──      events, and what it does, while `function` runs
     commands, while `function` runs      ──▶
                                          ◀──      its result, or what it raised
     all have answered: say so, return    ──▶      leave; the last one removes the folder
@@ -37,8 +37,10 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Link
+from trimaran.runtime.launch.activity import BEAT, STACKS
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
 from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
+from trimaran.runtime.launch.watch import MEASURING, HangLimits, Watch
 from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
@@ -123,6 +125,7 @@ def launch(
     timeout_s: float = TIMEOUT_S,
     link: Link | None = None,
     uplink: Uplink | None = None,
+    hang: HangLimits | None = MEASURING,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -141,6 +144,7 @@ def launch(
         link: rate and latency of the links between the ranks, each way; needs root (`rate_limited_links`). None: links
             have no limit
         uplink: with a link: deals the ranks to nodes, and limits the links between these
+        hang: how long ranks may go without progress; None: as long as collectives let them
 
     Returns:
         What the function returned, by rank.
@@ -149,7 +153,8 @@ def launch(
         InputError: the function or its arguments cannot be sent
         EnvironmentProblem: links cannot be rate-limited on this machine
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
-        ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
+        ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
+            the others have been ended
     """
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
@@ -174,7 +179,10 @@ def launch(
                     python_path=os.environ.get("PYTHONPATH"),
                     work=work,
                 ))  # fmt: skip
-            _listen(started, on_event, commands, keeps_logs=log_dir is not None)
+            watch = None
+            if hang is not None:
+                watch = Watch([rank.process.pid for rank in started], hang, time.monotonic())
+            _listen(started, on_event, commands, watch, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -231,6 +239,7 @@ def _listen(
     ranks: Sequence[_Rank],
     on_event: Callable[[int, Event], None] | None,
     commands: "queue.SimpleQueue[Command] | None",
+    watch: Watch | None,
     *,
     keeps_logs: bool,
 ) -> None:
@@ -244,7 +253,7 @@ def _listen(
         ready = wait(list(waiting), timeout=_POLL_S)
         for connection, rank in waiting.items():
             if connection in ready:
-                _receive(rank, on_event)
+                _receive(rank, on_event, watch)
             elif rank.process.poll() is not None and not connection.poll():
                 # A process that the rank itself started may still hold the pipe open.
                 rank.failure = Failure(rank=rank.number, exit_code=rank.process.returncode)
@@ -253,20 +262,45 @@ def _listen(
             deadline = time.monotonic() + _GRACE_S
         if failures and (not find_cause(failures).because_of_peer or time.monotonic() > (deadline or 0.0)):
             break
+        if watch is not None and not failures:
+            _look(watch, [rank for rank in ranks if not rank.finished])
     failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]
     if failures:
         cause = find_cause(failures)
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs)
 
 
-def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None:
+def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
+    """Ask ranks that do not get on where they are, and end the launch where that takes too long.
+
+    Raises:
+        ExecutionError: it names the rank that holds the others up
+    """
+    now = time.monotonic()
+    numbers = [rank.number for rank in ranks]
+    asked = watch.to_ask(numbers, now)
+    _tell([rank for rank in ranks if rank.number in asked], STACKS, None)
+    found = watch.judge(numbers, now)
+    if found is not None:
+        raise found
+
+
+def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: Watch | None) -> None:
     try:
         # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
         return
-    if kind == "event":
+    if kind == BEAT:
+        if watch is not None:
+            watch.hear(rank.number, value, time.monotonic())
+    elif kind == STACKS:
+        if watch is not None:
+            watch.answer(rank.number, value)
+    elif kind == "event":
+        if watch is not None:
+            watch.moved(rank.number, time.monotonic())
         if on_event is not None:
             on_event(rank.number, value)
     elif kind == "result":

@@ -12,7 +12,7 @@ A rank is a culprit if its process is stopped, else if it waits for no other ran
 wait, it is one that the user's own code has made wait, else one that has not entered what another one waits for.
 
 How long that may take depends on what the culprit does. In a training step it is `HangLimits.step_s`, by default the
-largest of 30 s, 20 times the median step so far, and 3 times the longest pause in a step so far, from the third step on.
+largest of 30 s, 20 times the median step so far, and 3 times the longest pause in one so far, from the third step on.
 Anything else (imports, capture, the first steps, which may compile; an evaluation, a callback, weights that are
 written) may take `HangLimits.other_s`. A process that a signal has stopped does none of these, whatever it was at.
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_count, format_seconds
 from trimaran.runtime.launch.activity import INTERVAL_S, STEP, Beat, Stacks
 from trimaran.runtime.launch.world import TIMEOUT_S
 
@@ -69,7 +69,6 @@ class HangLimits:
 
 MEASURING = HangLimits(other_s=None)
 """Of launches that do other things than training: only a process that is stopped is noticed."""
-
 
 
 def collective_timeout(limits: HangLimits | None) -> float:
@@ -188,7 +187,7 @@ class Watch:
         before, watched.beat, watched.heard_at = watched.beat, beat, now
         in_step = beat.phase == STEP and before is not None and before.phase == STEP
         if before is None or beat.started != before.started:
-            if in_step and beat.steps > 0:
+            if in_step:
                 self._longest_s = max(self._longest_s, now - watched.moved_at)
             self.moved(rank, now)
         if not in_step or watched.anchor is None:
@@ -243,7 +242,7 @@ class Watch:
         silent_s = self._silent_s(live, now)
         if limit_s is None or silent_s < limit_s:
             return None
-        return self._error(live, found, silent_s=silent_s, limit_s=limit_s)
+        return self._error(live, found, now, silent_s=silent_s, limit_s=limit_s)
 
     def _leave_out_own_pause(self, now: float) -> None:
         paused_s, self._looked_at = now - self._looked_at, now
@@ -322,19 +321,21 @@ class Watch:
             return False
         return theirs.steps < mine.steps or (theirs.steps == mine.steps and mine.waits.what not in theirs.entered)
 
-    def _error(self, live: Sequence[int], found: Finding, *, silent_s: float, limit_s: float) -> ExecutionError:
+    def _error(
+        self, live: Sequence[int], found: Finding, now: float, *, silent_s: float, limit_s: float
+    ) -> ExecutionError:
         first = found.culprits[0]
         beat = self._ranks[first].beat
         lines = [
-            f"no rank has got on for {format_seconds(silent_s)} (limit {format_seconds(limit_s)}). "
-            + _blamed(found, self._place(first))
+            f"no rank has made progress for {format_seconds(silent_s)} (limit {format_seconds(limit_s)}). "
+            + _blamed(found, self._place(first, now))
         ]
         for rank in found.culprits:
-            lines.append(f"Rank {rank}: {self._state(rank, found.states[rank])}")
+            lines.append(f"Rank {rank}: {self._state(rank, found.states[rank], now)}")
             lines += self._stack(rank, found.states[rank])
         for rank in live:
             if rank not in found.culprits:
-                lines.append(f"Rank {rank} {self._waited_for(rank)}")
+                lines.append(f"Rank {rank} {self._waited_for(rank, now)}")
         lines.append(_advice(found, self._ranks[first].pid))
         return ExecutionError(
             "\n".join(lines),
@@ -345,23 +346,27 @@ class Watch:
             phase="" if beat is None else beat.phase,
             step=None if beat is None else beat.steps,
             instruction="" if beat is None else beat.doing,
+            last_heard_s=round(now - self._ranks[first].heard_at, 1),
             silent_s=round(silent_s, 1),
             limit_s=round(limit_s, 1),
         )
 
-    def _place(self, rank: int) -> str:
+    def _place(self, rank: int, now: float) -> str:
         """What a rank does, for people."""
-        beat = self._ranks[rank].beat
+        watched = self._ranks[rank]
+        beat = watched.beat
         if beat is None:
             return "has not begun its work"
+        heard = now - watched.heard_at
+        was = "is" if heard <= _FRESH_S else f"was, when it was heard last, {format_seconds(heard)} ago,"
         if beat.phase != STEP:
-            return f"is in: {beat.phase}, after {beat.steps} steps"
-        return f"is in {beat.doing or 'the beginning'} of step {beat.steps}"
+            return f"{was} in: {beat.phase}, after {format_count(beat.steps, 'step')}"
+        return f"{was} in {beat.doing or 'the beginning'} of step {beat.steps}"
 
-    def _state(self, rank: int, state: str | None) -> str:
+    def _state(self, rank: int, state: str | None, now: float) -> str:
         watched = self._ranks[rank]
         told = "is in a state that this system does not tell" if state is None else _STATES.get(state, f"is in {state}")
-        return f"{self._place(rank)}; its process {watched.pid} {told}"
+        return f"{self._place(rank, now)}; its process {watched.pid} {told}"
 
     def _stack(self, rank: int, state: str | None) -> list[str]:
         stacks = self._ranks[rank].stacks
@@ -371,10 +376,10 @@ class Watch:
             return ["    it does not answer: code that is not Python, such as an extension, keeps the interpreter"]
         return list(stacks.lines) or [*stacks.innermost, "    (no line of your code)"]
 
-    def _waited_for(self, rank: int) -> str:
+    def _waited_for(self, rank: int, now: float) -> str:
         beat = self._ranks[rank].beat
         if beat is None or beat.waits is None:
-            return self._place(rank)
+            return self._place(rank, now)
         others = [str(other) for other in beat.waits.ranks or self._ranks if other != rank]
         return f"waits for {beat.waits.what} of step {beat.steps}, with rank {', '.join(others)}"
 

@@ -1,7 +1,7 @@
 """What to do where the loss of a step is not a finite number.
 
-"stop" ends the run with an error. "skip" leaves the update out on every rank, as a plain loop does that goes on with the
-next batch:
+"stop" ends the run with an error. "skip" leaves the update out on every rank, as a plain loop does that goes on with
+the next batch:
 
     loss = loss_of(batch)
     loss.backward()
@@ -52,8 +52,8 @@ def check_on_nan(on_nan: str, strategy: Strategy | None = None, *, observes: str
         return
     if strategy is not None and strategy.compression is not None and strategy.dp > 1:
         raise InputError(
-            f"on_nan=skip cannot be kept under {strategy.name}: compression keeps a remainder of each gradient for later "
-            "steps, and that of a skipped step is not a number. Take on_nan=stop, or a plan without compression "
+            f"on_nan=skip cannot be kept under {strategy.name}: compression keeps a remainder of each gradient for "
+            "later steps, and that of a skipped step is not a number. Take on_nan=stop, or a plan without compression "
             "(--compression none)",
             code="on-nan.compressed",
             strategy=strategy.name,
