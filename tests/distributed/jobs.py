@@ -92,8 +92,8 @@ def torn_adam() -> Job:
 
 def never_finite() -> Job:
     """No sample has a finite loss."""
-    whole = torn_adam()
-    return dataclasses.replace(whole, dataset=lambda: TensorDataset(torch.full((96, 12), math.nan), torch.arange(96) % 4))
+    inputs = torch.full((96, 12), math.nan)
+    return dataclasses.replace(torn_adam(), dataset=lambda: TensorDataset(inputs, torch.arange(96) % 4))
 
 
 class GradientsForWeights(torch.optim.Optimizer):

@@ -39,9 +39,7 @@ def test_on_one_device_every_bit_is_that_of_a_plain_loop_that_skips_the_batch(tm
     expected_losses, expected_skipped, model = plain("torn_adam")
     assert len(expected_skipped) >= STEPS // 6
     assert skipped == tuple(expected_skipped)
-    assert [loss for loss in losses if math.isfinite(loss)] == [
-        loss for loss in expected_losses if math.isfinite(loss)
-    ]
+    assert [loss for loss in losses if math.isfinite(loss)] == [loss for loss in expected_losses if math.isfinite(loss)]
     assert [math.isfinite(loss) for loss in losses] == [math.isfinite(loss) for loss in expected_losses]
     for name, tensor in model.state_dict().items():
         assert tensor.equal(weights[name]), name
@@ -104,6 +102,6 @@ def test_a_loop_of_your_own_skips_them_and_counts_them_in_no_mean() -> None:
 
 
 def test_without_the_option_the_first_one_ends_the_run() -> None:
-    with init(make_job("torn_adam")) as session, raises("loss.not-finite", ExecutionError):  # noqa: PT012
+    with init(make_job("torn_adam")) as session, raises("loss.not-finite", ExecutionError):
         for share in session.shares():
             session.step(share)

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trimaran.runtime.launch.activity import BEAT, STACKS, send_beats, stacks_of
+from trimaran.runtime.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.runtime.launch.failures import to_failure
 from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
 from trimaran.runtime.launch.world import Listener, Place, World, choose_device, leave_world, open_world
@@ -107,6 +107,9 @@ def main(descriptor: int, folder: str) -> NoReturn:
     parent = _Parent(connection)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
+    page = ACTIVITY.share()
+    if page is not None:
+        parent.send(PAGE, page)
     done = threading.Event()
     threading.Thread(target=send_beats, args=(partial(parent.send, BEAT), done), daemon=True).start()
     try:
@@ -151,6 +154,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    ACTIVITY.before_bytes = memory_bytes()
     function, arguments = pickle.loads(request.work)  # noqa: S301
     if request.ranks == 1:
         world = World(device=choose_device(request.device), report=parent.report, listen=parent.listen)

@@ -20,6 +20,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
+from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, skipped_note, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
@@ -122,10 +123,11 @@ def train_planned(
             timeout_s=collective_timeout(limits),
         )
         trained = _conclude(planned, run, results[0])
-    except TrimaranError as error:
+    except TrimaranError as raised:
+        error = with_memory_plan(raised, planned) if raised.code == "memory.exhausted" else raised
         run.fail(error.message, code=error.code)
         error.add_note(f"run directory: {run.path}")
-        raise
+        raise error from raised.__cause__
     except KeyboardInterrupt:
         run.fail("interrupted")
         raise

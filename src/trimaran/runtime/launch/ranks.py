@@ -37,8 +37,9 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Link
-from trimaran.runtime.launch.activity import BEAT, STACKS
+from trimaran.runtime.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
+from trimaran.runtime.launch.memory import Killings, Limit, group_limit
 from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
 from trimaran.runtime.launch.watch import MEASURING, HangLimits, Watch
 from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
@@ -104,6 +105,8 @@ class _Rank:
     connection: Connection
     log: Path
     answered: bool = False
+    before_bytes: int = 0
+    resident_bytes: int = 0
     result: Any = field(default=None)
     failure: Failure | None = None
 
@@ -246,6 +249,7 @@ def _listen(
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
     failures: list[Failure] = []
     deadline: float | None = None
+    killed = Killings.so_far()
     while not all(rank.finished for rank in ranks):
         while commands is not None and not commands.empty():
             _tell(ranks, *commands.get())
@@ -267,7 +271,23 @@ def _listen(
     failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]
     if failures:
         cause = find_cause(failures)
-        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs)
+        limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
+        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
+
+
+def _limit(ranks: Sequence[_Rank], rank: int) -> Limit | None:
+    """The limit on memory that all ranks share, as one of them has it; None: nobody tells."""
+    found = group_limit()
+    if found is None:
+        return None
+    name, nbytes = found
+    before = memory_bytes()[0] + sum(one.before_bytes for one in ranks)
+    return Limit(
+        name=f"{name}, of which each of {len(ranks)} ranks has its share",
+        nbytes=nbytes // len(ranks),
+        used_bytes=ranks[rank].resident_bytes,
+        before_bytes=before // len(ranks),
+    )
 
 
 def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
@@ -293,8 +313,12 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: 
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
         return
     if kind == BEAT:
+        rank.before_bytes, rank.resident_bytes = value.before_bytes, value.resident_bytes
         if watch is not None:
             watch.hear(rank.number, value, time.monotonic())
+    elif kind == PAGE:
+        if watch is not None:
+            watch.read(rank.number, open_page(rank.process.pid, value))
     elif kind == STACKS:
         if watch is not None:
             watch.answer(rank.number, value)

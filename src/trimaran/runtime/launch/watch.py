@@ -19,6 +19,7 @@ written) may take `HangLimits.other_s`. A process that a signal has stopped does
 The time in which this process itself did not run (it was stopped, the machine slept) does not count.
 """
 
+import mmap
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.units import format_count, format_seconds
-from trimaran.runtime.launch.activity import INTERVAL_S, STEP, Beat, Stacks
+from trimaran.runtime.launch.activity import INTERVAL_S, STEP, Beat, Page, Stacks
 from trimaran.runtime.launch.world import TIMEOUT_S
 
 LEAST_S = 30.0
@@ -121,6 +122,8 @@ class _Watched:
         moved_at: when it was seen to get on
         heard_at: when its last beat came
         beat: the last one
+        page: on which it notes what it does; None: the system does not show it
+        content: of the page, when it was looked at last
         stacks: its answer to the last question; None: it has not answered
         anchor: steps done at a moment in a training step, from which the next ones are timed
     """
@@ -129,9 +132,18 @@ class _Watched:
     moved_at: float
     heard_at: float
     beat: Beat | None = None
+    page: mmap.mmap | None = None
+    content: bytes = b""
     stacks: Stacks | None = None
     anchor: tuple[int, float] | None = None
     steps_s: list[float] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Page | None:
+        """What it does: as it stands on its page, else as it has said last."""
+        if self.page is not None:
+            return Page.read(self.page[:])
+        return None if self.beat is None else Page(phase=self.beat.phase, steps=self.beat.steps, doing=self.beat.doing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +210,15 @@ class Watch:
             del watched.steps_s[:-_KEPT]
             watched.anchor = (beat.steps, now)
 
+    def read(self, rank: int, page: mmap.mmap | None) -> None:
+        """Where a rank notes what it does, also while it cannot say it.
+
+        Args:
+            rank: which
+            page: None: the system does not show it
+        """
+        self._ranks[rank].page = page
+
     def answer(self, rank: int, stacks: Stacks) -> None:
         """A rank says where its threads are.
 
@@ -216,6 +237,7 @@ class Watch:
         """
         live = tuple(ranks)
         self._leave_out_own_pause(now)
+        self._look_at_pages(live, now)
         if not live or self._silent_s(live, now) < self._least_s():
             return ()
         if self._asked_at is not None and now - self._asked_at < _ASK_AGAIN_S:
@@ -233,6 +255,7 @@ class Watch:
             now: the time [s]
         """
         live = tuple(ranks)
+        self._look_at_pages(live, now)
         if self._asked_at is None or not live:
             return None
         if any(self._ranks[rank].stacks is None for rank in live) and now - self._asked_at < _ANSWER_S:
@@ -254,6 +277,14 @@ class Watch:
             watched.anchor = None
         self._asked_at = None
 
+    def _look_at_pages(self, live: Sequence[int], now: float) -> None:
+        """Notice what a rank has done since its last beat."""
+        for rank in live:
+            watched = self._ranks[rank]
+            if watched.page is not None and (content := watched.page[:]) != watched.content:
+                watched.content = content
+                self.moved(rank, now)
+
     def _silent_s(self, live: Sequence[int], now: float) -> float:
         return now - max(self._ranks[rank].moved_at for rank in live)
 
@@ -263,11 +294,11 @@ class Watch:
 
     def _step_limit_s(self, rank: int) -> float | None:
         """How long a rank may go without progress in a training step; None: as in anything else [s]."""
-        beat = self._ranks[rank].beat
+        seen = self._ranks[rank].seen
         if self._limits.step_s is not None:
-            return self._limits.step_s if beat is not None and beat.steps > 0 else None
+            return self._limits.step_s if seen is not None and seen.steps > 0 else None
         known = [step_s for watched in self._ranks.values() for step_s in watched.steps_s]
-        if beat is None or beat.steps < SETTLED_STEPS or not known:
+        if seen is None or seen.steps < SETTLED_STEPS or not known:
             return None
         return max(LEAST_S, MEDIANS * statistics.median(known), PAUSES * self._longest_s)
 
@@ -275,11 +306,11 @@ class Watch:
         """How long what the culprits do may take; None: as long as it takes [s]."""
         limits: list[float] = []
         for rank in found.culprits:
-            beat = self._ranks[rank].beat
+            seen = self._ranks[rank].seen
             limit_s = None
             if found.states[rank] in _STOPPED:
                 limit_s = self._least_s()
-            elif beat is not None and beat.phase == STEP:
+            elif seen is not None and seen.phase == STEP:
                 limit_s = self._step_limit_s(rank)
             if limit_s is None and self._limits.other_s is not None:
                 limit_s = max(self._limits.other_s, self._least_s())
@@ -325,17 +356,17 @@ class Watch:
         self, live: Sequence[int], found: Finding, now: float, *, silent_s: float, limit_s: float
     ) -> ExecutionError:
         first = found.culprits[0]
-        beat = self._ranks[first].beat
+        seen = self._ranks[first].seen
         lines = [
             f"no rank has made progress for {format_seconds(silent_s)} (limit {format_seconds(limit_s)}). "
-            + _blamed(found, self._place(first, now))
+            + _blamed(found, self._place(first))
         ]
         for rank in found.culprits:
-            lines.append(f"Rank {rank}: {self._state(rank, found.states[rank], now)}")
+            lines.append(f"Rank {rank}: {self._state(rank, found.states[rank])}")
             lines += self._stack(rank, found.states[rank])
         for rank in live:
             if rank not in found.culprits:
-                lines.append(f"Rank {rank} {self._waited_for(rank, now)}")
+                lines.append(f"Rank {rank} {self._waited_for(rank)}")
         lines.append(_advice(found, self._ranks[first].pid))
         return ExecutionError(
             "\n".join(lines),
@@ -343,30 +374,27 @@ class Watch:
             rank=first,
             ranks=list(found.culprits),
             state=found.states[first] or "",
-            phase="" if beat is None else beat.phase,
-            step=None if beat is None else beat.steps,
-            instruction="" if beat is None else beat.doing,
+            phase="" if seen is None else seen.phase,
+            step=None if seen is None else seen.steps,
+            instruction="" if seen is None else seen.doing,
             last_heard_s=round(now - self._ranks[first].heard_at, 1),
             silent_s=round(silent_s, 1),
             limit_s=round(limit_s, 1),
         )
 
-    def _place(self, rank: int, now: float) -> str:
+    def _place(self, rank: int) -> str:
         """What a rank does, for people."""
-        watched = self._ranks[rank]
-        beat = watched.beat
-        if beat is None:
+        seen = self._ranks[rank].seen
+        if seen is None:
             return "has not begun its work"
-        heard = now - watched.heard_at
-        was = "is" if heard <= _FRESH_S else f"was, when it was heard last, {format_seconds(heard)} ago,"
-        if beat.phase != STEP:
-            return f"{was} in: {beat.phase}, after {format_count(beat.steps, 'step')}"
-        return f"{was} in {beat.doing or 'the beginning'} of step {beat.steps}"
+        if seen.phase != STEP:
+            return f"is in: {seen.phase}, after {format_count(seen.steps, 'step')}"
+        return f"is in {seen.doing or 'the beginning'} of step {seen.steps}"
 
-    def _state(self, rank: int, state: str | None, now: float) -> str:
+    def _state(self, rank: int, state: str | None) -> str:
         watched = self._ranks[rank]
         told = "is in a state that this system does not tell" if state is None else _STATES.get(state, f"is in {state}")
-        return f"{self._place(rank, now)}; its process {watched.pid} {told}"
+        return f"{self._place(rank)}; its process {watched.pid} {told}"
 
     def _stack(self, rank: int, state: str | None) -> list[str]:
         stacks = self._ranks[rank].stacks
@@ -376,10 +404,10 @@ class Watch:
             return ["    it does not answer: code that is not Python, such as an extension, keeps the interpreter"]
         return list(stacks.lines) or [*stacks.innermost, "    (no line of your code)"]
 
-    def _waited_for(self, rank: int, now: float) -> str:
+    def _waited_for(self, rank: int) -> str:
         beat = self._ranks[rank].beat
         if beat is None or beat.waits is None:
-            return self._place(rank, now)
+            return self._place(rank)
         others = [str(other) for other in beat.waits.ranks or self._ranks if other != rank]
         return f"waits for {beat.waits.what} of step {beat.steps}, with rank {', '.join(others)}"
 
