@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tests import builders
 from tests.distributed.training import Run, captured, open_executor, take_steps
 
+from trimaran.base.timeline import Timeline
 from trimaran.runtime.launch.activity import ACTIVITY
 from trimaran.runtime.launch.world import World
 
@@ -85,3 +86,11 @@ def be_slow_elsewhere(world: World, run: Run, seconds: float) -> list[float]:
 
 def plain_run(steps: int, **options: int) -> Run:
     return Run(job="lstm_fp64", strategy=dataclasses.replace(builders.strategy(dp=2), **options), steps=steps)
+
+
+def train_recorded(world: World, run: Run) -> Timeline:
+    """The timeline of a training, on rank 0."""
+    world.report({"pids": [os.getpid()]})
+    executor = open_executor(world, run, captured(run.job))
+    take_steps(executor, run.steps, lambda step, loss: world.report({"step": step}))
+    return executor.timeline()

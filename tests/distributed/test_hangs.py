@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.forks.client import launch
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
+from trimaran.base.timeline import Timeline
+from trimaran.report.slow_rank import find_slow_ranks
 from trimaran.runtime.launch.watch import HangLimits
 
 # Far more than a rank needs to be asked, to answer, and to be ended, on a crowded machine.
@@ -133,3 +136,62 @@ def test_a_rank_that_goes_on_in_time_is_no_hang(tmp_path: Path) -> None:
         hang=HangLimits(step_s=LIMIT_S),
     )
     assert stopped == [3, 6]
+
+
+def test_without_a_watch_the_rank_that_waits_says_for_whom(tmp_path: Path) -> None:
+    """As under torchrun, where there is no parent: a collective ends after its time-out."""
+    with raises("rank.lost-peer", ExecutionError, rank=0, peers=[1], waited_for="0AR#b0", step=hanging.STUCK_AT):
+        launch(
+            hanging.train_and_stick,
+            (hanging.plain_run(MANY), "stopped", 1),
+            ranks=2,
+            log_dir=tmp_path,
+            hang=None,
+            timeout_s=LIMIT_S,
+        )
+
+
+class Hindrance:
+    """Stops and continues the process of one rank, again and again, so that it runs for a third of the time."""
+
+    def __init__(self, hindered: int) -> None:
+        self._hindered = hindered
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, rank: int, event: Mapping[str, Any]) -> None:
+        if rank == self._hindered and "pids" in event:
+            self._thread = threading.Thread(target=self._hinder, args=(event["pids"][0],))
+            self._thread.start()
+
+    def _hinder(self, pid: int) -> None:
+        while not self._ended.is_set():
+            try:
+                os.kill(pid, signal.SIGSTOP)
+                self._ended.wait(0.02)
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                return
+            self._ended.wait(0.01)
+
+    def end(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+@pytest.mark.alone
+def test_a_rank_that_runs_for_a_third_of_the_time_is_named_and_the_others_are_not(tmp_path: Path) -> None:
+    """Found with the hindrance on either rank, and nobody without it."""
+    run = hanging.plain_run(240)
+    (calm, _) = launch(hanging.train_recorded, (run,), ranks=2, log_dir=tmp_path)
+    assert find_slow_ranks(calm, Timeline([]), warmup=5) == ()
+    for hindered in (0, 1):
+        hindrance = Hindrance(hindered)
+        try:
+            timeline = launch(hanging.train_recorded, (run,), ranks=2, log_dir=tmp_path, on_event=hindrance)[0]
+        finally:
+            hindrance.end()
+        (found,) = find_slow_ranks(timeline, Timeline([]), warmup=5)
+        assert (found.rank, found.compared_with) == (hindered, (1 - hindered,))
+        assert found.ratio > 1.5

@@ -154,7 +154,6 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    ACTIVITY.before_bytes = memory_bytes()
     function, arguments = pickle.loads(request.work)  # noqa: S301
     if request.ranks == 1:
         world = World(device=choose_device(request.device), report=parent.report, listen=parent.listen)
@@ -175,6 +174,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
             report=parent.report,
             listen=parent.listen,
         )
+    ACTIVITY.before_bytes = memory_bytes()
     return function(world, *arguments)
 
 

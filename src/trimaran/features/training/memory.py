@@ -49,10 +49,13 @@ def with_memory_plan(error: TrimaranError, planned: Planned) -> ExecutionError:
         )
     else:
         lines.append(
-            f"None of the plans that were compared needs at most {format_bytes(most)}: plan again with that limit, which "
-            f"adds offloading and recomputing: trimaran plan {planned.reference} --memory {most // 2**20}MiB"
+            f"None of the plans that were compared needs at most {format_bytes(most)}: plan again with that limit, "
+            f"which adds offloading and recomputing: trimaran plan {planned.reference} --memory {most // 2**20}MiB"
         )
-    return ExecutionError("\n".join(lines), code=error.code, **{**error.figures, **figures})
+    explained = ExecutionError("\n".join(lines), code=error.code, **{**error.figures, **figures})
+    for note in getattr(error, "__notes__", ()):
+        explained.add_note(note)
+    return explained
 
 
 def _peak(row: CandidateRow) -> int:

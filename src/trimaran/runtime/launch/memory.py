@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.units import format_bytes
-from trimaran.base.user_errors import summary
+from trimaran.base.user_errors import summary, user_lines
 from trimaran.runtime.launch.activity import ACTIVITY, STEP, memory_bytes
 
 # Texts of torch and of C libraries where the host has no memory; those of CUDA have a class.
@@ -79,7 +79,8 @@ def refused_memory(rank: int, error: BaseException) -> ExecutionError:
     """
     limit = _device_limit() if type(error).__name__ == "OutOfMemoryError" else _host_limit()
     where = f"in {ACTIVITY.doing} of step {ACTIVITY.steps}" if ACTIVITY.phase == STEP else f"in: {ACTIVITY.phase}"
-    return exhausted(f"rank {rank} ran out of memory {where}: {summary(error)}", rank, limit)
+    told = "\n".join([f"rank {rank} ran out of memory {where}: {summary(error)}", *user_lines(error)])
+    return exhausted(told, rank, limit)
 
 
 def exhausted(told: str, rank: int, limit: Limit | None) -> ExecutionError:
@@ -93,7 +94,7 @@ def exhausted(told: str, rank: int, limit: Limit | None) -> ExecutionError:
     if limit is None:
         return ExecutionError(told, code="memory.exhausted", rank=rank)
     text = (
-        f"{told}. Of {format_bytes(limit.nbytes)} ({limit.name}) {format_bytes(limit.used_bytes)} were taken, "
+        f"{told}\nOf {format_bytes(limit.nbytes)} ({limit.name}) {format_bytes(limit.used_bytes)} were taken, "
         f"{format_bytes(limit.before_bytes)} of them before the job was made: it has {format_bytes(limit.room_bytes)}"
     )
     return ExecutionError(
