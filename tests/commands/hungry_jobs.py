@@ -4,6 +4,7 @@ import os
 import resource
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,8 +29,13 @@ def limit_address_space() -> None:
 
 def make_model() -> nn.Module:
     """Six layers of 4 MiB."""
-    limit_address_space()
     return nn.Sequential(*(part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())))
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    """When the model and the connections of the rank are there already."""
+    limit_address_space()
+    return torch.optim.AdamW(parameters, lr=1e-4)
 
 
 def hungry() -> Job:
@@ -39,7 +45,7 @@ def hungry() -> Job:
         name="hungry",
         model=make_model,
         loss=functional.mse_loss,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+        optimizer=make_optimizer,
         dataset=lambda: TensorDataset(torch.randn(32, WIDTH, generator=generator), torch.zeros(32, WIDTH)),
         global_batch_size=8,
     )

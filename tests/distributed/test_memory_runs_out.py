@@ -1,10 +1,14 @@
 """A rank that runs out of memory says so, whether it was refused memory or the kernel has killed it."""
 
+import json
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.commands.hungry_jobs import ROOM
+from tests.commands.running import trimaran
 from tests.distributed import duties
 from tests.forks.client import launch
 from tests.raising import raises
@@ -53,3 +57,24 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_from_one_that_was_kill
     with raises("rank.died", ExecutionError, match="SIGKILL", rank=0):
         launch(duties.die_in_collective, (0,), ranks=2, log_dir=tmp_path, on_event=lambda rank, event: None)
     assert not (group / "cgroup.procs").read_text()
+
+
+def test_a_training_that_runs_out_says_what_its_plan_needs_and_which_one_needs_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients and state of AdamW take 72 MiB, and the address space of a rank may grow by 40 MiB."""
+    jobs = Path(__file__).parents[1] / "commands" / "hungry_jobs.py"
+    pins = ("--devices", "2", "--strategy", "dp2", "--execution", "eager")
+    done = trimaran("plan", f"{jobs}:hungry", *pins, "--output", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv(ROOM, "40")
+    done = trimaran("train", f"{jobs}:hungry", "--plan", "plan.json", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    text = " ".join(done.stderr.split())
+    assert "ran out of memory" in text
+    assert re.search(
+        r"The plan dp2\S*( \S+)* needs \d+\.\d MiB on rank \d: parameters 24.0 MiB, gradients 24.0 MiB", text
+    )
+    assert re.search(r"trimaran (train|plan) \S+hungry --(strategy|memory)", text)
+    (note,) = tmp_path.glob("runs/*/run.json")
+    assert json.loads(note.read_text())["code"] == "memory.exhausted"

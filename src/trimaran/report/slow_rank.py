@@ -5,7 +5,7 @@ shows it is what a rank computes: the time of its forwards, backwards and update
 them. It is compared with the other ranks that run the same instructions (replicas of the same stage); where there is
 none, the ratio of measured to predicted compute is compared with that of the other ranks.
 
-Rule: the recorded steps after the warm-up are divided into eight runs of consecutive steps, of at least five each. In
+Rule: the recorded steps after the warm-up are divided into eight runs of consecutive steps, of at least 25 each. In
 each run the compute of a rank is divided by the median of what it is compared with. A rank is slow if that is at least
 `ALIKE` (against the same instructions), or `PREDICTED` (against a prediction, which is off by itself), in at least
 seven of the eight. So a pause, however long, falls into one run of steps and does not make a rank slow; being stopped
@@ -33,7 +33,7 @@ PREDICTED = 2.0
 
 _RUNS = 8
 _NEEDED = 7
-_LEAST_STEPS = 5
+_LEAST_STEPS = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trimaran.base.timeline import COMPUTE, WAIT, Span, Timeline
 from trimaran.report.slow_rank import ALIKE, PREDICTED, find_slow_ranks
 
-STEPS = 48
+STEPS = 208
 
 
 def timeline(compute_s: list[list[float]], *, tokens: list[str] | None = None, wait_s: float = 0.0) -> Timeline:
@@ -56,7 +56,7 @@ def test_one_pause_does_not_make_a_rank_slow_however_long() -> None:
 
 def test_pauses_in_every_tenth_step_do() -> None:
     """Ten steps of 10 ms with a pause of 200 ms: three times as long."""
-    steps = 8 * 10
+    steps = 8 * 30
     paused = [0.01 + (0.2 if step % 10 == 0 else 0.0) for step in range(steps)]
     (found,) = find_slow_ranks(timeline([paused, [0.01] * steps]), Timeline([]))
     assert found.rank == 0
@@ -74,7 +74,7 @@ def test_stages_are_compared_by_their_predictions() -> None:
 
 
 def test_too_few_steps_and_ranks_that_are_alone_are_not_judged() -> None:
-    assert find_slow_ranks(timeline([[0.01] * 39, [0.03] * 39]), Timeline([])) == ()
+    assert find_slow_ranks(timeline([[0.01] * 199, [0.03] * 199]), Timeline([])) == ()
     assert find_slow_ranks(timeline([[0.01] * STEPS]), Timeline([])) == ()
 
 
