@@ -4,7 +4,6 @@ import os
 import resource
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -32,20 +31,20 @@ def make_model() -> nn.Module:
     return nn.Sequential(*(part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh())))
 
 
-def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+def make_data() -> TensorDataset:
     """When the model and the connections of the rank are there already."""
     limit_address_space()
-    return torch.optim.AdamW(parameters, lr=1e-4)
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randn(32, WIDTH, generator=generator), torch.zeros(32, WIDTH))
 
 
 def hungry() -> Job:
     """24 MiB of parameters; with gradients and the state of AdamW 96 MiB."""
-    generator = torch.Generator().manual_seed(3)
     return Job(
         name="hungry",
         model=make_model,
         loss=functional.mse_loss,
-        optimizer=make_optimizer,
-        dataset=lambda: TensorDataset(torch.randn(32, WIDTH, generator=generator), torch.zeros(32, WIDTH)),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
+        dataset=make_data,
         global_batch_size=8,
     )

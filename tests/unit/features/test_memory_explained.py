@@ -40,11 +40,13 @@ def ran_out(room_bytes: int) -> ExecutionError:
     [
         (5 * MIB // 2, "dp2 zero1"),  # the fastest of those that fit
         (2 * MIB - 1, "dp2 zero3"),
-        (9 * MIB, "dp2 zero1"),  # it did not fit, so that one that needs as much does not either
+        (9 * MIB, "dp2 zero3"),  # by the prediction it fits: the one that needs least
         (MIB - 1, ""),
     ],
 )
-def test_the_fastest_plan_that_needs_less_than_there_is_and_less_than_this_one(room_bytes: int, fits: str) -> None:
+def test_the_fastest_plan_that_fits_is_named_or_the_smallest_where_a_prediction_was_too_low(
+    room_bytes: int, fits: str
+) -> None:
     found = with_memory_plan(ran_out(room_bytes), made())
     assert found.code == "memory.exhausted"
     assert found.figures["fits"] == fits

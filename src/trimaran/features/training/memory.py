@@ -10,7 +10,8 @@ from trimaran.program.plan import CandidateRow
 def with_memory_plan(error: TrimaranError, planned: Planned) -> ExecutionError:
     """The error of a run that ran out of memory, with what the plan needs and what else would fit.
 
-    A plan fits if it needs no more than the room that the limit leaves, and less than the one that did not fit.
+    A plan fits if it needs no more than the room that is left for it. Where the one that did not fit was predicted to
+    fit too, the one that needs least is named.
 
     Args:
         error: with the code "memory.exhausted"
@@ -35,15 +36,22 @@ def with_memory_plan(error: TrimaranError, planned: Planned) -> ExecutionError:
     parts["activations"] = max(0, peaks[rank] - sum(parts.values()))
     filled = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
     lines.append(f"The plan {plan.strategy.name} needs {format_bytes(peaks[rank])} on rank {rank}: {filled}.")
-    most = min(room, peaks[rank] - 1) if isinstance(room, int) else peaks[rank] - 1
+    needed = max(peaks)
+    # Where it was predicted to fit, nobody knows how much is missing.
+    short = isinstance(room, int) and room < needed
+    most = room if isinstance(room, int) and short else needed - 1
     fits = [row for row in plan.candidates if row.prediction is not None and 0 < _peak(row) <= most]
+    if not short:
+        lines.append("By that it fits, so that the prediction is too low here, or something else takes memory too.")
+        fits = [row for row in fits if _peak(row) == min(map(_peak, fits))]
     figures: dict[str, object] = {"predicted_bytes": peaks[rank], "parts_bytes": parts, "fits": ""}
     if fits:
         best = min(fits, key=lambda row: row.prediction.step_time_s if row.prediction else 0.0)
         figures |= {"fits": best.strategy.name, "fits_bytes": _peak(best)}
         time_s = best.prediction.step_time_s if best.prediction else 0.0
         lines.append(
-            f"Of the plans that were compared, {best.strategy.name} needs {format_bytes(_peak(best))} "
+            f"Of the plans that were compared, {best.strategy.name} needs {'' if short else 'least, '}"
+            f"{format_bytes(_peak(best))} "
             f"({format_seconds(time_s)} a step, {format_seconds(chosen.step_time_s)} of this one): trimaran train "
             f'{planned.reference} --strategy "{best.strategy.name}"'
         )

@@ -2,7 +2,7 @@
 
 The training's thread notes the instruction that it starts and the communication that it waits for, each by an
 assignment; no clock is read. What it does is also on a page of memory that the parent reads (`Page`), so that it is
-known of a process that does not run any more. A thread of its own looks at these notes once a second and sends a `Beat`
+known of a process that does not run any more. Another thread looks at these notes once a second and sends a `Beat`
 to the parent:
 
     training   F0 ███ B0 ██████ wait AR#b0 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒

@@ -5,7 +5,7 @@
     the kernel kills the rank     there is no exception. The kernel counts what it kills for want of memory, by control
                                   group and in all; the parent compares the count with that at the start
 
-What a plan may have is what the limit leaves beside the interpreter and the libraries: the *room* of a rank.
+A plan may have the rest of a limit, without what the interpreter and the libraries take: the *room* of a rank.
 """
 
 import errno
@@ -91,22 +91,21 @@ def exhausted(told: str, rank: int, limit: Limit | None) -> ExecutionError:
         rank: which
         limit: that it ran into; None: it is not known
     """
-    if limit is None:
-        return ExecutionError(told, code="memory.exhausted", rank=rank)
-    text = (
-        f"{told}\nOf {format_bytes(limit.nbytes)} ({limit.name}) {format_bytes(limit.used_bytes)} were taken, "
-        f"{format_bytes(limit.before_bytes)} of them before the job was made: it has {format_bytes(limit.room_bytes)}"
-    )
-    return ExecutionError(
-        text,
-        code="memory.exhausted",
-        rank=rank,
-        limit=limit.name,
-        limit_bytes=limit.nbytes,
-        used_bytes=limit.used_bytes,
-        before_bytes=limit.before_bytes,
-        room_bytes=limit.room_bytes,
-    )
+    figures: dict[str, object] = {}
+    if limit is not None:
+        told += (
+            f"\nOf {format_bytes(limit.nbytes)} ({limit.name}) {format_bytes(limit.used_bytes)} were taken, "
+            f"{format_bytes(limit.before_bytes)} of them before the job was made: it has "
+            f"{format_bytes(limit.room_bytes)}"
+        )
+        figures = {
+            "limit": limit.name,
+            "limit_bytes": limit.nbytes,
+            "used_bytes": limit.used_bytes,
+            "before_bytes": limit.before_bytes,
+            "room_bytes": limit.room_bytes,
+        }
+    return ExecutionError(told, code="memory.exhausted", rank=rank, **figures)
 
 
 def _device_limit() -> Limit | None:

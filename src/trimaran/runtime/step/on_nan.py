@@ -23,7 +23,7 @@ from trimaran.program.strategy import Strategy
 OnNan = Literal["stop", "skip"]
 
 MOST_SKIPPED = 10
-"""So many steps in a row whose loss is not a finite number end the run all the same."""
+"""This number of steps in a row whose loss is not a finite number end the run all the same."""
 
 
 def check_on_nan(on_nan: str, strategy: Strategy | None = None, *, observes: str = "") -> None:
