@@ -26,7 +26,7 @@ from trimaran.base.units import format_seconds
 from trimaran.report.breakdown import Interval, length, subtract, unite
 
 ALIKE = 1.5
-"""Of ranks that run the same instructions; see `docs/runtime.md` for how far undisturbed runs are below it."""
+"""Of ranks that run the same instructions; 30 undisturbed runs had at most 1.014 (`docs/runtime.md`)."""
 
 PREDICTED = 2.0
 """Of ranks that are compared by their predictions."""
