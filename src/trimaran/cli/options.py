@@ -168,8 +168,11 @@ def seconds_of(text: str | float) -> float:
 
 
 def hang_seconds(text: str | float) -> float:
-    """A duration that was typed, or "none" for an infinite one [s]; arguments and errors as of `seconds_of`."""
-    return math.inf if text == "none" else seconds_of(text)
+    """A duration above 0 that was typed, or "none" for an infinite one [s]; arguments and errors as of `seconds_of`."""
+    seconds = math.inf if text == "none" else seconds_of(text)
+    if seconds <= 0:
+        raise typer.BadParameter(f'expected a duration above 0, or "none", got "{text}"')
+    return seconds
 
 
 TimeLimit = Annotated[
