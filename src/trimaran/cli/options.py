@@ -7,6 +7,7 @@ A command takes options that belong together as one value: a parameter whose typ
 import dataclasses
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,14 @@ def seconds_of(text: str | float) -> float:
         return parse_seconds(str(text))
     except InputError as error:
         raise typer.BadParameter(error.message) from None
+
+
+def hang_seconds(text: str | float) -> float:
+    """A duration above 0 that was typed, or "none" for an infinite one [s]; arguments and errors as of `seconds_of`."""
+    seconds = math.inf if text == "none" else seconds_of(text)
+    if seconds <= 0:
+        raise typer.BadParameter(f'expected a duration above 0, or "none", got "{text}"')
+    return seconds
 
 
 TimeLimit = Annotated[

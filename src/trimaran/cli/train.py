@@ -16,6 +16,7 @@ from trimaran.cli.options import (
     Runs,
     Seed,
     grouped,
+    hang_seconds,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
@@ -40,6 +41,27 @@ Verify = Annotated[
     ),
 ]
 
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--hang-timeout",
+        help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
+        'and say which rank holds the others up; "none": never.',
+        parser=hang_seconds,
+        metavar="TIME",
+        show_default="20 median steps, at least 30 s; 30 min in anything but a step",
+    ),
+]
+
+OnNan = Annotated[
+    str,
+    typer.Option(
+        "--on-nan",
+        help='Where the loss of a step is not a finite number: "stop", or "skip" its update on every rank (10 such '
+        "steps in a row still stop).",
+    ),
+]
+
 
 @grouped
 def train(
@@ -55,6 +77,8 @@ def train(
     gradient_noise: GradientNoise = False,
     accept_inexact: AcceptInexact = False,
     verify: Verify = 0,
+    on_nan: OnNan = "stop",
+    hang_timeout: HangTimeout = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -66,7 +90,10 @@ def train(
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
         from trimaran.report.run_report import report_document
+        from trimaran.runtime.step.on_nan import check_on_nan
 
+        # Before the plan, which may take long to make.
+        check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
         out = console()
@@ -77,7 +104,13 @@ def train(
             print_plan(out, planned)
         with progress_shown() as progress:
             trained = train_planned(
-                planned, parent=runs, gradient_noise=gradient_noise, verify=verify, progress=progress
+                planned,
+                parent=runs,
+                gradient_noise=gradient_noise,
+                verify=verify,
+                on_nan=on_nan,
+                hang_timeout=hang_timeout,
+                progress=progress,
             )
         if as_json:
             print_json(report_document(trained.report))

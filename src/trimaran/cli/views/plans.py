@@ -251,7 +251,7 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print()
         for line in gradient_noise_lines(result.gradient_noise):
             out.print(escape(line), soft_wrap=True)
-    print_notes(out, result.notes)
+    print_notes(out, trained.notes)
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
