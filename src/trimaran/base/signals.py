@@ -105,6 +105,7 @@ def leave(number: int) -> NoReturn:
     Args:
         number: of the signal
     """
+    say(f"trimaran: {signal_name(number)} again: it ends at once")
     for callback in reversed(_leaving[:]):
         with contextlib.suppress(BaseException):  # the next one is still to be done
             callback(number)

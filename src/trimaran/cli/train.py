@@ -111,6 +111,8 @@ def train(
             target=parse_target(curve=curve),
             accept_inexact=accept_inexact,
         )
+        # Before the plan, which may take long to make, and before the model, which may too.
+        check_runs(runs)
         check_runs(runs, weights_of(source))
         out = console()
         with progress_shown() as progress:

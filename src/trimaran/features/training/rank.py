@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from trimaran.runtime.verification import Verified
 
 
+RUNS = Path("runs")
+"""Where run directories are, if nobody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDirectory:
     """Paths of one run.
@@ -108,7 +112,7 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
     Raises:
         EnvironmentProblem: it cannot be written
     """
-    parent = parent or Path("runs")
+    parent = parent or RUNS
     stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = parent / f"{stem}{suffix}"

@@ -40,6 +40,9 @@ SCHEMA_VERSION = 1
 OTHER_FILES_BYTES = 4 * 2**20
 """Room for what a run writes besides its weights: plan, program, logs, timelines [bytes]."""
 
+LAST_NOTE_BYTES = 2**16
+"""Room for `run.json` at the end of a run [bytes]."""
+
 Status = Literal["running", "finished", "stopped", "failed", "lost"]
 
 
@@ -80,6 +83,7 @@ class RunRecord:
         self.problems: dict[str, str] = {}
         self._run = run
         self._facts: dict[str, object] = {}
+        self._reserve = Reserve(run.path, 0)
         self._rows: list[str] = []
         self._written = 0
 
@@ -94,6 +98,7 @@ class RunRecord:
             EnvironmentProblem: it cannot be written
         """
         process = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
+        self._reserve = Reserve(self._run.path, LAST_NOTE_BYTES)
         self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
         self._note()
 
@@ -197,21 +202,20 @@ class RunRecord:
         path = self._run.metrics
         if not path.exists():
             self._written = 0
-        with path.open("a", encoding="utf-8") as file:
+        rows = "".join(self._rows[self._written :]).encode()
+        with path.open("ab", buffering=0) as file:
             end = file.tell()
             try:
-                file.write("".join(self._rows[self._written :]))
-                file.flush()
+                while rows:
+                    rows = rows[file.write(rows) :]
             except OSError:
                 # A part of a line may be there.
-                with contextlib.suppress(OSError):
-                    os.ftruncate(file.fileno(), end)
-                with contextlib.suppress(OSError):
-                    file.close()
+                os.ftruncate(file.fileno(), end)
                 raise
         self._written = len(self._rows)
 
     def _end(self, status: Status, **facts: object) -> None:
+        self._reserve.free()
         self._facts |= {"status": status, "finished_at": _now(), **facts}
         if self.problems:
             self._facts["not_written"] = dict(self.problems)
@@ -358,9 +362,11 @@ class Reserve:
 
     def __init__(self, folder: Path, nbytes: int) -> None:
         self._descriptor: int | None = None
+        if not nbytes:
+            return
         with contextlib.suppress(OSError), unfinished(folder / "reserve") as part:
             self._descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if self._descriptor is None or not nbytes:
+        if self._descriptor is None:
             return
         # `os.posix_fallocate` would write the file where the system call is missing, as on NFS.
         libc = ctypes.CDLL(None, use_errno=True)

@@ -9,8 +9,10 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
+import contextlib
 import queue
 import shutil
+import signal
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
 from trimaran.base.user_errors import summary
-from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, train_rank
+from trimaran.features.training.rank import RUNS, RankResult, RunDirectory, create_run_directory, train_rank
 from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import preserved_randomness, quiet
@@ -135,6 +137,7 @@ def train_planned(
     check_runs(parent, room)
     stopping = _Stopping()
     with Catcher(stopping.hear):
+        there = (parent or RUNS).exists()
         run = create_run_directory(simulated.job.name, parent=parent)
         notes = RunRecord(run)
         try:
@@ -168,7 +171,13 @@ def train_planned(
             error.add_note(f"run directory: {run.path}")
             raise
         except KeyboardInterrupt as error:
+            if stopping.step:
+                notes.leave(signal.SIGINT, stopping.step, stopping.epoch)
+                raise
             shutil.rmtree(run.path, ignore_errors=True)
+            if not there:
+                with contextlib.suppress(OSError):  # another run is there
+                    run.path.parent.rmdir()
             error.add_note("no training step was done, and nothing is left of the run")
             raise
         except Exception as error:
