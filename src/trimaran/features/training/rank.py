@@ -237,7 +237,7 @@ def train_rank(
     if session.stop_signal is not None:
         # All ranks have done the same steps: here a run that saves checkpoints saves one more.
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
-        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=session.epoch + 1, loss=loss)
+        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
     executor, notes, memory = session.executor, session.feed.notes, session.memory
     noise = None
     if gradient_noise and epochs:
