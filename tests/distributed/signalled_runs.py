@@ -15,6 +15,7 @@ from typing import Any
 from tests.distributed.signalled_jobs import FAULT
 
 JOBS = Path(__file__).with_name("signalled_jobs.py")
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 200.0
 
 
@@ -32,7 +33,13 @@ class Run:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.errors = folder / f"{self.mark}.err"
-        variables = {"TRIMARAN_CACHE": f"{planned}-cache", "TRIMARAN_TEST_MARK": self.mark, FAULT: fault}
+        path = os.pathsep.join([str(ROOT), *sys.path])
+        variables = {
+            "PYTHONPATH": path,
+            "TRIMARAN_CACHE": f"{planned}-cache",
+            "TRIMARAN_TEST_MARK": self.mark,
+            FAULT: fault,
+        }
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, *command],
