@@ -1,9 +1,11 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.cli.options import (
     AcceptInexact,
     Batch,
@@ -85,7 +87,8 @@ def train(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
-        from trimaran.features.training.train import train_planned
+        from trimaran.features.training.run_record import check_runs
+        from trimaran.features.training.train import how_to_go_on, train_planned, weights_of
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -96,6 +99,9 @@ def train(
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
+        # Before the plan, which may take long to make, and before the model, which may too.
+        check_runs(runs)
+        check_runs(runs, weights_of(source))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan
@@ -112,7 +118,12 @@ def train(
                 hang_timeout=hang_timeout,
                 progress=progress,
             )
+        stopped = trained.stopped
         if as_json:
-            print_json(report_document(trained.report))
+            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
+        if stopped is not None:
+            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            raise SystemExit(exit_code(stopped.signal))

@@ -65,7 +65,7 @@ from trimaran.runtime.precision import LossScaler, place_batch, place_model
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
-from trimaran.runtime.step.state import State
+from trimaran.runtime.step.state import Asking, State
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -95,6 +95,8 @@ class Executor:
         scaler: scales losses in fp16, with the state that a checkpoint needs; None in any other precision
         reads: this rank reads data
         steps: training steps done
+        asked: a rank had a request (`runtime.launch.requests`) when it began the last step, or its last batch of an
+            evaluation; the same on every rank after a step
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
@@ -175,6 +177,9 @@ class Executor:
         self._interpreter = self._make_interpreter(capture, in_flight)
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
+        self.asked = False
+        # Ranks that share tensors add up losses apart from each other.
+        self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
@@ -277,8 +282,14 @@ class Executor:
         ACTIVITY.steps = self.steps
         before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
+            if self._asking is not None:
+                self._asking.begin()
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
+            self.asked = self._reductions.losses.asked
+            if self._asking is not None:
+                with in_contact(self._world.rank, "requests"):
+                    self.asked = self._asking.end()
         except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
@@ -291,11 +302,13 @@ class Executor:
         self.steps += 1
         return loss
 
-    def evaluate(self, dataset: Any) -> float:
+    def evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         """The job's metric over a data set, with the weights of now; nothing of it is recorded.
 
         Args:
             dataset: map-style, or a stream; read on the ranks that read data
+            breaks_off: after a batch at which a rank has a request, no further one is evaluated; `asked` says so then.
+                Where ranks share tensors, the evaluation is not broken off
 
         Returns:
             Mean over the samples, the same on every rank.
@@ -314,6 +327,9 @@ class Executor:
                         self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+                    if breaks_off and self._asking is None and self._reductions.losses.asked:
+                        self.asked = True
+                        break
         except Exception as error:
             if not isinstance(error, TrimaranError):
                 error.add_note("in an evaluation")

@@ -12,6 +12,7 @@ it, and can have it alone when the others have left.
 import contextlib
 import faulthandler
 import fcntl
+import io
 import os
 import pickle
 import shutil
@@ -19,7 +20,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -29,6 +30,7 @@ from typing import Any, NoReturn
 from trimaran.runtime.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.runtime.launch.failures import to_failure
 from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
+from trimaran.runtime.launch.requests import REQUESTS
 from trimaran.runtime.launch.world import Listener, Place, World, choose_device, leave_world, open_world
 
 
@@ -87,6 +89,45 @@ class _Parent:
                 self._tell(kind, value)
 
 
+class _Log(io.FileIO):
+    """What a rank prints into its log; where the disk is full, or the file gone, the training goes on without.
+
+    Args:
+        descriptor: of the log, which stays open
+        lost: called at the first text that cannot be written, with the reason
+    """
+
+    def __init__(self, descriptor: int, lost: Callable[[str], None]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._lost: Callable[[str], None] | None = lost
+
+    def write(self, text: Any) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            lost, self._lost = self._lost, None
+            if lost is not None:
+                lost(error.strerror or "it cannot be written")
+            return len(text)
+
+
+def _print_on(parent: _Parent) -> None:
+    """Have what is printed no longer end the rank where it cannot be written."""
+
+    def lost(reason: str) -> None:
+        with contextlib.suppress(OSError):
+            parent.report({"lost_log": f"what the rank printed from then on is lost: {reason}"})
+
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        log = io.TextIOWrapper(
+            _Log(descriptor, lost),
+            encoding="utf-8",
+            errors="backslashreplace",
+            write_through=True,
+        )
+        setattr(sys, name, log)
+
+
 def main(descriptor: int, folder: str) -> NoReturn:
     """Do what the parent asks.
 
@@ -105,6 +146,11 @@ def main(descriptor: int, folder: str) -> NoReturn:
     _restore_python_path(request)
     inside = _share(folder)
     parent = _Parent(connection)
+    _print_on(parent)
+    # Also those that come before there is a session: a launcher may signal all processes of a job.
+    REQUESTS.told = lambda number: parent.report({"asked_to_stop": number})
+    REQUESTS.open()
+    parent.listen("stop", REQUESTS.ask_to_stop)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
     page = ACTIVITY.share()

@@ -12,10 +12,11 @@
                                          ◀──      its result, or what it raised
     all have answered: say so, return    ──▶      leave; the last one removes the folder
 
-The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
-included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
-the parent's death closes before all have answered. No port is opened outside the loopback interface or the ranks' own
-network, which ends with the last of them, and nothing has a fixed name, so that runs do not collide.
+The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
+SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
+and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
+name, so that runs do not collide.
 """
 
 import contextlib
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.signals import leaving
 from trimaran.machine.types import Link
 from trimaran.runtime.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
@@ -53,8 +55,7 @@ ALL_ANSWERED = "all-answered"
 
 # A rank that lost a peer may speak before the peer's own failure is seen.
 _GRACE_S = 3.0
-# From asking a process to end to killing it, and from its last message to its natural end.
-_TERMINATE_S = 2.0
+# From the last message of a process to its natural end.
 _LEAVE_S = 10.0
 _POLL_S = 0.1
 
@@ -162,7 +163,7 @@ def launch(
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
-    with rate_limited_network(link, uplink, ranks=ranks) as seats:
+    with rate_limited_network(link, uplink, ranks=ranks) as seats, contextlib.ExitStack() as at_once:
         folder = tempfile.mkdtemp(prefix="trimaran-")
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
@@ -173,6 +174,7 @@ def launch(
                 _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
                 for number, seat in enumerate(seats)
             )
+            at_once.enter_context(leaving(lambda _: _leave(started, folder)))
             for rank in started:
                 _ask(rank, Request(
                     rank=rank.number,
@@ -355,24 +357,21 @@ def _let_go(ranks: Sequence[_Rank]) -> None:
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """End ranks that still run, with all processes that they started: ask, wait a little, kill."""
+    """End ranks that still run, with all processes that they started."""
     for rank in ranks:
-        _signal(rank, signal.SIGTERM)
-    deadline = time.monotonic() + _TERMINATE_S
+        _kill(rank)
     for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(0.0, deadline - time.monotonic()))
-        # Also where the rank itself has ended: what it started may be left.
-        _signal(rank, signal.SIGKILL, group=True)
         rank.process.wait()
         rank.connection.close()
 
 
-def _signal(rank: _Rank, number: signal.Signals, *, group: bool = False) -> None:
-    try:
-        if group:
-            os.killpg(rank.process.pid, number)
-        elif rank.process.poll() is None:
-            os.kill(rank.process.pid, number)
-    except ProcessLookupError:
-        pass
+def _leave(ranks: Sequence[_Rank], folder: str) -> None:
+    """End ranks where this process leaves at once."""
+    _end(ranks)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(rank: _Rank) -> None:
+    """Kill a rank and what it started, which may be left also where the rank itself has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(rank.process.pid, signal.SIGKILL)
