@@ -12,13 +12,14 @@ and values, which serves generation only, is off.
 import copy
 import functools
 import importlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
 
 if TYPE_CHECKING:
@@ -157,11 +158,9 @@ def _transformers() -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}", code="configuration.not-json", path=str(path)) from error
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+    # Some published configurations have an infinite figure, such as the largest time step of a state-space model.
+    values = decode_object(read_bytes(path), source=str(path), finite=False)
+    if not isinstance(values.get("model_type"), str):
         raise InputError(
             f'{path} has no "model_type", so it is no configuration of a Hugging Face model',
             code="configuration.no-model-type",

@@ -4,12 +4,12 @@ Tables have the form of the catalog's own files. What the file does not define i
 is `[machine]`, or the only node of the file.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from trimaran.base.decoding import decode_toml
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import read_text, toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
@@ -41,10 +41,7 @@ def read_machine(text: str, *, file: str) -> Machine:
         text: to read
         file: name of it, for messages
     """
-    try:
-        document = Table(tomllib.loads(text), file=file)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file}: not TOML: {error}", code="machine-file.not-toml", file=file) from None
+    document = Table(decode_toml(text, source=file), file=file)
     document.allow("machine", "nodes", "devices", "links")
     devices = {device.name: device for device in map(read_device, document.tables("devices"))}
     links = {link.name: link for link in map(read_link, document.tables("links"))}

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import read_text, write_whole
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
-from trimaran.program.json_files import check_version, decode_object, digest, from_plain, to_plain
+from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Degrees, Strategy, check_planned
 from trimaran.program.text import format_program, parse_program

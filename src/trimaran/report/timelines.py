@@ -16,11 +16,16 @@ from pathlib import Path
 
 import msgspec
 
+from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import read_bytes, write_whole
 from trimaran.base.timeline import Columns, Timeline
 
 TIMELINE_VERSION = 1
+
+_MOST_BYTES = 256 * 2**20
+_MOST_VALUES = 16_000_000
+"""Of a timeline, whose values are numbers in lists."""
 
 
 class _Memory(msgspec.Struct, frozen=True):
@@ -92,12 +97,7 @@ def decode_timeline(content: bytes, *, source: str = "timeline") -> Timeline:
         CorruptDataError: truncated, damaged or edited
         InputError: a schema version that we do not know
     """
-    try:
-        file = msgspec.json.decode(content, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptDataError(
-            f"{source} is no whole timeline file: {error}", code="timeline.malformed", source=source
-        ) from error
+    file = decode_typed(content, _File, source=source, most_values=_MOST_VALUES)
     if file.schema_version != TIMELINE_VERSION:
         raise InputError(
             f"{source}: schema_version is {file.schema_version}, this version of Trimaran reads {TIMELINE_VERSION}",
@@ -110,9 +110,10 @@ def decode_timeline(content: bytes, *, source: str = "timeline") -> Timeline:
         raise CorruptDataError(
             f"{source} was damaged or edited after it was written", code="timeline.digest-mismatch", source=source
         )
+    spans = decode_typed(body, _Body, source=source, most_values=_MOST_VALUES)
     try:
-        return _timeline(msgspec.json.decode(body, type=_Body))
-    except (msgspec.DecodeError, IndexError, ValueError) as error:
+        return _timeline(spans)
+    except (IndexError, ValueError) as error:
         raise CorruptDataError(
             f"{source} holds no timeline: {error}", code="timeline.bad-content", source=source
         ) from error
@@ -144,7 +145,7 @@ def read_timeline(path: Path) -> Timeline:
         CorruptDataError: truncated, damaged or edited
         InputError: no such file, or a schema version that we do not know
     """
-    return decode_timeline(read_bytes(path), source=str(path))
+    return decode_timeline(read_bytes(path, most_bytes=_MOST_BYTES), source=str(path))
 
 
 def _timeline(body: _Body) -> Timeline:

@@ -7,13 +7,12 @@ column for the family; it is then given, or told from the columns.
 import csv
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.base.files import read_bytes
+from trimaran.base.files import packaged_toml, read_text
 from trimaran_studies.validation.measurement import Row
 
 FAMILIES = (
@@ -62,10 +61,7 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
             code="rows.unknown-family",
             family=family,
         )
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
+    text = read_text(path)
     reader = csv.DictReader(text.splitlines(keepends=True))
     common = dict(same or {})
     columns = (*(name.strip() for name in reader.fieldnames or () if name), *common)
@@ -233,7 +229,7 @@ def published_rows(family: str | None = None) -> tuple[Row, ...]:
         family: only these; None for all
     """
     folder = Path(str(resources.files("trimaran_studies.published")))
-    same = tomllib.loads((folder / "sources.toml").read_text("utf-8"))
+    same = packaged_toml("trimaran_studies.published", "sources.toml")
     return tuple(
         row for path in sorted(folder.glob("*.csv")) for row in read_rows(path, family=family, same=same[path.stem])
     )
