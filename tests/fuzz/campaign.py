@@ -193,6 +193,8 @@ class _Worker:
                     return count
                 is_reading = False
                 self._ours.send((reader, seed, now + 1, numbers.stop))
+            elif said[0] == "not made":
+                raise RuntimeError(f"an input of {reader} behind {now} cannot be made: {said[1]}")
             elif said[0] == "begun":
                 now, is_reading = said[1], True
             elif said[0] == "done":
@@ -245,7 +247,11 @@ def _work(connection: Connection, folder: str) -> None:
             path.write_bytes(content)
             outcome(asked.read, path)  # so that what is imported at the first use is not counted as its time
         for number in range(start, stop):
-            content = made_input(reader, seed, number)
+            try:
+                content = made_input(reader, seed, number)
+            except Exception:  # noqa: BLE001 handed on
+                connection.send(("not made", traceback.format_exc()))
+                return
             path.write_bytes(content)
             connection.send(("begun", number))
             began = time.monotonic()

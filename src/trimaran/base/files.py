@@ -102,6 +102,23 @@ def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
         ) from error
 
 
+def read_end(path: Path, *, most_bytes: int = _AT_A_TIME) -> str:
+    """The end of a log, of which anything may be the rest; "" where it cannot be read.
+
+    Args:
+        path: of the log, which may be of any length
+        most_bytes: from the end [bytes]
+    """
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 a descriptor
+            size = os.fstat(descriptor).st_size
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                file.seek(max(0, size - most_bytes))
+                return file.read(most_bytes).decode(errors="replace")
+    return ""
+
+
 def set_aside(path: Path) -> Path:
     """Rename a damaged file of a cache to `<name>.damaged`, so that work goes on without it and a person may look.
 

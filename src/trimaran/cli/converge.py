@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trimaran.base.printable import printable
 from trimaran.cli.options import Devices, Json, Reference, Runs
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
@@ -106,7 +107,7 @@ def converge(
             with progress_shown() as progress:
                 converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
         except KeyboardInterrupt as interrupt:
-            typer.echo("\n".join(getattr(interrupt, "__notes__", ())), err=True)
+            typer.echo(printable("\n".join(getattr(interrupt, "__notes__", ()))), err=True)
             raise
         if as_json:
             print_json(convergence_document(converged))

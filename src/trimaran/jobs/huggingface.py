@@ -21,6 +21,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
+from trimaran.base.units import whole_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -214,20 +215,21 @@ def _sequence(config: Any, options: str, reference: str) -> int:
         # A power of two: some models keep a few of their positions for themselves.
         return min(LONGEST, 1 << (int(positions).bit_length() - 1))
     name, _, value = options.partition("=")
-    if name != "sequence" or not value.isdecimal() or int(value) < 1:
+    window = whole_number(value, least=1)
+    if name != "sequence" or window is None:
         raise InputError(
             f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
             code="configuration.bad-option",
         )
-    if int(value) > positions:
+    if window > positions:
         raise InputError(
             f'"{reference}": the model has positions for {positions} tokens, not for {value}: take fewer, or raise '
             "max_position_embeddings in the file",
             code="configuration.window-too-long",
-            sequence=int(value),
+            sequence=window,
             positions=positions,
         )
-    return int(value)
+    return window
 
 
 def _make_model(transformers: Any, finder: str, config: Any) -> "nn.Module":

@@ -17,7 +17,7 @@ from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, named, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.toml_tables import Table
-from trimaran.machine.types import Link, Machine, Node
+from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 
 Found = TypeVar("Found")
 
@@ -66,7 +66,7 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:
         raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
-    count = machine.whole("nodes", 1)
+    count = machine.whole("nodes", 1, most=MOST_NODES)
     fabric = _fabric(machine, names) or nodes[name].network_cards
     if count > 1 and fabric is None:
         raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')

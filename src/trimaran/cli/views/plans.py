@@ -36,6 +36,7 @@ from trimaran.report.tables import (
     add_words,
     frame_table,
     kind_table,
+    make_console,
     number_in,
     rank_table,
     unit_of,
@@ -58,7 +59,7 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
         lines: in order; brackets in sentences are no markup
     """
     if not out.is_terminal:
-        out = Console(file=out.file, width=_ENDLESS, highlight=False)
+        out = make_console(file=out.file, width=_ENDLESS)
     for line in lines:
         out.print(line, markup=False)
 

@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.base.files import write_whole
+from trimaran.base.files import read_bytes, write_whole
 from trimaran.base.timeline import Timeline
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
@@ -125,8 +126,8 @@ class RunDirectory:
             file.write(json.dumps(row) + "\n")
 
     def _noted(self) -> dict[str, object]:
-        noted: dict[str, object] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        return noted
+        path = self.path / "run.json"
+        return decode_object(read_bytes(path), source=str(path))
 
     def _note(self, facts: dict[str, object]) -> None:
         from trimaran import __version__

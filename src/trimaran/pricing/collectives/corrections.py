@@ -33,9 +33,9 @@ _LONGEST_LINE = 2000
 """Of a log [bytes], and of a line of it [characters]: longer lines are not of nccl-tests."""
 
 _TYPES = r"(?:float|half|double|bfloat16|u?int(?:8|32|64)?|char|f8e\dm\d|fp8\w*|float8\w*|fp16|fp32|fp64)"
-_ROW = re.compile(rf"(?:^|[\s:>])(\d+)\s+([\d.e+]+)\s+{_TYPES}\s+(\S.*)$")
-_RANK = re.compile(r"#\s*Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s+(?:\[\S+\]\s*)?(.*)$")
-_SETUP = re.compile(r"#\s*nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
+_ROW = re.compile(rf"(?:^|[\s:>])([0-9]{{1,18}})\s+([\d.e+]+)\s+{_TYPES}\s+(\S.*)$")
+_RANK = re.compile(r"#\s*Rank\s+([0-9]{1,9})\b.*?\bon\s+(\S+)\s+device\s+\d+\s+(?:\[\S+\]\s*)?(.*)$")
+_SETUP = re.compile(r"#\s*nThreads?:?\s+([0-9]{1,6})\s+nGpus:?\s+([0-9]{1,6})")
 _STARTING = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _OPERATIONS = {
     "all_reduce": "all_reduce",
