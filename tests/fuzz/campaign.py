@@ -1,12 +1,13 @@
 """Runs readers on mutated files, in processes of their own with bounded memory, and counts what should not be.
 
-    parent ── reader, numbers ──▶ worker    memory of 2 GB, asked for one number after another
-           ◀── begun, ended, foreign ──     silent for `LIMIT_S`: killed, counted as a hang, another one goes on
+    parent ── reader, numbers ──▶ worker    memory of 2 GB, reads one input after another
+           ◀── begun, ended ──────          silent for `LIMIT_S`: killed, counted as a hang, another one goes on
 
 Foreign is an exception that is no `TrimaranError`, or the end of the process. Out of memory is counted by itself.
 """
 
 import hashlib
+import math
 import multiprocessing
 import os
 import random
@@ -22,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from tests.fuzz.readers import seeds_by_reader
 
 LIMIT_S = 10.0
 """Of one input [s]."""
@@ -43,7 +46,7 @@ class Count:
         foreign: exceptions of others, and processes that ended
         hangs: inputs that took longer than `LIMIT_S`
         memory: inputs for which memory was not enough
-        slowest_s: the longest time of an input that ended [s]
+        slowest_s: most processor time of an input that ended [s]
         peak_bytes: most memory of a worker, with what it imports [bytes]
         kinds: how often each foreign exception was seen, by its type and innermost line of ours
         examples: a number for each kind
@@ -90,7 +93,14 @@ def made_input(reader: str, seed: int, number: int) -> bytes:
 
 
 def run(
-    readers: Sequence[str], inputs: int, *, seed: int, workers: int = 2, limit_s: float = LIMIT_S, say: bool = False
+    readers: Sequence[str],
+    inputs: int,
+    *,
+    seed: int,
+    workers: int = 2,
+    limit_s: float = LIMIT_S,
+    start: str = "spawn",
+    say: bool = False,
 ) -> dict[str, Count]:
     """Read mutated files.
 
@@ -100,16 +110,18 @@ def run(
         seed: of the campaign
         workers: processes at a time
         limit_s: of one input [s]
+        start: of the workers: "spawn", or "fork" where this process has imported everything
         say: write a line for each reader that is done
 
     Returns:
         Counts by reader.
     """
     counts: dict[str, Count] = {}
+    seeds_by_reader()
     lock = threading.Lock()
 
     def one(part: Sequence[str]) -> None:
-        with _Worker(limit_s) as worker:
+        with _Worker(limit_s, start) as worker:
             for name in part:
                 started = time.monotonic()
                 count = worker.read(name, seed, range(inputs))
@@ -138,9 +150,9 @@ def _say(name: str, count: Count, took_s: float) -> None:
 class _Worker:
     """A process that reads, and its successors where it is killed."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._context = multiprocessing.get_context("spawn")
+    def __init__(self, limit_s: float, start: str) -> None:
+        self._limit_s, self._spent_s = limit_s, 0.0
+        self._context = multiprocessing.get_context(start)
         self._folder = tempfile.TemporaryDirectory(prefix="trimaran-fuzz-")
 
     def __enter__(self) -> "_Worker":
@@ -153,7 +165,9 @@ class _Worker:
 
     def _start(self) -> None:
         self._ours, theirs = self._context.Pipe()
-        self._process = self._context.Process(target=_work, args=(theirs, self._folder.name), daemon=True)
+        self._process = self._context.Process(
+            target=_work, args=(theirs, self._folder.name, seeds_by_reader()), daemon=True
+        )
         self._process.start()
         theirs.close()
         if not self._ours.poll(_START_S):
@@ -165,6 +179,11 @@ class _Worker:
         self._process.join()
         self._ours.close()
 
+    def _is_kept_waiting(self, limit_s: float) -> bool:
+        """Whether an input ends after all, where other processes had the processors: within three times the limit."""
+        before = _processor_s(self._process.pid)
+        return before < self._spent_s + limit_s and self._ours.poll(2 * limit_s)
+
     def read(self, reader: str, seed: int, numbers: range) -> Count:
         """Read inputs of a reader."""
         count = Count()
@@ -173,7 +192,8 @@ class _Worker:
         while True:
             try:
                 # Making an input is not reading it: it has no limit but that of a start.
-                said = self._ours.recv() if self._ours.poll(self._limit_s if is_reading else _START_S) else None
+                limit_s = self._limit_s if is_reading else _START_S
+                said = self._ours.recv() if self._ours.poll(limit_s) or self._is_kept_waiting(limit_s) else None
             except EOFError:
                 self._process.join()
                 said = ("died", self._process.exitcode)
@@ -197,6 +217,7 @@ class _Worker:
                 raise RuntimeError(f"an input of {reader} behind {now} cannot be made: {said[1]}")
             elif said[0] == "begun":
                 now, is_reading = said[1], True
+                self._spent_s = said[2]
             elif said[0] == "done":
                 count.peak_bytes = max(count.peak_bytes, said[1])
                 return count
@@ -217,7 +238,7 @@ class _Worker:
                     count.note(kind, now)
 
 
-def _work(connection: Connection, folder: str) -> None:
+def _work(connection: Connection, folder: str, seeds: dict[str, tuple[bytes, ...]]) -> None:
     """Read what is asked for, in a process with bounded memory."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TRIMARAN_CACHE"] = str(Path(folder) / "cache")
@@ -235,13 +256,13 @@ def _work(connection: Connection, folder: str) -> None:
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from tests.fuzz.readers import READERS, all_seeds, seeds_of
+    from tests.fuzz.readers import READERS, seeds_of, take_seeds
 
+    take_seeds(seeds)
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     connection.send("ready")
     for reader, seed, start, stop in _asked(connection):
         asked = READERS[reader]
-        all_seeds()
         path = Path(folder) / asked.file_name
         for content in seeds_of(reader):
             path.write_bytes(content)
@@ -253,11 +274,20 @@ def _work(connection: Connection, folder: str) -> None:
                 connection.send(("not made", traceback.format_exc()))
                 return
             path.write_bytes(content)
-            connection.send(("begun", number))
-            began = time.monotonic()
+            began = time.process_time()
+            connection.send(("begun", number, began))
             kind = outcome(asked.read, path)
-            connection.send(("ended", kind, time.monotonic() - began))
+            connection.send(("ended", kind, time.process_time() - began))
         connection.send(("done", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+
+
+def _processor_s(process: int | None) -> float:
+    """Processor time of a process [s]."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return math.inf
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _asked(connection: Connection) -> Iterator[tuple[str, int, int, int]]:

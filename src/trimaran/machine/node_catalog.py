@@ -160,6 +160,9 @@ class Names:
     node: Callable[[str], Table]
 
 
+_MOST_LIKE = 20
+"""Tables of which each is like the next."""
+
 _OWN = ("name", "title", "aliases", "like", "source", "price", "usual")
 """Keys that a table does not take over from the one that it is like."""
 
@@ -205,7 +208,7 @@ def read_price(entry: Table) -> Price | None:
     return named(entry, "price", entry.text("price"), parse_price) if "price" in entry else None
 
 
-def _completed(entry: Table, names: Names) -> Table:
+def _completed(entry: Table, names: Names, above: tuple[str, ...] = ()) -> Table:
     """A table with what it takes over from the one that it is like.
 
     Where it names another network and no links, it has the links of that one without the cards for the network.
@@ -213,7 +216,10 @@ def _completed(entry: Table, names: Names) -> Table:
     entry.allow(*_KEYS)
     if "like" not in entry:
         return entry
-    base = _completed(named(entry, "like", entry.text("like"), names.node), names)
+    like = entry.text("like")
+    if like in above or len(above) == _MOST_LIKE:
+        raise entry.wrong("like", f"{' is like '.join((*above, like))}: name a machine that is complete by itself")
+    base = _completed(named(entry, "like", like, names.node), names, (*above, like))
     values = {key: value for key, value in base.values.items() if key not in _OWN} | dict(entry.values)
     if "network" in entry and "links" not in entry:
         values["links"] = [line for line in base.texts("links") if " nic" not in line]

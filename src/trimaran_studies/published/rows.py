@@ -64,7 +64,10 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
     text = read_text(path)
     reader = csv.DictReader(text.splitlines(keepends=True))
     common = dict(same or {})
-    columns = (*(name.strip() for name in reader.fieldnames or () if name), *common)
+    try:
+        columns = (*(name.strip() for name in reader.fieldnames or () if name), *common)
+    except csv.Error as error:
+        raise InputError(f"{path}:1: {error}", code="rows.unreadable-header", path=str(path)) from error
     given = _family_of_file(path, columns, family)
     rows = (_row(path, reader.line_num, common | cells, given) for cells in _cells(path, reader))
     return tuple(row for row in rows if wanted(row.family, family))
