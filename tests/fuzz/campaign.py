@@ -1,7 +1,7 @@
 """Runs readers on mutated files, in processes of their own with bounded memory, and counts what should not be.
 
     parent ── reader, numbers ──▶ worker    memory of 2 GB, reads one input after another
-           ◀── begun, ended ──────          silent for `LIMIT_S`: killed, counted as a hang, another one goes on
+           ◀── begun, ended ──────          silent for `LIMIT_S` of its processor: killed, counted as a hang, another one goes on
 
 Foreign is an exception that is no `TrimaranError`, or the end of the process. Out of memory is counted by itself.
 """
@@ -32,7 +32,9 @@ LIMIT_S = 10.0
 MOST_BYTES = 2 * 10**9
 """Address space of a worker, with all that it has imported [bytes]."""
 
-_START_S = 120.0
+_START_S = 300.0
+_BLOCKED_S = 0.02
+"""A process that takes less of a processor in `LIMIT_S` waits for something [s]."""
 
 
 @dataclass(slots=True)
@@ -180,9 +182,17 @@ class _Worker:
         self._ours.close()
 
     def _is_kept_waiting(self, limit_s: float) -> bool:
-        """Whether an input ends after all, where other processes had the processors: within three times the limit."""
-        before = _processor_s(self._process.pid)
-        return before < self._spent_s + limit_s and self._ours.poll(2 * limit_s)
+        """Whether an input ends after all: while the process works, others may have most of the processors.
+
+        Args:
+            limit_s: of processor time, and of time in which the process does not work [s]
+        """
+        last, now = -math.inf, _processor_s(self._process.pid)
+        while now - last > _BLOCKED_S and now - self._spent_s < limit_s:
+            if self._ours.poll(limit_s):
+                return True
+            last, now = now, _processor_s(self._process.pid)
+        return False
 
     def read(self, reader: str, seed: int, numbers: range) -> Count:
         """Read inputs of a reader."""

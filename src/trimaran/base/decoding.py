@@ -141,7 +141,7 @@ def _too_deep(source: str) -> InputError:
     )
 
 
-_ADVICE = "take another copy of it, or make it again"
+_ADVICE = "take another copy of it, or write it anew"
 
 
 def decode_json(content: bytes | str, *, source: str, finite: bool = True, advice: str = _ADVICE) -> Any:
@@ -264,7 +264,7 @@ def decode_typed(
     except TrimaranError:
         raise
     except TypeError as error:
-        # What a class of the wanted type says of its own fields.
+        # What the constructor of a dataclass says of its fields.
         raise InputError(f"{source}: {error}", code="file.refused-content", source=source) from error
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-# Control characters but the end of a line and the tabulator; marks that turn the direction of writing or are not seen;
+# Control characters but the end of a line and the tabulator; marks that change the direction of writing or are not seen;
 # separators of lines that are no line feed; halves of surrogate pairs.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
@@ -13,8 +13,8 @@ _UNPRINTABLE = re.compile(
 def printable(text: str) -> str:
     r"""A text in which what a terminal would obey, and what nobody would see, is written as an escape.
 
-    A name in a file may hold a sequence that moves the cursor, changes the title of a window or turns the direction of
-    writing. Everything that people are shown goes through here, where it leaves the program.
+    A name in a file may hold a sequence that moves the cursor, changes the title of a window or changes the direction
+    of writing. Everything that people are shown goes through here, where it leaves the program.
 
     Args:
         text: of any origin

@@ -173,7 +173,7 @@ class TestJson:
             decode_json('{"a": [0, {"b": 1e999}]}', source="a.json")
 
     def test_brackets_in_texts_are_no_nesting(self) -> None:
-        texts = ["[" * 1000, 'a "quoted" {', "ends in a backslash \\", "\\\" {" * 300, "}" * 7]
+        texts = ["[" * 1000, 'a "quoted" {', "ends in a backslash \\", '\\" {' * 300, "}" * 7]
         assert decode_json(json.dumps({"a": texts}), source="a.json") == {"a": texts}
 
     def test_the_deepest_that_is_read(self) -> None:
@@ -226,4 +226,3 @@ class TestToml:
     def test_line_and_column_of_a_mistake_are_named(self) -> None:
         with raises("file.not-toml", match="line 2, column 3"):
             decode_toml("a = 1\nb ! 2\n", source="a.toml")
-

@@ -84,7 +84,7 @@ def test_a_mistake_is_answered_with_its_place(right: str, wrong: str, figures: d
 
 
 def test_a_file_that_is_no_toml_is_told() -> None:
-    with raises("machine-file.not-toml", file="rack.toml"):
+    with raises("file.not-toml", source="rack.toml"):
         read_machine(EXAMPLE.replace("[machine]", "[machine", 1), file="rack.toml")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
+from trimaran.base.errors import CorruptDataError
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.pricing.kernels.corrections import read_kineto
 
@@ -56,7 +57,7 @@ def test_a_packed_profile_reads_as_a_plain_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "code", "figures"),
     [
-        ([], "profile.no-events", {"match": '"traceEvents"'}),
+        ([], "profile.no-trace", {"match": "torch.profiler"}),
         ({"traceEvents": [EVENTS[0]]}, "profile.no-kernels", {"match": '"kernel"'}),
         ({"traceEvents": EVENTS[2:]}, "profile.no-steps", {"match": "ProfilerStep"}),
     ],
@@ -73,7 +74,7 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
         read_kineto(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with raises("profile.not-json", match=r"broken\.json"):
+    with raises("file.malformed", CorruptDataError, match=r"broken\.json"):
         read_kineto(broken)
 
 
