@@ -1,7 +1,7 @@
 """Runs readers on mutated files, in processes of their own with bounded memory, and counts what should not be.
 
     parent ── reader, numbers ──▶ worker    memory of 2 GB, reads one input after another
-           ◀── begun, ended ──────          silent for `LIMIT_S` of its processor: killed, counted as a hang, another one goes on
+           ◀── begun, ended ──────          silent for `LIMIT_S` of its processor: killed, counted as a hang
 
 Foreign is an exception that is no `TrimaranError`, or the end of the process. Out of memory is counted by itself.
 """

@@ -2,8 +2,8 @@
 
 import re
 
-# Control characters but the end of a line and the tabulator; marks that change the direction of writing or are not seen;
-# separators of lines that are no line feed; halves of surrogate pairs.
+# Control characters but the end of a line and the tabulator; marks that are not seen or change the direction of
+# writing; separators of lines that are no line feed; halves of surrogate pairs.
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f]"

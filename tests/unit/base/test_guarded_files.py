@@ -22,7 +22,7 @@ from trimaran.base.decoding import (
     decode_typed,
     unpack,
 )
-from trimaran.base.errors import CorruptDataError, TrimaranError
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import locked, put_in_place, read_bytes, read_end, read_text, set_aside
 
 
@@ -56,16 +56,16 @@ class TestReading:
         thread = threading.Thread(target=change)
         thread.start()
         try:
-            seen = set()
+            seen: set[int | str] = set()
             for _ in range(300):
                 try:
                     seen.add(len(read_bytes(path)))
-                except ValueError as error:
-                    assert getattr(error, "code", "") == "file.unreadable"
+                except InputError as error:
+                    seen.add(error.code)
         finally:
             stop.set()
             thread.join()
-        assert seen <= {100_000}
+        assert seen <= {100_000, "file.unreadable"}
 
     def test_a_byte_order_mark_is_no_text(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"\xef\xbb\xbfa = 1\n")
@@ -78,7 +78,7 @@ class TestReading:
 
     @pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
     def test_a_name_that_no_file_can_have_is_refused(self, name: str) -> None:
-        with pytest.raises(ValueError, match="cannot be read|no name of a file"):
+        with pytest.raises(ValueError, match=r"cannot be read|no name of a file"):
             read_bytes(Path(name))
 
     def test_the_end_of_a_long_log_takes_no_memory_for_the_rest(self, tmp_path: Path) -> None:
