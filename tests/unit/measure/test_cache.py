@@ -139,5 +139,5 @@ class TestWhatCannotBeUsed:
     def test_what_is_no_file_is_not_waited_for(self, kind: str) -> None:
         path = cache_path(HERE)
         path.parent.mkdir(parents=True)
-        {"pipe": os.mkfifo, "folder": os.mkdir, "loop": lambda name: os.symlink(name, name)}[kind](path)
+        {"pipe": os.mkfifo, "folder": Path.mkdir, "loop": lambda name: name.symlink_to(name)}[kind](path)
         assert load_cached(HERE) == CostTable(fingerprint=HERE)
