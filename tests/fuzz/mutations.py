@@ -89,7 +89,7 @@ def repeat(content: bytes, draw: random.Random) -> bytes:
     """A part many times over."""
     start = draw.randint(0, len(content))
     part = content[start : start + draw.choice((1, 2, 16, 256))]
-    times = min(draw.choice((2, 2, 10, 1000, 20_000)), 400_000 // max(1, len(part)))
+    times = min(draw.choice((2, 2, 3, 10, 10, 100, 100, 1000, 20_000)), 400_000 // max(1, len(part)))
     return content[:start] + part * times + content[start:]
 
 
@@ -111,12 +111,11 @@ _TOKEN = re.compile(rb'-?\d[\d.eE+-]*|"(?:[^"\\\n]|\\.)*"|[A-Za-z_][\w.-]*')
 
 def swap_token(content: bytes, draw: random.Random) -> bytes:
     """A figure, a text or a word replaced by a value that may be worse, or by another one of the file."""
-    found = list(_TOKEN.finditer(content))
-    if not found:
+    at, other = (_TOKEN.search(content, draw.randint(0, len(content))) for _ in range(2))
+    if at is None or other is None:
         return content
-    at = draw.choice(found)
     if draw.random() < 0.2:
-        new = draw.choice(found)[0]
+        new = other[0]
     elif draw.random() < 0.6:
         new = draw.choice(NUMBERS).encode()
     else:
@@ -207,7 +206,7 @@ def _is_inside(holder: Plain, value: Plain) -> bool:
 
 def _nest(text: str, draw: random.Random) -> str:
     """A value of the text inside of very many lists or objects."""
-    depth = draw.choice((50, 200, 900, 1100, 5000, 100_000))
+    depth = draw.choice((50, 90, 110, 200, 900, 1100, 1100, 5000, 100_000))
     head, tail = draw.choice((("[", "]"), ('{"a":', "}"), ("[[],", "]")))
     found = list(re.finditer(r"(?<=[:\[,])\s*-?\d[\d.e+-]*", text)) or list(re.finditer("", text))
     at = draw.choice(found)
@@ -292,7 +291,7 @@ def _zeros() -> bytes:
 def _mutate_packed(content: bytes, others: Sequence[bytes], draw: random.Random) -> bytes:
     kind = draw.randrange(8)
     if kind == 0:
-        return content[: draw.randrange(2)] * 0 + content + _zeros() * draw.choice((1, 20, 400))
+        return content[: draw.randrange(2)] * 0 + content + _zeros() * draw.choice((1, 1, 20, 20, 400))
     if kind < 5:
         return gzip.compress(mutate(gzip.decompress(content), others, "json", draw), compresslevel=1)
     if kind == 5:

@@ -25,7 +25,9 @@ MOST_DEPTH = 100
 """Objects and lists inside of each other."""
 
 MOST_VALUES = 4_000_000
-"""Values of a file; in Python each takes up to a hundred bytes."""
+"""Values of a file; an object or a list counts as `_OF_A_HOLDER`, as it takes more memory."""
+
+_OF_A_HOLDER = 4
 
 _LARGEST = 2**63
 _AT_A_TIME = 2**20
@@ -110,7 +112,7 @@ def check_json_bounds(content: bytes, *, source: str, most_values: int = MOST_VA
         InputError: it is
     """
     opened = content.count(b"[") + content.count(b"{")
-    values = opened + content.count(b",")
+    values = _OF_A_HOLDER * opened + content.count(b",")
     if values > most_values:
         raise InputError(
             f"{source} has over {most_values:,} values, which is no file for Trimaran: give a shorter one",

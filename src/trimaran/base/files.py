@@ -42,7 +42,7 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     try:
         # A pipe without a writer would be waited for, and a terminal would become that of the process.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 a descriptor
+        try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "no file")
@@ -52,9 +52,13 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
             content = bytearray()
             # The size is a hint: files of the kernel say 0, and another process may write.
             expected = found.st_size
-            while expected <= most_bytes and (part := file.read(min(_AT_A_TIME, most_bytes + 1 - len(content)))):
+            while expected <= most_bytes and (
+                part := os.read(descriptor, min(_AT_A_TIME, most_bytes + 1 - len(content)))
+            ):
                 content += part
                 expected = max(expected, len(content))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"{path} cannot be read: {reason}", code="file.unreadable", source=str(path)) from error
@@ -111,11 +115,13 @@ def read_end(path: Path, *, most_bytes: int = _AT_A_TIME) -> str:
     """
     with contextlib.suppress(OSError, ValueError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123 a descriptor
-            size = os.fstat(descriptor).st_size
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                file.seek(max(0, size - most_bytes))
-                return file.read(most_bytes).decode(errors="replace")
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode):
+                start = max(0, found.st_size - most_bytes)
+                return os.pread(descriptor, most_bytes, start).decode(errors="replace")
+        finally:
+            os.close(descriptor)
     return ""
 
 

@@ -326,6 +326,10 @@ def compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
             )
 
 
+_MOST_BYTES = 2 * 2**20
+"""Of a table of runs [bytes]."""
+
+
 def read_table(path: Path) -> CurveTable:
     """The table of a CSV file.
 
@@ -336,7 +340,7 @@ def read_table(path: Path) -> CurveTable:
     Raises:
         InputError: it cannot be read, or a place in it is wrong: the message names it
     """
-    return parse_table(read_text(path), file=str(path))
+    return parse_table(read_text(path, most_bytes=_MOST_BYTES), file=str(path))
 
 
 def parse_table(text: str, *, file: str) -> CurveTable:

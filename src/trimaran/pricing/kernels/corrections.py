@@ -78,7 +78,7 @@ class Profile:
 
 
 _MOST_PROFILE_BYTES = 512 * 2**20
-_MOST_PROFILE_VALUES = 40_000_000
+_MOST_PROFILE_VALUES = 30_000_000
 """Of a profile: a step of a large model has 10⁵ events of some 300 bytes."""
 
 
@@ -159,6 +159,8 @@ def _events(path: Path) -> Sequence[_Event]:
     try:
         return decode_typed(content, _Trace, source=str(path), most_values=_MOST_PROFILE_VALUES).traceEvents
     except InputError as error:
+        if error.code != "file.unexpected-content":
+            raise
         raise InputError(
             f"{error.message}: expected a Chrome trace exported by torch.profiler",
             code="profile.no-trace",
