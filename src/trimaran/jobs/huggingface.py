@@ -189,7 +189,54 @@ def _config(values: dict[str, Any], path: Path, transformers: Any) -> Any:
             f"{path}: {' '.join(str(error).split())}", code="configuration.rejected", path=str(path)
         ) from error
     config.use_cache = False
+    _check_figures(config, path)
     return config
+
+
+def _check_figures(config: Any, path: Path) -> None:
+    """Refuse values that data are made by and no model has; transformers takes any.
+
+    Raises:
+        InputError: one of them
+    """
+    names = config.architectures
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise _bad_figure(path, "architectures", names, "a list of names")
+    text = config.get_text_config()
+    for holder, name, least, most in (
+        (config, "num_labels", 1, 10**7),
+        (config, "num_channels", 1, 10**4),
+        (text, "vocab_size", 1, 10**9),
+        # -1 where any number of positions will do.
+        (text, "max_position_embeddings", -1, 10**9),
+    ):
+        value = getattr(holder, name, None)
+        if value is not None and not _is_whole(value, least, most):
+            raise _bad_figure(path, name, value, f"a whole number from {least} to {most:,}")
+    size = getattr(config, "image_size", None)
+    sizes = size if isinstance(size, list | tuple) else [size]
+    if size is not None and not (len(sizes) <= 3 and all(_is_whole(one, 1, _MOST_PIXELS) for one in sizes)):
+        raise _bad_figure(path, "image_size", size, f"at most {_MOST_PIXELS:,} pixels in each direction")
+
+
+_MOST_PIXELS = 8192
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _bad_figure(path: Path, name: str, value: object, expected: str) -> InputError:
+    return InputError(
+        f"{path}: {name}: expected {expected}, got {str(value)[:_SHOWN]}",
+        code="configuration.bad-figure",
+        path=str(path),
+        key=name,
+    )
+
+
+_SHOWN = 80
+"""Of a value in an error [characters]."""
 
 
 def _task(config: Any, path: Path, transformers: Any) -> str:
@@ -210,10 +257,11 @@ def _task(config: Any, path: Path, transformers: Any) -> str:
 
 
 def _sequence(config: Any, options: str, reference: str) -> int:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    positions: int = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    positions = positions if positions > 0 else POSITIONS
     if not options:
         # A power of two: some models keep a few of their positions for themselves.
-        return min(LONGEST, 1 << (int(positions).bit_length() - 1))
+        return min(LONGEST, 1 << (positions.bit_length() - 1))
     name, _, value = options.partition("=")
     window = whole_number(value, least=1)
     if name != "sequence" or window is None:

@@ -77,8 +77,8 @@ class Profile:
         return sum(self.kinds_s.values())
 
 
-_MOST_PROFILE_BYTES = 512 * 2**20
-_MOST_PROFILE_VALUES = 30_000_000
+_MOST_PROFILE_BYTES = 256 * 2**20
+_MOST_PROFILE_VALUES = 20_000_000
 """Of a profile: a step of a large model has 10⁵ events of some 300 bytes."""
 
 
