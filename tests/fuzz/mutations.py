@@ -266,7 +266,7 @@ def change_msgpack(content: bytes, draw: random.Random) -> bytes:
     try:
         changed = change_values(msgspec.msgpack.decode(content), draw)
         return msgspec.msgpack.encode(changed)
-    except (msgspec.MsgspecError, OverflowError, ValueError, TypeError):
+    except (msgspec.MsgspecError, OverflowError, ValueError, TypeError, RecursionError):
         return content
 
 

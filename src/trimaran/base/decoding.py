@@ -77,7 +77,7 @@ def unpack(content: bytes, *, source: str, most_bytes: int) -> bytes:
                 size += len(part)
                 if size > min(most_bytes, max(_ALWAYS_UNPACKED, _MOST_RATIO * at)):
                     raise InputError(
-                        f"{source} unpacks to more than {size:,} bytes, which is no file for Trimaran: give a shorter one",
+                        f"{source} unpacks to over {size:,} bytes, which is no file for Trimaran: give a shorter one",
                         code="file.unpacks-to-too-much",
                         source=source,
                         most_bytes=most_bytes,
