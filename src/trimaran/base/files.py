@@ -11,6 +11,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -211,6 +212,23 @@ def check_writable(path: Path) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         part.unlink(missing_ok=True)
         part.open("xb").close()
+
+
+_LONGEST_NAME = 100
+
+
+def file_name(name: str) -> str:
+    """A name for a file or a folder, made of any name: it stays in its folder, and starts with no dot.
+
+    Args:
+        name: such as that of a job
+
+    Example:
+        >>> file_name("digits"), file_name("../../x"), file_name("a b/c"), file_name("..")
+        ('digits', 'x', 'a-b-c', 'unnamed')
+    """
+    plain = re.sub(r"[^\w.+=@,-]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST_NAME].decode(errors="ignore") or "unnamed"
 
 
 @contextlib.contextmanager
