@@ -10,7 +10,7 @@ import torch
 from tests.raising import raises
 from torch.utils.data import default_collate
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.jobs.resolve import resolve
 
@@ -144,6 +144,22 @@ def test_a_configuration_that_cannot_be_used_is_told_why(
 ) -> None:
     with raises(code, **figures):
         resolve(str(written(tmp_path, values)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", 0),
+        ("vocab_size", "many"),
+        ("max_position_embeddings", 10**12),
+        ("architectures", [1]),
+        ("architectures", "LlamaForCausalLM"),
+    ],
+)
+def test_a_figure_that_no_model_has_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, LLAMA | {key: value})
+    with pytest.raises(InputError, match=rf"config\.json.*{key}"):
+        resolve(str(path))
 
 
 def test_a_torn_file_is_told_where(tmp_path: Path) -> None:
