@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
-from trimaran.runtime.seeds import seeded
+from trimaran.graph.randomness import seeded
 
 
 def make_job(name: str) -> Job:

@@ -93,7 +93,7 @@ def made_input(reader: str, seed: int, number: int) -> bytes:
     chosen = draw.choice(seeds)
     try:
         content = mutate(chosen, all_seeds(), asked.form, draw)
-    except (MemoryError, RecursionError):
+    except (MemoryError, RecursionError, ValueError):
         # Mutations of mutations multiply.
         content = flip_bits(chosen, draw)
     return asked.seal(content) if asked.seal is not None and draw.random() < 0.7 else content

@@ -75,7 +75,7 @@ def _plain(value: object) -> bytes:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Plans, programs, timelines
+# Plans and programs
 
 
 def _plans() -> Sequence[bytes]:
@@ -129,34 +129,6 @@ def _read_order(path: Path) -> object:
     from trimaran.program.text import parse_order
 
     return parse_order(read_text(path), source=str(path))
-
-
-def _timelines() -> Sequence[bytes]:
-    from tests.unit.report.runs import measured, predicted
-
-    from trimaran.report.timelines import encode_timeline
-
-    return [encode_timeline(measured()), encode_timeline(predicted())]
-
-
-def _sealed(key: str) -> Callable[[bytes], bytes]:
-    """Writes the digest of the bytes of the value of a key, which is the last one."""
-
-    def seal(content: bytes) -> bytes:
-        head, found, body = content.partition(f'"{key}":'.encode())
-        body = body.strip()[:-1] if found else b""
-        return re.sub(
-            rb'"digest":\s*"[^"]*"', b'"digest":"' + hashlib.sha256(body).hexdigest().encode() + b'"', head
-        ) + (found + body + b"}" if found else b"")
-
-    return seal
-
-
-def _read_timeline(path: Path) -> object:
-    from trimaran.report.timelines import encode_timeline, read_timeline
-
-    timeline = read_timeline(path)
-    return encode_timeline(timeline), timeline.makespan_s if hasattr(timeline, "makespan_s") else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -553,14 +525,6 @@ READERS: Mapping[str, Reader] = {
         form="text",
         seeds=lambda: [b"0F0,,0B0\n,1F0,1B0\n", b"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"],
         read=_read_order,
-    ),
-    "timeline": Reader(
-        modules=("trimaran/report/timelines.py",),
-        file_name="timeline.json",
-        form="json",
-        seeds=_timelines,
-        read=_read_timeline,
-        seal=_sealed("timeline"),
     ),
     "cost table": Reader(
         modules=("trimaran/pricing/table_files.py",),

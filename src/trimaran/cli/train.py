@@ -6,26 +6,16 @@ import typer
 
 from trimaran.cli.options import (
     AcceptInexact,
-    Allow,
     Batch,
-    Calibration,
-    CompressionName,
     CurveName,
-    Devices,
-    Execution,
-    Forbid,
     Json,
-    Link,
-    Memory,
-    Objective,
-    Oversubscribe,
+    PinOptions,
     PlanFile,
-    PowersgdSamples,
     Reference,
+    RequestOptions,
     Runs,
     Seed,
-    StrategyName,
-    Workers,
+    grouped,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
@@ -51,27 +41,17 @@ Verify = Annotated[
 ]
 
 
+@grouped
 def train(
     job: Reference,
-    devices: Devices = None,
+    asked: RequestOptions,
+    pins: PinOptions,
     plan: PlanFile = None,
     epochs: Epochs = None,
     batch: Batch = None,
     seed: Seed = None,
-    memory: Memory = None,
     runs: Runs = None,
-    oversubscribe: Oversubscribe = False,
-    link: Link = None,
-    objective: Objective = None,
     curve: CurveName = None,
-    execution: Execution = "any",
-    allow: Allow = None,
-    forbid: Forbid = None,
-    compression: CompressionName = None,
-    powersgd_samples: PowersgdSamples = None,
-    strategy: StrategyName = None,
-    workers: Workers = None,
-    calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
     accept_inexact: AcceptInexact = False,
     verify: Verify = 0,
@@ -83,31 +63,12 @@ def train(
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.train import train_planned
         from trimaran.jobs.resolve import JobSource
-        from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
-        from trimaran.planning.requests import parse_request, parse_target
+        from trimaran.planning.requests import parse_target
         from trimaran.report.run_report import report_document
 
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
-        request = parse_request(
-            devices=devices,
-            memory=memory,
-            oversubscribe=oversubscribe,
-            link=link,
-            objective=objective,
-            execution=execution,
-            calibration=calibration,
-            pins=parse_pins(
-                strategy=strategy,
-                allow=allow or (),
-                forbid=forbid or (),
-                compression=compression,
-                powersgd_samples=powersgd_samples,
-                workers=workers,
-            ),
-            target=parse_target(curve=curve),
-            accept_inexact=accept_inexact,
-        )
+        request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan

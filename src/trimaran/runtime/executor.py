@@ -28,6 +28,7 @@ from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
+from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.pricing.convergence.noise_scale import Observation
@@ -61,7 +62,6 @@ from trimaran.runtime.parts.setup import (
 )
 from trimaran.runtime.precision import LossScaler, place_batch, place_model
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.state import State
 from trimaran.runtime.streams import open_streams
