@@ -1,6 +1,7 @@
 """Where a command's results go: JSON for programs, tables for people, errors as one message and an exit code."""
 
 import json
+import logging
 import signal
 import sys
 import traceback
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
@@ -20,7 +22,9 @@ from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary
 
 def console() -> Console:
     """The console for results; honours NO_COLOR and the width of the terminal."""
-    return Console(highlight=False, soft_wrap=False)
+    from trimaran.report.tables import make_console
+
+    return make_console(soft_wrap=False)
 
 
 def print_json(value: dict[str, object]) -> None:
@@ -83,13 +87,26 @@ def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
         ours = {"kind": kind, "code": told.code, "message": told.message, "exit_code": told.exit_code}
         print_json({"error": {**ours, **figures}})
     if debugging():
-        sys.stderr.write("".join(traceback.format_exception(error)))
-    sys.stderr.write(f"trimaran: {told.message}\n")
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+    sys.stderr.write(f"trimaran: {printable(told.message)}\n")
     raise SystemExit(told.exit_code) from None
 
 
 def _plain(value: object) -> bool:
     return isinstance(value, str | int | float | bool | None)
+
+
+class _PrintableLines(logging.Formatter):
+    """Lines of the log, whose messages name files and quote them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def guard_log() -> None:
+    """Keep control characters out of the warnings that reach standard error where a program sets up no log."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableLines())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -105,6 +122,7 @@ def progress_shown() -> Iterator[Reported]:
         tasks: dict[str, object] = {}
 
         def report(what: str, done: int, total: int) -> None:
+            what = printable(what)
             key = what.split(":")[0]
             if key not in tasks:
                 tasks[key] = bars.add_task(what, total=total or None)

@@ -404,6 +404,10 @@ class Node:
     price: Price | None = None
 
 
+MOST_NODES = 100_000
+"""Of a machine, by a file or a name; several times what the largest ones of today have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Equal nodes and what joins them: of the catalog, or this host.

@@ -44,6 +44,7 @@ from trimaran.report.tables import (
     add_words,
     frame_table,
     kind_table,
+    make_console,
     number_in,
     rank_table,
     unit_of,
@@ -72,7 +73,7 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
 
 def _unfolded(out: Console) -> Console:
     """A console that folds lines in a terminal alone."""
-    return out if out.is_terminal else Console(file=out.file, width=_ENDLESS, highlight=False)
+    return out if out.is_terminal else make_console(file=out.file, width=_ENDLESS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import read_text, unfinished, write_whole
+from trimaran.base.files import read_bytes, unfinished, write_whole
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes
 from trimaran.runtime.launch.world import running_system
@@ -270,7 +271,7 @@ def read_status(path: Path) -> tuple[Status, dict[str, Any]]:
     if not file.is_file():
         raise InputError(f"{path} is no run directory: it has no run.json", code="run.missing", path=str(path))
     try:
-        facts: dict[str, Any] = json.loads(read_text(file))
+        facts = decode_object(read_bytes(file), source=str(file))
         status: Status = facts["status"]
         if status not in ("running", "finished", "stopped", "failed"):
             raise ValueError(f"status {status!r}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError, TrimaranError
+from trimaran.base.files import read_end
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
 from trimaran.runtime.launch.memory import Limit, exhausted, ran_out, refused_memory
 
@@ -157,7 +158,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def _end_of_log(log: Path, *, kept: bool) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = read_end(log).splitlines() if log.exists() else []
     if not lines:
         return f"Its log {log} is empty" if kept else "It printed nothing"
     title = f"The end of its log {log}:" if kept else "The end of what it printed:"
