@@ -25,7 +25,7 @@ from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.runtime.checkpoint.disk import Disk, LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
-"""Largest piece of a stream, and of what a slice reads beside it."""
+"""Largest piece of a stream, and of what is read at once for a slice."""
 
 _LARGEST_HEADER = 100_000_000
 """Other readers of the format take no larger one."""
@@ -170,7 +170,7 @@ class TensorFile:
         return _DTYPES[self._entry(name).dtype]
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A whole tensor, in memory of its own.
+        """A copy of a whole tensor.
 
         Args:
             name: of the tensor
@@ -185,7 +185,7 @@ class TensorFile:
         return found
 
     def part(self, name: str, dim: int, low: int, high: int) -> torch.Tensor:
-        """A slice of a tensor along one dim, in memory of its own; little else is read.
+        """A slice of a tensor along one dim, as a copy; little else is read.
 
         Args:
             name: of the tensor

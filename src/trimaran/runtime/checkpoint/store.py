@@ -45,7 +45,7 @@ from trimaran.base.errors import CorruptDataError, EnvironmentProblem, Execution
 from trimaran.runtime.checkpoint.disk import Bytes, Disk, LocalDisk, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
-"""Each block of a file has a checksum of its own."""
+"""A file has one checksum for each block."""
 
 MANIFEST, MARKER, FORMAT = "manifest.json", "COMMITTED", "FORMAT"
 _FORMAT_TEXT = b"A checkpoint of Trimaran, format 1. It is complete only with the file COMMITTED.\n"
@@ -683,7 +683,7 @@ class Draft:
             The checkpoint.
 
         Raises:
-            EnvironmentProblem: a file of a rank is not there, as when ranks have disks of their own; or writing failed
+            EnvironmentProblem: a file of a rank is not there, as when ranks write to different disks; or writing failed
             InputError: a document is no JSON
         """
         committed = False
@@ -795,7 +795,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Checksums:
-    """Checksums of blocks of what is added, computed by a thread of its own."""
+    """Checksums of the blocks of what is added, computed by another thread."""
 
     def __init__(self) -> None:
         self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=16)
