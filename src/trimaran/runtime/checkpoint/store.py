@@ -541,7 +541,7 @@ class Store:
         def compare(number: int) -> str | None:
             offset = number * BLOCK_BYTES
             size = min(BLOCK_BYTES, entry.size - offset)
-            block = _thread_buffer()[:size]
+            block = _thread_buffer(size)
             try:
                 count = file.read_into(block, offset)
             except OSError as error:
@@ -897,11 +897,12 @@ def _remove_directory(disk: Disk, path: Path) -> None:
 _buffers = threading.local()
 
 
-def _thread_buffer() -> memoryview:
-    if not hasattr(_buffers, "block"):
-        _buffers.block = memoryview(bytearray(BLOCK_BYTES))
-    block: memoryview = _buffers.block
-    return block
+def _thread_buffer(size: int) -> memoryview:
+    """Memory of this thread, used again for the next block."""
+    block: memoryview | None = getattr(_buffers, "block", None)
+    if block is None or len(block) < size:
+        block = _buffers.block = memoryview(bytearray(size))
+    return block[:size]
 
 
 def _order(name: str) -> tuple[int, int]:
