@@ -8,7 +8,8 @@ checkpoints and nothing else. Every test prints how many cases it went through.
 import errno
 import itertools
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,19 +109,19 @@ def check(disk: SimulatedDisk, acknowledged: int | None, attempted: int | None) 
     try:
         found = Store(FOLDER, disk=disk.process()).open_newest(lambda name, faults: damaged.append(name))
     except (InputError, CorruptDataError) as error:
-        assert error.code in ("checkpoint.none", "checkpoint.all-damaged")
-        assert acknowledged is None, f"step {acknowledged} was committed, and is lost: {error}"
-        step = None
+        found, none = None, error
+    if found is None:
+        assert none.code in ("checkpoint.none", "checkpoint.all-damaged")
+        assert acknowledged is None, f"step {acknowledged} was committed, and is lost: {none}"
     else:
-        step = found.step
-        assert step in (acknowledged, attempted)
-        assert found.document("state.json") == {"step": step}
+        assert found.step in (acknowledged, attempted)
+        assert found.document("state.json") == {"step": found.step}
         for rank in range(found.contents["ranks"]):
-            whole = b"".join(content(step, rank))
+            whole = b"".join(content(found.step, rank))
             assert disk.find(found.path_of(f"rank{rank}.safetensors")).data == whole
     # A marker that the power cut in half is named; no other checkpoint may be.
     assert [name for name in damaged if name != f"step-{attempted:08d}"] == []
-    return step
+    return None if found is None else found.step
 
 
 def go_on(disk: SimulatedDisk, ranks: int, acknowledged: int | None) -> None:
@@ -195,7 +196,9 @@ def stopped_cases(ranks: int, *, crashes: range, orders: list[int | None]) -> in
     return cases
 
 
-def powerless_cases(ranks: int, *, crashes: range, orders: list[int | None], most: int, further: int) -> tuple[int, int]:
+def powerless_cases(
+    ranks: int, *, crashes: range, orders: list[int | None], most: int, further: int
+) -> tuple[int, int]:
     """Cases, and how many of these were all combinations of their moment rather than drawn ones."""
     cases = complete = 0
     draw = random.Random(20)
@@ -245,47 +248,58 @@ def failing_cases(ranks: int, *, crashes: range, numbers: list[int]) -> int:
     return cases
 
 
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Writes a line to the terminal, also of a test that passes."""
+
+    def write(line: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{line}\n")
+
+    return write
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_save_that_is_stopped_anywhere_loses_no_commit(ranks: int) -> None:
+def test_a_save_that_is_stopped_anywhere_loses_no_commit(ranks: int, say: Callable[[str], None]) -> None:
     cases = stopped_cases(ranks, crashes=range(8, 20, 8), orders=[None])
-    print(f"{cases} cases of {ranks} ranks, each operation of each rank: all went on")
+    say(f"{cases} cases of {ranks} ranks, each operation of each rank: all went on")
     assert cases > 300 * ranks
 
 
-def test_a_save_that_loses_the_power_anywhere_loses_no_commit() -> None:
+def test_a_save_that_loses_the_power_anywhere_loses_no_commit(say: Callable[[str], None]) -> None:
     cases, complete = powerless_cases(2, crashes=range(8, 20, 8), orders=[None, 1], most=64, further=7)
-    print(f"{cases} cases, {complete} of them every combination of their moment, the others drawn: all went on")
+    say(f"{cases} cases, {complete} of them every combination of their moment, the others drawn: all went on")
     assert cases > 5000
 
 
-def test_a_disk_that_is_full_or_fails_anywhere_loses_no_commit() -> None:
+def test_a_disk_that_is_full_or_fails_anywhere_loses_no_commit(say: Callable[[str], None]) -> None:
     cases = failing_cases(2, crashes=range(8, 20, 8), numbers=[errno.ENOSPC])
-    print(f"{cases} cases, each operation of each rank: all went on")
+    say(f"{cases} cases, each operation of each rank: all went on")
     assert cases > 300
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_stop_after_every_crash(ranks: int) -> None:
+def test_every_stop_after_every_crash(ranks: int, say: Callable[[str], None]) -> None:
     cases = stopped_cases(ranks, crashes=range(0, 36, 3 if ranks < 3 else 9), orders=[None, 1, 2])
-    print(f"{cases} cases of {ranks} ranks: all went on")
+    say(f"{cases} cases of {ranks} ranks: all went on")
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_loss_of_power_after_every_crash(ranks: int) -> None:
+def test_every_loss_of_power_after_every_crash(ranks: int, say: Callable[[str], None]) -> None:
     cases, complete = powerless_cases(
         ranks, crashes=range(0, 36, 3 if ranks < 3 else 9), orders=[None, 1, 2, 3], most=512, further=13
     )
-    print(f"{cases} cases of {ranks} ranks, {complete} of them every combination of their moment: all went on")
+    say(f"{cases} cases of {ranks} ranks, {complete} of them every combination of their moment: all went on")
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_error_after_every_crash(ranks: int) -> None:
+def test_every_error_after_every_crash(ranks: int, say: Callable[[str], None]) -> None:
     numbers = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE]
     cases = failing_cases(ranks, crashes=range(0, 36, 3 if ranks < 3 else 9), numbers=numbers)
-    print(f"{cases} cases of {ranks} ranks: all went on")
+    say(f"{cases} cases of {ranks} ranks: all went on")
