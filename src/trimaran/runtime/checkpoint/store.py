@@ -100,7 +100,7 @@ OnDamage = Callable[[str, Sequence[Fault]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A committed checkpoint. In a `with`, it is not pruned by another process meanwhile.
+    """A committed checkpoint. In a `with` it is not removed by another process that prunes.
 
     Attributes:
         folder: of the checkpoints
@@ -302,15 +302,19 @@ class Store:
         damaged: list[tuple[str, Sequence[Fault]]] = []
         for found in self._marked():
             if isinstance(found, Checkpoint):
-                faults = self.verify(found)
-                name = found.name
+                try:
+                    with found:
+                        faults = self.verify(found)
+                except CorruptDataError:
+                    # Removed since it was listed: there are newer ones.
+                    return self.open_newest(on_damage)
                 if not faults:
                     return found
             else:
-                name, faults = found.name, [found.fault]
-            damaged.append((name, faults))
+                faults = [found.fault]
+            damaged.append((found.name, faults))
             if on_damage is not None:
-                on_damage(name, faults)
+                on_damage(found.name, faults)
         if not damaged:
             raise InputError(
                 f"{self.folder} has no committed checkpoint: none was saved there, or its save did not end",
