@@ -187,7 +187,9 @@ def measure(state: State, folder: Path, rounds: int) -> dict[str, Any]:
             def keep(what: str, seconds: float, name: str = name) -> None:
                 times[name].setdefault(what, []).append(seconds)
 
+            processor = time.process_time()
             keep("save", timed(lambda way=way, place=place: way.save(state, place))[0])
+            keep("save_processor", time.process_time() - processor)
             sizes[name] = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
             seconds, found = timed(lambda way=way, place=place: way.load(state, place))
             keep("load", seconds)
@@ -244,8 +246,10 @@ def show(document: dict[str, Any]) -> None:
         f"\n{size / 2**30:.2f} GiB in {document['state']['tensors']} tensors, medians of {document['rounds']} rounds\n"
     )
     for place, found in document["places"].items():
-        print(f"| {place} | save | to DCP | load | load, nothing cached | verify | verify, nothing cached | size |")
-        print("|" + "---|" * 8)
+        print(
+            f"| {place} | save | to DCP | processor | load | load, nothing cached | verify | verify, nothing cached | size |"
+        )
+        print("|" + "---|" * 9)
         reference = found["ways"]["DCP"]["save"]["median_s"]
         for name, way in found["ways"].items():
             figures = [
@@ -253,7 +257,13 @@ def show(document: dict[str, Any]) -> None:
                 for what in ("load", "load_from_disk", "verify", "verify_from_disk")
             ]
             save = way["save"]["median_s"]
-            figures = [f"{save:.2f} s", f"{save / reference:.2f}", *figures, f"{way['bytes'] / 1e6:.1f} MB"]
+            figures = [
+                f"{save:.2f} s",
+                f"{save / reference:.2f}",
+                f"{way['save_processor']['median_s']:.2f} s",
+                *figures,
+                f"{way['bytes'] / 1e6:.1f} MB",
+            ]
             print(f"| {name} | {' | '.join(figures)} |")
         print()
     print(", ".join(f"{name} {rate / 1e9:.2f} GB/s" for name, rate in document["hash_bytes_per_s"].items()))
