@@ -246,9 +246,17 @@ def show(document: dict[str, Any]) -> None:
         f"\n{size / 2**30:.2f} GiB in {document['state']['tensors']} tensors, medians of {document['rounds']} rounds\n"
     )
     for place, found in document["places"].items():
-        print(
-            f"| {place} | save | to DCP | processor | load | load, nothing cached | verify | verify, nothing cached | size |"
-        )
+        columns = [
+            "save",
+            "to DCP",
+            "processor",
+            "load",
+            "load, nothing cached",
+            "verify",
+            "verify, nothing cached",
+            "size",
+        ]
+        print(f"| {place} | {' | '.join(columns)} |")
         print("|" + "---|" * 9)
         reference = found["ways"]["DCP"]["save"]["median_s"]
         for name, way in found["ways"].items():
