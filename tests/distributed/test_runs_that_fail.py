@@ -21,11 +21,14 @@ DEADLINE_S = 90.0
 class Run:
     """`trimaran train` in a process whose descendants can be found by a mark in their environment."""
 
-    def __init__(self, job: str, folder: Path, planned: Path) -> None:
+    def __init__(self, job: str, folder: Path, planned: Path, *options: str) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}", "--plan", str(planned / f"{job}.json")],
+            [
+                *(sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}"),
+                *("--plan", str(planned / f"{job}.json"), *options),
+            ],
             cwd=folder,
             env=os.environ | {"TRIMARAN_CACHE": f"{planned}-cache", "TRIMARAN_TEST_MARK": self.mark},
             stdout=subprocess.PIPE,
@@ -80,8 +83,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path: Path, planned: Path) -> Iterator[object]:
     runs: list[Run] = []
 
-    def begin(job: str) -> Run:
-        runs.append(Run(job, tmp_path, planned))
+    def begin(job: str, *options: str) -> Run:
+        runs.append(Run(job, tmp_path, planned, *options))
         return runs[-1]
 
     yield begin
@@ -127,4 +130,16 @@ def test_a_killed_rank_is_named(start) -> None:  # type: ignore[no-untyped-def]
     assert code == 5, errors
     assert "SIGKILL" in errors
     assert run.note()["status"] == "failed"
+    assert_nothing_left(run)
+
+
+def test_a_stopped_rank_is_named_and_its_process_ends(start) -> None:  # type: ignore[no-untyped-def]
+    run = start("never_ends", "--hang-timeout", "3")
+    run.wait_until_training()
+    stopped = run.ranks()[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    code, errors = run.end()
+    assert code == 5, errors
+    assert f"its process {stopped} is stopped by a signal" in " ".join(errors.split())
+    assert (run.note()["status"], run.note()["code"]) == ("failed", "rank.hangs")
     assert_nothing_left(run)

@@ -28,6 +28,7 @@ from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
+from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.pricing.convergence.noise_scale import Observation
@@ -46,6 +47,7 @@ from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, released_sends
+from trimaran.runtime.launch.activity import ACTIVITY, STEP
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
@@ -61,8 +63,8 @@ from trimaran.runtime.parts.setup import (
 )
 from trimaran.runtime.precision import LossScaler, place_batch, place_model
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
+from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.step.state import State
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
@@ -83,6 +85,7 @@ class Executor:
         record: write down what happens; `recording` switches it later
         gradient_noise: interval of steps in which the norms of gradients are noted, for `observations`; 0: never
         use: which parameters get a gradient; None: as the graph says, and without one it may depend on the data
+        on_nan: what to do where the loss of a step is not a finite number
 
     Attributes:
         program: of a training step
@@ -95,7 +98,8 @@ class Executor:
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
-            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
+            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop; or a
+            step cannot be left out under it
     """
 
     def __init__(
@@ -111,7 +115,9 @@ class Executor:
         record: bool = True,
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
+        on_nan: OnNan = "stop",
     ) -> None:
+        check_on_nan(on_nan, strategy, observes="gradient_noise" if gradient_noise else "")
         if gradient_noise:
             check_observable(strategy, None if capture is None else capture.graph)
         check_world(strategy, (program, evaluation), world)
@@ -163,7 +169,7 @@ class Executor:
         if self._part.record is not None:
             self._part.record(self._recorder)
         in_flight = InFlight(world.rank, streams, self._recorder)
-        self._reductions = self._make_reductions(in_flight)
+        self._reductions = self._make_reductions(in_flight, on_nan)
         self._noise = self._make_noise(gradient_noise) if gradient_noise else None
         self._reductions.gradient_noise = self._noise
         self._interpreter = self._make_interpreter(capture, in_flight)
@@ -180,6 +186,11 @@ class Executor:
     @recording.setter
     def recording(self, enabled: bool) -> None:
         self._recorder.enabled = enabled
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """Numbers of the steps whose update was left out, because their loss was not a finite number."""
+        return tuple(self._reductions.losses.skipped)
 
     @property
     def follows_metric(self) -> bool:
@@ -248,11 +259,13 @@ class Executor:
                 until the next step
 
         Returns:
-            Mean loss of the global batch, the same on every rank.
+            Mean loss of the global batch, the same on every rank. It is not a finite number where the update was left
+            out (`skipped`).
 
         Raises:
             InputError: the share has another size than this rank's, or the loss is no scalar
-            ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
+            ExecutionError: the loss is not a finite number, on every rank, and the run ends by that; or another rank is
+                gone
         """
         state = self._step_state(batch, samples)
         if self._noise is not None:
@@ -261,6 +274,8 @@ class Executor:
         self._reductions.settled = (
             partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
         )
+        ACTIVITY.steps = self.steps
+        before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
@@ -270,6 +285,8 @@ class Executor:
             if isinstance(error, Exception) and not isinstance(error, TrimaranError):
                 error.add_note(f"in step {self.steps}")
             raise
+        finally:
+            ACTIVITY.phase = before
         self._recorder.end_step(self.steps)
         self.steps += 1
         return loss
@@ -291,7 +308,7 @@ class Executor:
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
-            with evaluating(self.model):
+            with ACTIVITY.during("evaluation"), evaluating(self.model):
                 for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions)
@@ -330,7 +347,7 @@ class Executor:
 
     def timeline(self) -> Timeline:
         """What happened in the last steps, all ranks together: on rank 0; on the others an empty timeline."""
-        with in_contact(self._world.rank, "gathering the timeline"):
+        with ACTIVITY.during("gathering the timeline"), in_contact(self._world.rank, "gathering the timeline"):
             return self._recorder.timeline()
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -352,7 +369,7 @@ class Executor:
             InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
             ExecutionError: another rank is gone, or ranks that share a parameter have other pieces of its state
         """
-        with in_contact(self._world.rank, "gathering the state"):
+        with ACTIVITY.during("gathering the state"), in_contact(self._world.rank, "gathering the state"):
             return self._state.gather(
                 self._part,
                 self.updater,
@@ -369,9 +386,10 @@ class Executor:
             path: of a safetensors file
         """
         weights = self.weights()
-        if self._world.rank == 0:
-            write_weights(weights, path)
-        self.agreement.gather_integers([0], "writing the weights")
+        with ACTIVITY.during("writing the weights"):
+            if self._world.rank == 0:
+                write_weights(weights, path)
+            self.agreement.gather_integers([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.
@@ -379,7 +397,8 @@ class Executor:
         Args:
             path: of a safetensors file
         """
-        read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
+        with ACTIVITY.during("reading weights"):
+            read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
 
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
@@ -396,7 +415,7 @@ class Executor:
         # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
 
-    def _make_reductions(self, in_flight: InFlight) -> Reductions:
+    def _make_reductions(self, in_flight: InFlight, on_nan: OnNan) -> Reductions:
         """The collectives of this rank, and its update."""
         job, strategy, part = self._job, self._strategy, self._part
         channels, recorder = self._channels, self._recorder
@@ -426,6 +445,7 @@ class Executor:
             used=part.used,
             never=part.never,
             typical=None if job.loss_weight is None else typical_weight(job),
+            on_nan=on_nan,
         )
 
     def _make_noise(self, every: int) -> GradientNoise:

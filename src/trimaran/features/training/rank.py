@@ -20,7 +20,7 @@ Files are written whole or not at all: next to their place first, then renamed. 
 import json
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.files import write_whole
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_count, format_some
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trimaran.features.training.session import Session
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.launch.world import World
+    from trimaran.runtime.step.on_nan import OnNan
     from trimaran.runtime.verification import Verified
 
 
@@ -198,6 +200,7 @@ class RankResult:
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
+        skipped: numbers of the steps whose update was left out, because their loss was not a finite number
         notes: what the run had to say of its data
     """
 
@@ -206,7 +209,27 @@ class RankResult:
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
+    skipped: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def skipped_note(skipped: Sequence[int]) -> list[str]:
+    """A note on steps whose update was left out; empty where there are none.
+
+    Args:
+        skipped: their numbers, in order
+
+    Example:
+        >>> skipped_note([3, 9])
+        ['the update of 2 steps was skipped, because their loss was not a finite number: 3, 9']
+    """
+    if not skipped:
+        return []
+    one = len(skipped) == 1
+    return [
+        f"the update of {format_count(len(skipped), 'step')} was skipped, because {'its' if one else 'their'} loss was "
+        f"not a finite number: {format_some(skipped, 10)}"
+    ]
 
 
 def train_rank(
@@ -220,6 +243,7 @@ def train_rank(
     gradient_noise: bool,
     verify: int = 0,
     use: ParameterUse | None = None,
+    on_nan: "OnNan" = "stop",
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -234,15 +258,19 @@ def train_rank(
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
+        on_nan: what to do where the loss of a step is not a finite number
     """
     from trimaran.features.training.session import Session
+    from trimaran.runtime.launch.activity import ACTIVITY
 
-    job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
+    with ACTIVITY.during("making the job"):
+        job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture.capture import capture
 
-        captured = capture(job)
+        with ACTIVITY.during("capturing the model"):
+            captured = capture(job)
     session = Session(
         job,
         plan.strategy,
@@ -255,9 +283,12 @@ def train_rank(
         gradient_noise=1 if gradient_noise else 0,
         use=use,
         verify=verify,
+        on_nan=on_nan,
     )
-    epochs = tuple(_train_epochs(session, world, verify))
+    with ACTIVITY.during("between steps"):
+        epochs = tuple(_train_epochs(session, world, verify))
     executor, notes, memory = session.executor, session.feed.notes, session.memory
+    skipped = session.skipped
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
@@ -272,6 +303,7 @@ def train_rank(
         memory=memory,
         gradient_noise=noise,
         verified=session.verified,
+        skipped=skipped,
         notes=notes,
     )
 

@@ -51,7 +51,8 @@ from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World, join_world, leave_world
+from trimaran.runtime.launch.world import TIMEOUT_S, World, join_world, leave_world
+from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.verification import Verified, Verifier
 
 
@@ -81,6 +82,7 @@ class Session:
         gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
         verify: number of first steps to compare with one process
+        on_nan: what to do where the loss of a step is not a finite number: "stop", or "skip" its update
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -99,7 +101,9 @@ class Session:
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
         verify: int = 0,
+        on_nan: OnNan = "stop",
     ) -> None:
+        check_on_nan(on_nan, strategy, observes="verify" if verify else "")
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
         self.stopped = False
@@ -118,6 +122,7 @@ class Session:
             record=record,
             gradient_noise=gradient_noise,
             use=use,
+            on_nan=on_nan,
         )
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._memory = ExitStack()
@@ -212,6 +217,11 @@ class Session:
         return self.executor.steps
 
     @property
+    def skipped(self) -> tuple[int, ...]:
+        """Numbers of the steps whose update was left out (`on_nan`): their losses count in no mean."""
+        return self.executor.skipped
+
+    @property
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
@@ -234,12 +244,12 @@ class Session:
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
-            Mean loss of the global batch, the same on every rank.
+            Mean loss of the global batch, the same on every rank; no finite number where the update was skipped.
 
         Raises:
             InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
-            ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
-                that of one process
+            ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step
+                that is verified is not that of one process
         """
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
@@ -251,8 +261,10 @@ class Session:
         number = self.executor.steps
         loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
-        self._losses += loss * counted
-        self._samples += counted
+        # That of a skipped step is not, and counts in no mean.
+        if math.isfinite(loss):
+            self._losses += loss * counted
+            self._samples += counted
         self._scored = None
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
@@ -383,6 +395,8 @@ def init(
     gradient_noise: int = 0,
     accept_inexact: bool = False,
     verify: int = 0,
+    on_nan: str = "stop",
+    hang_timeout: float | None = None,
 ) -> Session:
     """Take part in the training of a job.
 
@@ -397,15 +411,26 @@ def init(
             number (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
         verify: number of first steps to run as one process too, on rank 0, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+            on every rank; ten such steps in a row are an error too
+        hang_timeout: how long a rank may wait for the others in a collective before it ends with an error that says for
+            whom it waited, and in what [s]; None: 600. It does not hold for a process group that exists already
 
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
-            noise cannot be seen under it
+            noise cannot be seen under it; or a step cannot be skipped under it
         EnvironmentProblem: the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
     import torch.distributed as dist
 
+    check_on_nan(on_nan)
+    if hang_timeout is not None and not 0 < hang_timeout < math.inf:
+        raise InputError(
+            f"hang_timeout is a number of seconds above 0, got {hang_timeout}",
+            code="hang-timeout.not-positive",
+            hang_timeout=hang_timeout,
+        )
     owns_world = not (dist.is_available() and dist.is_initialized())
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
@@ -413,7 +438,7 @@ def init(
         check_has_program(plan)
         job = job_as_planned(plan, job)
     captured = capture_and_look(job)
-    world = join_world()
+    world = join_world(timeout_s=TIMEOUT_S if hang_timeout is None else hang_timeout)
     # A look may end sooner on one rank than on another.
     seen = _of_rank_0(captured.graph.behaviour, world)
     # Where other ranks were there to hear, it was not tried whether the loss gathers.
@@ -450,6 +475,7 @@ def init(
         record=record,
         gradient_noise=gradient_noise,
         verify=verify,
+        on_nan="skip" if on_nan == "skip" else "stop",
     )
 
 

@@ -9,6 +9,7 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
-from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, train_rank
+from trimaran.features.training.memory import with_memory_plan
+from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, skipped_note, train_rank
 from trimaran.graph.types import parameter_use
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
@@ -28,6 +30,7 @@ from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import gradient_noise_document
+from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -44,12 +47,14 @@ class Trained:
         planned: what was run
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
+        notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
     """
 
     run: RunDirectory
     planned: Planned
     result: RankResult
     report: RunReport
+    notes: tuple[str, ...] = ()
 
 
 def train_planned(
@@ -59,6 +64,8 @@ def train_planned(
     record: bool = True,
     gradient_noise: bool = False,
     verify: int = 0,
+    on_nan: str = "stop",
+    hang_timeout: float | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
@@ -69,16 +76,25 @@ def train_planned(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to run as one process too, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+        hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
+            (`runtime.launch.watch`); infinite: nobody watches, and collectives end after 600 s
         progress: told of every step
 
     Raises:
-        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
+        InputError: a step cannot be skipped under the plan
+        ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch
+    from trimaran.runtime.launch.watch import HangLimits, collective_timeout
+    from trimaran.runtime.step.on_nan import check_on_nan
 
     simulated = planned.simulated
+    observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
+    check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
+    limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
     run = create_run_directory(simulated.job.name, parent=parent)
     run.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
     try:
@@ -97,17 +113,21 @@ def train_planned(
                 gradient_noise,
                 verify,
                 parameter_use(simulated.graph),
+                on_nan,
             ),
             ranks=simulated.plan.strategy.devices,
             log_dir=run.logs,
             on_event=_listener(run, progress),
             link=simulated.link,
+            hang=limits,
+            timeout_s=collective_timeout(limits),
         )
         trained = _conclude(planned, run, results[0])
-    except TrimaranError as error:
+    except TrimaranError as raised:
+        error = with_memory_plan(raised, planned) if raised.code == "memory.exhausted" else raised
         run.fail(error.message, code=error.code)
         error.add_note(f"run directory: {run.path}")
-        raise
+        raise error from raised.__cause__
     except KeyboardInterrupt:
         run.fail("interrupted")
         raise
@@ -135,8 +155,12 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
 
 def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
     comparison, simulated = None, planned.simulated
+    notes = [*result.notes, *skipped_note(result.skipped)]
+    slow: tuple[SlowRank, ...] = ()
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
+        slow = find_slow_ranks(result.timeline, simulated.chosen.timeline, warmup=comparison.warmup)
+        notes += map(str, slow)
         write_timeline(run.measured, result.timeline)
         write_trace(
             run.trace,
@@ -165,10 +189,12 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
         verified=None if result.verified is None else to_plain(result.verified),
-        notes=(*planned.notes, *result.notes),
+        slow_ranks=slow,
+        skipped_steps=result.skipped,
+        notes=(*planned.notes, *notes),
     )
     write_report(run.report, report)
-    return Trained(run=run, planned=planned, result=result, report=report)
+    return Trained(run=run, planned=planned, result=result, report=report, notes=tuple(notes))
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

@@ -47,9 +47,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.datasets import arriving_fault, describe, sending_fault
+from trimaran.graph.randomness import derive_seed, seed_host
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
-from trimaran.runtime.seeds import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 """Errors of a system that lacks something, not of the value."""

@@ -33,6 +33,7 @@ from trimaran.graph.behaviour import typical_weight
 from trimaran.program.types import Instruction
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.streams import fetch
 
 
@@ -163,6 +164,7 @@ class State:
         gradients_ready: the gradients are those of the global batch
         late_loss: the all-reduce of the losses, where it waits for the gradients and also counts used parameters
         used: how many replicas have used each trained parameter, where that was asked and is known
+        skipped: the loss is not a finite number, and the update is left out
     """
 
     number: int
@@ -182,6 +184,7 @@ class State:
     gradients_ready: bool = False
     late_loss: Instruction | None = None
     used: torch.Tensor | None = None
+    skipped: bool = False
 
     def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
         """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.
@@ -259,14 +262,23 @@ def as_number(value: Any) -> float:
 class LossSums:
     """Losses and metrics over all ranks, as far as this rank knows them.
 
+    All ranks have the same sums, so that all of them end, or leave out an update, in the same step.
+
     Args:
         world: this process's
         first_rank: the first rank on which something is true; all ranks are asked
+        on_nan: what to do where the loss is not a finite number
+
+    Attributes:
+        skipped: numbers of the steps whose update was left out
     """
 
-    def __init__(self, world: World, first_rank: Callable[[bool], int | None]) -> None:
+    def __init__(self, world: World, first_rank: Callable[[bool], int | None], on_nan: OnNan = "stop") -> None:
         self._world = world
         self._first_rank = first_rank
+        self._on_nan = on_nan
+        self._in_a_row = 0
+        self.skipped: list[int] = []
 
     def mean(self, state: State) -> torch.Tensor:
         """Sum and weight of the loss over all ranks, where they have been added up; else of this one.
@@ -300,17 +312,18 @@ class LossSums:
         if len(state.terms) == sum(size > 0 for size in state.sizes):
             state.fetched = fetch(self.mean(state))
 
-    def check(self, state: State) -> None:
-        """See that the loss is a finite number, before weights are updated by it.
+    def check(self, state: State) -> bool:
+        """Whether the loss is a finite number, so that weights may be updated by it.
 
         Args:
             state: of a step whose loss has been added up
 
         Raises:
-            ExecutionError: it is not; on every rank
+            ExecutionError: it is not, and the run ends by that; on every rank
         """
         sums = self.mean(state).tolist() if state.fetched is None else state.fetched()
         self._finite(sums, state)
+        return not state.skipped
 
     def loss(self, state: State) -> float:
         """The loss of the global batch, on every rank; also waits for a GPU to have done the step.
@@ -319,22 +332,31 @@ class LossSums:
             state: of a step whose loss has been added up
 
         Raises:
-            ExecutionError: it is not a finite number; on every rank
+            ExecutionError: it is not a finite number, and the run ends by that; on every rank
         """
-        return self._finite(self.mean(state).tolist(), state)
+        loss = self._finite(self.mean(state).tolist(), state)
+        if state.skipped:
+            self.skipped.append(state.number)
+        self._in_a_row = self._in_a_row + 1 if state.skipped else 0
+        return loss
 
     def _finite(self, sums: Sequence[float], state: State) -> float:
         total, weight = sums
         loss = total / weight if weight else math.nan
-        if not math.isfinite(loss):
+        if math.isfinite(loss):
+            return float(loss)
+        state.skipped = self._on_nan == "skip" and self._in_a_row + 1 < MOST_SKIPPED
+        if not state.skipped:
             rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
             where = "summed over all ranks" if rank is None else f"first on rank {rank}"
+            row = f", as was that of the {self._in_a_row} steps before, which were skipped" if self._in_a_row else ""
             raise ExecutionError(
-                f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
+                f"the loss of step {state.number} is {loss}, {where}{row}: lower the learning rate, clip the gradients "
                 "(Job.clip_norm), or look at the data of this batch",
                 code="loss.not-finite",
                 step=state.number,
                 rank=rank,
                 loss=loss,
+                skipped_before=self._in_a_row,
             )
         return float(loss)
