@@ -36,7 +36,7 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint.weights import model_weights, read_weights, write_weights
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
 from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
