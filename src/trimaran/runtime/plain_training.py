@@ -27,32 +27,8 @@ from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
-from trimaran.runtime.seeds import States, find_moved, host_states, restore_host
+from trimaran.runtime.seeds import RandomState, find_moved
 from trimaran.runtime.whole_state import WholeState
-
-
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """States of the generators of one rank.
-
-    Attributes:
-        host: of the host's generators, from `seeds.host_states`
-        device: of its GPU's generator; None: it has no GPU
-    """
-
-    host: States
-    device: torch.Tensor | None
-
-    @classmethod
-    def of(cls, device: str) -> "RandomState":
-        """The states now."""
-        return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
-
-    def restore(self, device: str) -> None:
-        """Set the generators of this process to them."""
-        restore_host(self.host)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device, device)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -40,7 +40,8 @@ from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.launch.world import World
-from trimaran.runtime.plain_training import Gradients, PlainTraining, RandomState
+from trimaran.runtime.plain_training import Gradients, PlainTraining
+from trimaran.runtime.seeds import RandomState
 from trimaran.runtime.whole_state import Differing, WholeState
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.

@@ -10,7 +10,7 @@ are sent one after the other, so that only rank 0 needs memory for everything.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -36,10 +36,12 @@ class ParameterGroup:
     Attributes:
         names: of its parameters, in the order of the model
         options: hyperparameters of the group, such as "lr"
+        place: its number among the groups of a rank that has it
     """
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +168,37 @@ class StateGatherer:
 
     Args:
         model: the user's, of which this rank trains some; before anything was done to it
+
+    Attributes:
+        model: the user's
+        aliases: every name that a parameter or buffer has in the model, and its first one
+        shapes: of the whole, and dtype, by kind and first name
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self.model = model
         self.aliases = _first_names(model)
+        self.shapes = {
+            (kind, name): (tuple(one.shape), str(one.dtype).removeprefix("torch."))
+            for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
+            for name, one in named
+        }
         self._gradients: dict[int, torch.Tensor] = {}
+
+    def check_extra(self) -> None:
+        """Refuse a model of which a part keeps more state than parameters and buffers.
+
+        Raises:
+            InputError: a module has a `get_extra_state` of its own
+        """
+        for name, module in self.model.named_modules():
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                raise InputError(
+                    f"{name or 'the model'} ({type(module).__name__}) has get_extra_state(), and a checkpoint has "
+                    "parameters and buffers: keep that state in a buffer (register_buffer), or train without saving",
+                    code="checkpoint.extra-state",
+                    module=name,
+                )
 
     def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Keep copies of gradients, in host memory, until others are kept or they are forgotten.
@@ -260,9 +287,7 @@ class StateGatherer:
             part.ready()
         return list(self._held(part, updater, world, kinds))
 
-    def _held(
-        self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]
-    ) -> Iterator["Held"]:
+    def _held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> Iterator["Held"]:
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for stage in part.stages.values():
@@ -291,12 +316,12 @@ class StateGatherer:
         if world.rank == 0:
             # What the user's model has here, and rank 0 has in none of its segments.
             if "parameter" in kinds:
-                for name, parameter in self._model.named_parameters():
+                for name, parameter in self.model.named_parameters():
                     if name not in parameters:
                         local = local_part(parameter.detach())
                         yield Held(kind="parameter", name=name, tensor=local, sharing=sharing.get(name), spare=True)
             if "buffer" in kinds:
-                for name, buffer in self._model.named_buffers():
+                for name, buffer in self.model.named_buffers():
                     if name not in buffers:
                         yield Held(kind="buffer", name=name, tensor=buffer.detach(), spare=True)
 
@@ -355,7 +380,7 @@ def merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> 
                 merged.append(same)
             same[2].update(dict.fromkeys(names))
     merged.sort(key=lambda one: one[0])
-    return tuple(ParameterGroup(names=tuple(names), options=options) for _, options, names in merged)
+    return tuple(ParameterGroup(names=tuple(names), options=options, place=place) for place, options, names in merged)
 
 
 def _same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
