@@ -211,8 +211,8 @@ def divide(said: Sequence[Sequence[Piece]]) -> Division:
         ExecutionError: pieces of a tensor are not of one shape and dtype, or together not the whole
 
     Example:
-        >>> weight, bias = Piece(("parameter", "w", ""), (4,), "float32"), Piece(("parameter", "b", ""), (2,), "float32")
-        >>> [sorted(name for _, name, _ in own) for own in divide([[weight, bias], [weight, bias]]).own]
+        >>> both = [Piece(("parameter", name, ""), (size,), "float32") for name, size in (("w", 4), ("b", 2))]
+        >>> [sorted(name for _, name, _ in own) for own in divide([both, both]).own]
         [['w'], ['b']]
     """
     holders: dict[What, dict[Area, list[int]]] = {}
@@ -228,8 +228,9 @@ def divide(said: Sequence[Sequence[Piece]]) -> Division:
             other = first.setdefault(piece.what, piece)
             if (piece.shape, piece.dtype) != (other.shape, other.dtype):
                 raise ExecutionError(
-                    f"the {' '.join(filter(None, piece.what))} is {other.dtype} of shape {other.shape} on one rank, and "
-                    f"{piece.dtype} of shape {piece.shape} on rank {rank}: ranks must have the same state to save it",
+                    f"the {' '.join(filter(None, piece.what))} is {other.dtype} of shape {other.shape} on one rank, "
+                    f"and {piece.dtype} of shape {piece.shape} on rank {rank}: ranks must have the same state to save "
+                    "it",
                     code="checkpoint.unlike-ranks",
                     rank=rank,
                 )
