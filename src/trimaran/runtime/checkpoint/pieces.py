@@ -11,9 +11,9 @@ list, so that nothing else is communicated.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -26,8 +26,41 @@ What = tuple[str, str, str]
 Spans = tuple[tuple[int, int], ...]
 """Of a whole along one dim, each from low to below high, in the order in which a share has them."""
 
-Read = Callable[[int, str], torch.Tensor]
-"""Reads what a rank wrote under a name, in host memory; may be a view of the file."""
+Region = tuple[slice, ...]
+"""A box of a piece, with a slice for each dim."""
+
+
+class Source(Protocol):
+    """Where pieces are read from.
+
+    Attributes:
+        name: for messages
+    """
+
+    name: str
+
+    def form(self, rank: int, piece: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and dtype of a piece.
+
+        Args:
+            rank: that wrote it
+            piece: its name, as `name_in_file` gives it
+
+        Raises:
+            CorruptDataError: there is no such piece
+        """
+
+    def read(self, rank: int, piece: str, region: Region) -> torch.Tensor:
+        """A box of a piece, in host memory.
+
+        Args:
+            rank: that wrote it
+            piece: its name
+            region: of the piece
+
+        Raises:
+            CorruptDataError: it cannot be read
+        """
 
 
 class Area(NamedTuple):
@@ -168,6 +201,23 @@ def name_in_file(what: What) -> str:
     return "/".join(part for part in what if part)
 
 
+def entry_of(name: str, tensor: torch.Tensor) -> Entry:
+    """The entry of a whole tensor, by its name in a file.
+
+    Args:
+        name: as `name_in_file` gives it
+        tensor: whole
+
+    Example:
+        >>> entry_of("optimizer/head.weight/exp_avg", torch.zeros(2)).what
+        ('optimizer', 'head.weight', 'exp_avg')
+    """
+    kind, _, rest = name.partition("/")
+    owner, _, key = rest.partition("/")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Entry(what=(kind, owner, key), shape=tuple(tensor.shape), dtype=dtype, pieces=((0, WHOLE),))
+
+
 def shape_of(shape: Sequence[int], area: Area) -> tuple[int, ...]:
     """The shape of a part of a tensor.
 
@@ -290,61 +340,69 @@ class Want(NamedTuple):
     area: Area = WHOLE
 
 
-def fill(want: Want, entry: Entry, read: Read, source: str) -> None:
+def fill(want: Want, entry: Entry, source: Source) -> None:
     """Put what is wanted of a tensor together.
 
     Args:
         want: it
         entry: of the tensor
-        read: reads a piece
-        source: of the pieces, for messages
+        source: of the pieces
 
     Raises:
         CorruptDataError: a piece is not what the table says, or some are missing
     """
-    found = 0
+    found, name = 0, name_in_file(entry.what)
     for rank, area in entry.pieces:
         common = list(_common(entry.shape, want.area, area))
         if not common:
             continue
-        piece = read(rank, name_in_file(entry.what))
-        if tuple(piece.shape) != shape_of(entry.shape, area) or piece.dtype != dtype_named(entry.dtype, source):
+        form, expected = source.form(rank, name), (shape_of(entry.shape, area), dtype_named(entry.dtype, source.name))
+        if form != expected:
             raise CorruptDataError(
-                f"{source}: rank {rank} wrote {name_in_file(entry.what)} as {piece.dtype} of shape "
-                f"{tuple(piece.shape)}, and {entry.dtype} of shape {shape_of(entry.shape, area)} was expected: take "
-                "another checkpoint",
+                f"{source.name}: rank {rank} wrote {name} as {form[1]} of shape {form[0]}, and {expected[1]} of shape "
+                f"{expected[0]} was expected: take another checkpoint",
                 code="checkpoint.other-piece",
-                source=source,
+                source=source.name,
             )
         with torch.no_grad():
             for there, here in common:
-                want.target[here].copy_(piece[there])
+                want.target[here].copy_(source.read(rank, name, there))
                 found += math.prod(one.stop - one.start for one in here)
     if found != want.target.numel():
         raise CorruptDataError(
-            f"{source} has {found} of the {want.target.numel()} elements of {name_in_file(entry.what)} that are "
-            "needed: take another checkpoint",
+            f"{source.name} has {found} of the {want.target.numel()} elements of {name} that are needed: take another "
+            "checkpoint",
             code="checkpoint.missing-pieces",
-            source=source,
+            source=source.name,
         )
 
 
-def filled_by(read: Read, source: str) -> Callable[[Sequence[Want], Mapping[What, Entry]], None]:
-    """What fills tensors one by one, each from the pieces that have some of it.
+def put(whole: torch.Tensor, entry: Entry, piece: torch.Tensor, area: Area) -> None:
+    """Put a piece in its place in the whole.
 
     Args:
-        read: reads a piece
-        source: of the pieces, for messages
+        whole: of the tensor
+        entry: of the tensor
+        piece: of it
+        area: that the piece is
     """
-
-    def fill_all(wants: Sequence[Want], table: Mapping[What, Entry]) -> None:
-        for want in wants:
-            fill(want, table[want.what], read, source)
-
-    return fill_all
+    for there, here in _common(entry.shape, WHOLE, area):
+        whole[here].copy_(piece[there])
 
 
-Region = tuple[slice, ...]
+def fill_from(source: Source, wants: Sequence[Want], table: Mapping[What, Entry]) -> None:
+    """Fill tensors one by one, each from the pieces that have some of it.
+
+    Args:
+        source: of the pieces
+        wants: what is to be filled
+        table: where the pieces of each tensor are
+
+    Raises:
+        CorruptDataError: a piece is not what the table says, or some are missing
+    """
+    for want in wants:
+        fill(want, table[want.what], source)
 
 
 def _common(shape: Sequence[int], wanted: Area, given: Area) -> Iterator[tuple[Region, Region]]:

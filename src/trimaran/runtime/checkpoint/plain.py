@@ -19,7 +19,7 @@ from trimaran.base.errors import CorruptDataError, InputError
 
 MOST_ELEMENTS = 4096
 """Of a tensor or an array among plain values; larger ones are no plain values."""
-_DEEPEST = 64
+_DEEPEST = 20
 
 
 def encode(value: Any, what: str) -> Any:
@@ -38,8 +38,10 @@ def encode(value: Any, what: str) -> Any:
 
 def _encode(value: Any, what: str, depth: int) -> Any:
     kind = type(value)
-    if value is None or kind in (bool, int, str):
+    if value is None or kind in (bool, str):
         return value
+    if kind is int:
+        return value if abs(value) < 2**63 else {"integer": str(value)}
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if depth < _DEEPEST:
@@ -180,6 +182,7 @@ _SEQUENCES: dict[type, str] = {tuple: "tuple", deque: "deque"}
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _DECODERS: dict[str, Callable[[Any, str], Any]] = {
     "float": lambda inside, _: float(inside),
+    "integer": lambda inside, _: int(inside),
     "tuple": lambda inside, source: tuple(decode(inside, source)),
     "deque": lambda inside, source: deque(decode(inside, source)),
     "set": lambda inside, source: set(decode(inside, source)),

@@ -19,11 +19,13 @@ What cannot be kept exactly is refused before the training begins (`check`).
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
@@ -34,8 +36,20 @@ from trimaran.graph.optimizers import Trained, make_optimizer, stand_ins, traine
 from trimaran.graph.user_model import preserved_randomness, quiet
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.runtime.checkpoint.pieces import WHOLE, Area, Division, Entry, Piece, Want, What, divide, name_in_file
-from trimaran.runtime.checkpoint.plain import decode, encode
+from trimaran.runtime.checkpoint.pieces import (
+    WHOLE,
+    Area,
+    Division,
+    Entry,
+    Piece,
+    Want,
+    What,
+    divide,
+    name_in_file,
+    put,
+    shape_of,
+)
+from trimaran.runtime.checkpoint.plain import decode, dtype_named, encode
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.launch.world import World
@@ -56,7 +70,7 @@ _BY_GROUP = "by group"
 # How an optimizer computes: its own on each device.
 _IMPLEMENTATION = frozenset(("foreach", "fused", "capturable"))
 Fill = Callable[[Sequence[Want], Mapping[What, Entry]], None]
-"""Fills tensors from the pieces of a state; every rank calls it, once, with those that it wants."""
+"""Fills tensors from the pieces of a state, such as `fill_from` of a source; every rank calls it, once, with its own."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,8 +79,7 @@ class Taken:
 
     Attributes:
         division: which rank has which pieces; the same on every rank
-        tensors: those that this rank writes, in host memory, by their names in its file; nothing changes them until the
-            next state is taken
+        tensors: those that this rank writes, by their names in its file; copies change when the next state is taken
         plain: on rank 0 everything that is no tensor, as plain JSON
     """
 
@@ -197,12 +210,13 @@ class TrainingState:
     # -----------------------------------------------------------------------------------------------------------------
     # Take
 
-    def take(self, steps: int, figures: Mapping[str, Any]) -> Taken:
-        """Copy the state of this moment, between steps, to host memory.
+    def take(self, steps: int, figures: Mapping[str, Any], *, copy: bool = True) -> Taken:
+        """The state of this moment, between steps.
 
         Args:
             steps: training steps that were done
             figures: plain JSON that is kept with it; rank 0's counts
+            copy: copy tensors to host memory, so that the training may go on while they are written
 
         Raises:
             InputError: something cannot be kept exactly
@@ -214,13 +228,45 @@ class TrainingState:
         here, values = self._here()
         division = self._divide([one.piece for one in here.values()])
         own = division.own[self._world.rank]
-        tensors = {
-            name_in_file(what): self._copy(name_in_file(what), here[what].tensor) for what in here if what in own
-        }
+        tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
+        if copy:
+            tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
         plain = self._plain(values)
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
         return Taken(division=division, tensors=tensors, plain=plain)
+
+    def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
+        """Tensors of a state, whole, in host memory: on rank 0; every rank calls it.
+
+        Args:
+            taken: at this moment, by all ranks
+        """
+        found: dict[str, torch.Tensor] = {}
+        group, rank = self._agreement.group, self._world.rank
+        for entry in taken.division.entries:
+            name = name_in_file(entry.what)
+            if rank == 0:
+                found[name] = torch.empty(entry.shape, dtype=dtype_named(entry.dtype, name))
+            for writer, area in entry.pieces:
+                own = taken.tensors[name].detach().cpu().contiguous() if writer == rank else None
+                if writer and own is not None:
+                    dist.send(own.reshape(-1).view(torch.uint8), group_dst=0, group=group)
+                if rank:
+                    continue
+                if own is None:
+                    own = torch.empty(shape_of(entry.shape, area), dtype=found[name].dtype)
+                    dist.recv(own.reshape(-1).view(torch.uint8), group_src=writer, group=group)
+                put(found[name], entry, own, area)
+        return found
+
+    def expected_bytes(self) -> int:
+        """About what a checkpoint will take, of all ranks together [bytes]: two states a parameter, as Adam's."""
+        sizes = {
+            what: math.prod(shape) * dtype_named(dtype, "the model").itemsize
+            for what, (shape, dtype) in self._gatherer.shapes.items()
+        }
+        return sum(size * (3 if kind == "parameter" else 1) for (kind, _), size in sizes.items())
 
     def forget(self) -> None:
         """Give the memory of the last state that was taken back."""
