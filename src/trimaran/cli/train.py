@@ -1,5 +1,6 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,6 +52,29 @@ Verify = Annotated[
 ]
 
 
+SaveEvery = Annotated[
+    str | None,
+    typer.Option(
+        "--save-every",
+        help='Save the whole state of the training after so many steps, such as "500", or after a time, such as '
+        '"10min"; the last two checkpoints stay.',
+        metavar="STEPS|TIME",
+        show_default=False,
+    ),
+]
+
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask for "
+        "another one.",
+        metavar="RUN",
+        show_default=False,
+    ),
+]
+
+
 def train(
     job: Reference,
     devices: Devices = None,
@@ -75,13 +99,16 @@ def train(
     gradient_noise: GradientNoise = False,
     accept_inexact: AcceptInexact = False,
     verify: Verify = 0,
+    save_every: SaveEvery = None,
+    resume: Resume = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
-        from trimaran.features.training.train import train_planned
+        from trimaran.features.training.rank import parse_saving
+        from trimaran.features.training.train import check_resumable, train_planned
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
@@ -89,6 +116,12 @@ def train(
         from trimaran.report.run_report import report_document
 
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
+        saving = None if save_every is None else parse_saving(save_every)
+        if resume is not None:
+            before = check_resumable(resume, source)
+            asked = (devices, memory, link, objective, curve, compression, powersgd_samples, strategy, workers)
+            if plan is None and all(one is None for one in asked) and not (allow or forbid) and execution == "any":
+                plan = before
         request = parse_request(
             devices=devices,
             memory=memory,
@@ -116,7 +149,13 @@ def train(
             print_plan(out, planned)
         with progress_shown() as progress:
             trained = train_planned(
-                planned, parent=runs, gradient_noise=gradient_noise, verify=verify, progress=progress
+                planned,
+                parent=runs,
+                gradient_noise=gradient_noise,
+                verify=verify,
+                saving=saving,
+                resume=resume,
+                progress=progress,
             )
         if as_json:
             print_json(report_document(trained.report))

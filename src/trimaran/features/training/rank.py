@@ -12,22 +12,25 @@ The run directory: everything about one run, in files that outlive it.
       trace.json         both, for ui.perfetto.dev or chrome://tracing
       report.json        predicted against measured
       model.safetensors  the plain state_dict of the user's model
+      checkpoints/       the last ones, from which another run goes on (`trimaran.runtime.checkpoint`)
       logs/rank0.log     what each rank printed
 
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
 import json
+import math
 import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import write_whole
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import parse_seconds
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -35,10 +38,12 @@ from trimaran.program.plan import Plan, plan_program
 from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
+from trimaran.runtime.checkpoint import FOLDER
 
 if TYPE_CHECKING:
     from trimaran.features.training.session import Session
     from trimaran.report.virtual_memory import MemoryReport
+    from trimaran.runtime.communication.channels import Agreement
     from trimaran.runtime.launch.world import World
     from trimaran.runtime.verification import Verified
 
@@ -101,9 +106,21 @@ class RunDirectory:
         """One log a rank."""
         return self.path / "logs"
 
-    def begin(self, *, job: str, strategy: str) -> None:
-        """Note that the run has begun."""
-        self._note({"status": "running", "job": job, "strategy": strategy, "started_at": _now()})
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of its checkpoints; not there where none was saved."""
+        return self.path / FOLDER
+
+    def begin(self, *, job: str, strategy: str, resumed: Path | None = None) -> None:
+        """Note that the run has begun.
+
+        Args:
+            job: its reference
+            strategy: how it is trained
+            resumed: what it goes on from; None: it begins anew
+        """
+        facts: dict[str, object] = {"status": "running", "job": job, "strategy": strategy, "started_at": _now()}
+        self._note(facts | ({} if resumed is None else {"resumed_from": str(resumed)}))
 
     def finish(self, summary: Mapping[str, object]) -> None:
         """Note that the run has finished, with its results."""
@@ -198,7 +215,9 @@ class RankResult:
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
-        notes: what the run had to say of its data
+        notes: what the run had to say of its data, and of checkpoints
+        steps: training steps that were done in all
+        checkpoint: the newest one that was committed; None: none was asked for
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -207,6 +226,83 @@ class RankResult:
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
     notes: tuple[str, ...] = ()
+    steps: int = 0
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """When a training saves its state; one of both.
+
+    Attributes:
+        steps: after every so many steps
+        seconds: after so long, at the end of a step [s]
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+def parse_saving(text: str) -> Saving:
+    """When to save, as a user writes it.
+
+    Args:
+        text: a number of steps, or a duration with its unit
+
+    Raises:
+        InputError: neither
+
+    Example:
+        >>> parse_saving("500").steps, parse_saving("10min").seconds
+        (500, 600.0)
+    """
+    plain = text.strip()
+    if plain.isdigit():
+        steps = int(plain)
+        if steps < 1:
+            raise InputError("--save-every: a checkpoint after every 0 steps is none: give 1 or more")
+        return Saving(steps=steps)
+    seconds = parse_seconds(plain, needs_unit=True)
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--save-every: expected a number of steps or a duration above 0, got {text!r}")
+    return Saving(seconds=seconds)
+
+
+class Cadence:
+    """Says after which steps a state is saved, the same on every rank.
+
+    The clock is that of rank 0, which the others hear of only now and then: after half of the steps that the time left
+    should take.
+
+    Args:
+        saving: when
+        agreement: between all ranks
+        steps: that were done when it begins
+    """
+
+    def __init__(self, saving: Saving, agreement: "Agreement", steps: int) -> None:
+        self._saving, self._agreement = saving, agreement
+        self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+
+    def due(self, steps: int) -> bool:
+        """Whether a state is saved now; every rank calls it after each step.
+
+        Args:
+            steps: that were done
+        """
+        if self._saving.seconds is None:
+            return steps % (self._saving.steps or 1) == 0
+        if steps < self._look:
+            return False
+        elapsed_ms = int((time.monotonic() - self._start) * 1e3)
+        ((elapsed_ms,), *_) = self._agreement.gather_integers([elapsed_ms], "the time since the last checkpoint")
+        left_ms = self._saving.seconds * 1e3 - elapsed_ms
+        if left_ms <= 0:
+            self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+            return True
+        step_ms = max(elapsed_ms, 1) / (steps - self._since)
+        self._look = steps + max(1, int(left_ms / step_ms / 2))
+        return False
 
 
 def train_rank(
@@ -220,6 +316,8 @@ def train_rank(
     gradient_noise: bool,
     verify: int = 0,
     use: ParameterUse | None = None,
+    saving: Saving | None = None,
+    resume: Path | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -234,6 +332,8 @@ def train_rank(
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
+        saving: when the state is saved; None: never
+        resume: run directory or checkpoint to go on from; None: begin anew
     """
     from trimaran.features.training.session import Session
 
@@ -256,17 +356,34 @@ def train_rank(
         use=use,
         verify=verify,
     )
-    epochs = tuple(_train_epochs(session, world, verify))
-    executor, notes, memory = session.executor, session.feed.notes, session.memory
+    folder = RunDirectory(path=run).checkpoints
+    if saving is not None:
+        session.check_saving(folder)
+    if resume is not None:
+        session.load_checkpoint(resume)
+    cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
+    started = session.steps
+    epochs = tuple(_train_epochs(session, world, verify, cadence, folder))
+    checkpoint = None
+    if saving is not None and not session.is_saved(folder):
+        session.save_checkpoint(folder)
+    if saving is not None:
+        checkpoint = session.saved
+    executor, notes, memory = session.executor, session.notes, session.memory
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
+        if started:
+            notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
     timeline = session.timeline()
     session.save(RunDirectory(path=run).model)
+    steps = session.steps
     session.close()
     if world.rank != 0:
         return RankResult()
     return RankResult(
+        steps=steps,
+        checkpoint=checkpoint,
         epochs=epochs,
         timeline=timeline,
         memory=memory,
@@ -276,26 +393,48 @@ def train_rank(
     )
 
 
-def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch]:
-    epochs: list[Epoch] = []
+def _train_epochs(
+    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path
+) -> list[Epoch]:
+    epochs = [_epoch(row) for row in session.history]
+    for epoch in epochs:
+        # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
+        world.report({"finished": asdict(epoch)})
     # 0 where it is not known, as of a stream that does not say; then it may be long.
     total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
     while len(epochs) < session.job.epochs and not session.stopped:
-        number, samples, started = len(epochs), 0, time.perf_counter()
+        number, started = len(epochs), time.perf_counter()
+        # Of the epoch that was under way.
+        samples, before = session.carried.pop(_SO_FAR, (0, 0.0))
         for share in session.shares():
             loss = session.step(share)
             if session.steps == verify:
                 world.report({"verified": str(session.verified)})
             samples += share.samples
             world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
-        seconds = time.perf_counter() - started
+            if cadence is not None and cadence.due(session.steps):
+                session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
+                session.save_checkpoint(folder, wait=False)
+        session.carried.pop(_SO_FAR, None)
+        seconds = before + time.perf_counter() - started
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
-        metrics = session.end_epoch(number)
-        epoch = Epoch(
-            epoch=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
-        )
-        epochs.append(epoch)
-        world.report({"finished": asdict(epoch)})
+        session.end_epoch(number)
+        session.history[-1] |= {"seconds": seconds, "samples": samples}
+        epochs.append(_epoch(session.history[-1]))
+        world.report({"finished": asdict(epochs[-1])})
     return epochs
+
+
+_SO_FAR = "samples and seconds of the epoch"
+
+
+def _epoch(row: Mapping[str, Any]) -> Epoch:
+    return Epoch(
+        epoch=row["epoch"],
+        loss=row["loss"],
+        accuracy=row.get("metric"),
+        seconds=row.get("seconds", 0.0),
+        samples=row.get("samples", 0),
+    )

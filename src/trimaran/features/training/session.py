@@ -247,6 +247,26 @@ class Session:
         return (*self._feed.notes, *self._notes, *failures)
 
     @property
+    def saved(self) -> Path | None:
+        """The newest checkpoint that was committed here; None: none. Other ranks than 0 know those waited for."""
+        return None if self._saver is None else self._saver.last
+
+    def is_saved(self, folder: str | Path) -> bool:
+        """Whether the last state that was saved in a folder is that of now; every rank calls it, and waits for saves.
+
+        Args:
+            folder: of the checkpoints
+        """
+        if self._saver is None or self._saver.folder != Store(folder).folder:
+            return False
+        return self._saver.has(self._moment)
+
+    @property
+    def _moment(self) -> tuple[int, int]:
+        """What changes whenever the state does, in a loop that ends its epochs."""
+        return self.steps, len(self._history)
+
+    @property
     def feed(self) -> Feed:
         """This rank's training data: its `state_dict` can be saved, and another run goes on from there."""
         return self._feed
@@ -408,8 +428,8 @@ class Session:
             saver.finish()
             taken = self.executor.training.take(self.steps, self._figures(), copy=not wait)
             if wait:
-                return saver.save(taken, self.steps)
-            saver.begin(taken, self.steps)
+                return saver.save(taken, self.steps, self._moment)
+            saver.begin(taken, self.steps, self._moment)
             return None
 
     def load_checkpoint(self, path: str | Path) -> None:

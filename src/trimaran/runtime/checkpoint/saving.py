@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
+from trimaran.runtime.checkpoint import FOLDER, STATE
 from trimaran.runtime.checkpoint.container import TensorFile, TensorStream
 from trimaran.runtime.checkpoint.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.runtime.checkpoint.plain import dtype_named
@@ -29,9 +30,6 @@ from trimaran.runtime.checkpoint.store import MARKER, Checkpoint, Draft, Fault, 
 from trimaran.runtime.checkpoint.training_state import Taken, check_form
 from trimaran.runtime.communication.channels import Agreement
 
-STATE = "state.json"
-FOLDER = "checkpoints"
-"""Of a run directory."""
 _TABLE = "tensors"
 _WHAT = "saving a checkpoint"
 
@@ -59,6 +57,7 @@ class Saver:
         self._rank = agreement.rank
         self._save: _Save | None = None
         self._commit: _Task | None = None
+        self._moment: tuple[int, ...] = ()
         self.failures: list[str] = []
         self.last: Path | None = None
         self.seconds = 0.0
@@ -68,14 +67,26 @@ class Saver:
         """Whether ranks still have to speak about a save; the same on every rank."""
         return self._save is not None
 
-    def begin(self, taken: Taken, step: int) -> None:
+    def has(self, moment: tuple[int, ...]) -> bool:
+        """Whether the state of a moment was the last one that was committed; every rank calls it, and saves end first.
+
+        Args:
+            moment: as it was given to `begin`
+        """
+        self.finish()
+        (own, *_) = self._agreement.gather_objects(self.last is not None and self._moment == moment, _WHAT)
+        return bool(own)
+
+    def begin(self, taken: Taken, step: int, moment: tuple[int, ...] = ()) -> None:
         """Start to write; one that is under way is waited for.
 
         Args:
             taken: the state; its tensors stay as they are until `pending` is over
             step: of the training
+            moment: of the state, for `has`
         """
         self.finish()
+        self._moment = moment
         self._save = _Save(self._store, taken, step, rank=self._rank, ranks=self._ranks)
 
     def poll(self, *, wait: bool = False) -> None:
@@ -128,7 +139,7 @@ class Saver:
         self._store.prune(self.keep, lambda name, faults: self._note(f"{name} is damaged: {_listed(faults)}"))
 
     def _give_up(self, save: "_Save") -> None:
-        self._save = None
+        self._save, self._moment = None, ()
         said = self._agreement.gather_objects(save.task.message, _WHAT)
         if save.draft is not None and self._rank == 0:
             save.draft.abandon()
@@ -145,14 +156,16 @@ class Saver:
         if commit is not None:
             commit.join()
             if commit.failed:
+                self._moment = ()
                 self._note(f"a checkpoint was not committed, or older ones not removed: {commit.message}")
 
-    def save(self, taken: Taken, step: int) -> Path:
+    def save(self, taken: Taken, step: int, moment: tuple[int, ...] = ()) -> Path:
         """Write, and wait for it.
 
         Args:
             taken: the state; its tensors stay as they are until this returns
             step: of the training
+            moment: of the state, for `has`
 
         Returns:
             Directory of the checkpoint.
@@ -164,7 +177,7 @@ class Saver:
         self.finish()
         before = len(self.failures)
         self.last = None
-        self.begin(taken, step)
+        self.begin(taken, step, moment)
         save = self._save
         self.finish()
         wrong = self.failures[before:]

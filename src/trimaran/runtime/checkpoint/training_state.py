@@ -70,7 +70,7 @@ _BY_GROUP = "by group"
 # How an optimizer computes: its own on each device.
 _IMPLEMENTATION = frozenset(("foreach", "fused", "capturable"))
 Fill = Callable[[Sequence[Want], Mapping[What, Entry]], None]
-"""Fills tensors from the pieces of a state, such as `fill_from` of a source; every rank calls it, once, with its own."""
+"""Fills tensors from the pieces of a state, such as `fill_from`; every rank calls it, once, with what it wants."""
 
 
 @dataclass(slots=True, kw_only=True)
