@@ -42,7 +42,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
-from trimaran.runtime.checkpoint.disk import Bytes, Disk, LocalDisk, Writing, read_bounded
+from trimaran.runtime.checkpoint.disk import Bytes, Disk, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
@@ -54,7 +54,8 @@ _DIRECTORY = re.compile(r"step-(?P<step>\d{8,18})(?:-(?P<copy>[1-9]\d{0,8}))?")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _LARGEST_MARKER, _LARGEST_MANIFEST, _LARGEST_DOCUMENT = 4096, 256 * 2**20, 1024 * 2**20
 _DEEPEST = 64
-_LARGEST_INTEGER = 2**64
+_LARGEST_INTEGER = 2**128
+"""Generators of random numbers have states of 128 bits."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE_BYTES = 4 * 2**20
 """Bytes of one call of write."""
@@ -360,10 +361,7 @@ class Store:
                 faults.append(Fault(entry.name, f"it has {found.size} bytes, {entry.size} were written"))
             else:
                 sound.append(entry)
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            for compared in [self._compare(path, entry, pool, from_disk=from_disk) for entry in sound]:
-                faults += compared()
-        return faults
+        return faults + self._compare(path, sound, from_disk=from_disk)
 
     def prune(self, keep: int = 2, on_damage: OnDamage | None = None) -> list[str]:
         """Remove old checkpoints; only those with at least `keep` newer ones that are as they were written.
@@ -474,7 +472,8 @@ class Store:
         path = self.folder / name
         marker = self._read_part(path / MARKER, _LARGEST_MARKER, from_disk=from_disk)
         plain = _decode(marker, path / MARKER)
-        if plain.keys() != {"format", "manifest_size", "manifest_sha256"} or _encode(plain) != marker:
+        stated = {key: plain.get(key) for key in ("format", "manifest_size", "manifest_sha256")}
+        if _marker(stated) != marker:
             _refuse(path / MARKER, "it is not as it was written")
         if plain["format"] != _VERSION:
             _refuse(path / MARKER, f"it has format {plain['format']!r}, this version of Trimaran reads {_VERSION}")
@@ -500,6 +499,8 @@ class Store:
             }
         except (msgspec.ValidationError, ValueError) as error:
             _refuse(self.folder / name / MANIFEST, str(error))
+        if manifest.step != _order(name)[0]:
+            _refuse(self.folder / name / MANIFEST, f"it is that of step {manifest.step}")
         for file, entry in files.items():
             blocks = -(-entry.size // BLOCK_BYTES)
             if not _is_file_name(file) or len(entry.checksums) != blocks or manifest.block_bytes != BLOCK_BYTES:
@@ -528,41 +529,34 @@ class Store:
             self._sound.add(key)
         return faults
 
-    def _compare(
-        self, path: Path, entry: FileEntry, pool: ThreadPoolExecutor, *, from_disk: bool
-    ) -> Callable[[], list[Fault]]:
-        """Start to compare a file, block by block; what is called later for the result."""
-        try:
-            file = self._disk.open(path / entry.name)
-        except OSError as error:
-            fault = Fault(entry.name, f"it cannot be read: {_reason(error)}")
-            return lambda: [fault]
-
-        def compare(number: int) -> str | None:
-            offset = number * BLOCK_BYTES
-            size = min(BLOCK_BYTES, entry.size - offset)
-            block = _thread_buffer()[:size]
-            try:
-                count = file.read_into(block, offset)
-            except OSError as error:
-                return f"it cannot be read: {_reason(error)}"
-            if count == size and zlib.crc32(block) == entry.checksums[number]:
-                return None
-            return f"bytes {offset} to {offset + size - 1} are not those that were written"
-
-        if from_disk:
-            file.forget()
-        compared = [pool.submit(compare, number) for number in range(len(entry.checksums))]
-
-        def result() -> list[Fault]:
-            found = [what for one in compared if (what := one.result()) is not None]
-            file.close()
-            if not found:
-                return []
+    def _compare(self, path: Path, entries: Sequence[FileEntry], *, from_disk: bool) -> list[Fault]:
+        """What differs from the checksums, block by block, several at a time."""
+        with contextlib.ExitStack() as opened:
+            blocks: list[tuple[FileEntry, Reading, int]] = []
+            faults = []
+            for entry in entries:
+                try:
+                    file = self._disk.open(path / entry.name)
+                except OSError as error:
+                    faults.append(Fault(entry.name, f"it cannot be read: {_reason(error)}"))
+                    continue
+                opened.callback(file.close)
+                if from_disk:
+                    file.forget()
+                blocks += [(entry, file, number) for number in range(len(entry.checksums))]
+            if sum(entry.size for entry in entries) <= _PIECE_BYTES:
+                compared = list(itertools.starmap(_compare_block, blocks))
+            else:
+                with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+                    compared = list(pool.map(lambda block: _compare_block(*block), blocks))
+        wrong: dict[str, list[str]] = {}
+        for (entry, _, _), what in zip(blocks, compared, strict=True):
+            if what is not None:
+                wrong.setdefault(entry.name, []).append(what)
+        for name, found in wrong.items():
             more = f" (and {len(found) - 1} more places)" if len(found) > 1 else ""
-            return [Fault(entry.name, found[0] + more)]
-
-        return result
+            faults.append(Fault(name, found[0] + more))
+        return faults
 
     def _compare_format(self, path: Path) -> list[Fault]:
         try:
@@ -691,9 +685,9 @@ class Draft:
             self._compare_sizes(entries)
             files = {entry.name: entry for entry in entries}
             for name, document in (documents or {}).items():
-                text = _encode(document, name)
+                text = _document(document, name, _LARGEST_DOCUMENT)
                 files[name] = self.write(name, [text], size=len(text))
-            manifest = _encode(
+            manifest = _document(
                 {
                     "format": _VERSION,
                     "step": self._step,
@@ -707,15 +701,10 @@ class Draft:
                     "contents": dict(contents or {}),
                 },
                 MANIFEST,
+                _LARGEST_MANIFEST,
             )
-            marker = _encode(
-                {
-                    "format": _VERSION,
-                    "manifest_size": len(manifest),
-                    "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
-                },
-                MARKER,
-            )
+            digest = hashlib.sha256(manifest).hexdigest()
+            marker = _marker({"format": _VERSION, "manifest_size": len(manifest), "manifest_sha256": digest})
             _check_space(self._disk, self.path, len(manifest) + len(marker))
             try:
                 _put(self._disk, self.path / MANIFEST, [manifest], len(manifest))
@@ -795,34 +784,47 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Checksums:
-    """Checksums of the blocks of what is added, computed by another thread."""
+    """Checksums of the blocks of what is added; for much of it computed by another thread, while it is written.
 
-    def __init__(self) -> None:
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=16)
+    Args:
+        size: of all that will be added [bytes]
+    """
+
+    def __init__(self, size: int) -> None:
         self._done: list[int] = []
         self._current, self._position = 0, 0
-        self._thread = threading.Thread(target=self._compute, name="checksums", daemon=True)
-        self._thread.start()
+        self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=16)
+        self._thread: threading.Thread | None = None
+        if size > _PIECE_BYTES:
+            self._thread = threading.Thread(target=self._take, name="checksums", daemon=True)
+            self._thread.start()
 
     def add(self, piece: memoryview) -> None:
-        self._pieces.put(piece)
+        if self._thread is None:
+            self._compute(piece)
+        else:
+            self._pieces.put(piece)
 
     def end(self) -> tuple[int, ...]:
-        self._pieces.put(None)
-        self._thread.join()
-        return tuple(self._done)
-
-    def _compute(self) -> None:
-        while (piece := self._pieces.get()) is not None:
-            while piece:
-                part = piece[: BLOCK_BYTES - self._position]
-                self._current = zlib.crc32(part, self._current)
-                self._position += len(part)
-                piece = piece[len(part) :]
-                if self._position == BLOCK_BYTES:
-                    self._end_block()
+        if self._thread is not None:
+            self._pieces.put(None)
+            self._thread.join()
         if self._position:
             self._end_block()
+        return tuple(self._done)
+
+    def _take(self) -> None:
+        while (piece := self._pieces.get()) is not None:
+            self._compute(piece)
+
+    def _compute(self, piece: memoryview) -> None:
+        while piece:
+            part = piece[: BLOCK_BYTES - self._position]
+            self._current = zlib.crc32(part, self._current)
+            self._position += len(part)
+            piece = piece[len(part) :]
+            if self._position == BLOCK_BYTES:
+                self._end_block()
 
     def _end_block(self) -> None:
         self._done.append(self._current)
@@ -846,7 +848,7 @@ def _put(disk: Disk, path: Path, chunks: Iterable[Bytes], size: int) -> tuple[in
 
 
 def _write(file: Writing, chunks: Iterable[Bytes], size: int, path: Path) -> tuple[int, ...]:
-    checksums = _Checksums()
+    checksums = _Checksums(size)
     written = 0
     try:
         for chunk in chunks:
@@ -894,14 +896,28 @@ def _remove_directory(disk: Disk, path: Path) -> None:
     disk.remove_directory(path)
 
 
+def _compare_block(entry: FileEntry, file: Reading, number: int) -> str | None:
+    offset = number * BLOCK_BYTES
+    size = min(BLOCK_BYTES, entry.size - offset)
+    block = _thread_buffer(size)
+    try:
+        count = file.read_into(block, offset)
+    except OSError as error:
+        return f"it cannot be read: {_reason(error)}"
+    if count == size and zlib.crc32(block) == entry.checksums[number]:
+        return None
+    return f"bytes {offset} to {offset + size - 1} are not those that were written"
+
+
 _buffers = threading.local()
 
 
-def _thread_buffer() -> memoryview:
-    if not hasattr(_buffers, "block"):
-        _buffers.block = memoryview(bytearray(BLOCK_BYTES))
-    block: memoryview = _buffers.block
-    return block
+def _thread_buffer(size: int) -> memoryview:
+    """Memory of this thread, used again for the next block."""
+    block: memoryview | None = getattr(_buffers, "block", None)
+    if block is None or len(block) < size:
+        block = _buffers.block = memoryview(bytearray(size))
+    return block[:size]
 
 
 def _order(name: str) -> tuple[int, int]:
@@ -922,7 +938,26 @@ def _is_file_name(name: str) -> bool:
     return _FILE.fullmatch(name) is not None and name not in (MANIFEST, MARKER, FORMAT)
 
 
-def _encode(plain: Mapping[str, Any], name: str = MARKER) -> bytes:
+def _marker(stated: Mapping[str, Any]) -> bytes:
+    """The content of a marker, with a checksum of what it states: so it is known which of two files is damaged."""
+    return _encode({**stated, "crc32": f"{zlib.crc32(_encode(stated, MARKER)):08x}"}, MARKER)
+
+
+def _document(plain: Mapping[str, Any], name: str, most: int) -> bytes:
+    """JSON of an object that `_decode` will read: what could not be read again is not written."""
+    content = _encode(plain, name)
+    try:
+        if len(content) > most:
+            raise ValueError(f"it has {len(content)} bytes, and at most {most} are read again")
+        _parse(content)
+    except ValueError as error:
+        raise InputError(
+            f"{name} cannot be part of a checkpoint: {error}", code="checkpoint.unreadable-document", name=name
+        ) from error
+    return content
+
+
+def _encode(plain: Mapping[str, Any], name: str) -> bytes:
     """JSON of an object, the same for the same object."""
     try:
         return (json.dumps(plain, allow_nan=False, separators=(",", ":")) + "\n").encode()
@@ -931,14 +966,18 @@ def _encode(plain: Mapping[str, Any], name: str = MARKER) -> bytes:
 
 
 def _decode(content: bytes, path: Path) -> dict[str, Any]:
-    """A JSON object of bounded depth and finite figures."""
     try:
-        plain = json.loads(content, parse_constant=_number, parse_float=_number, parse_int=_integer)
-        if not isinstance(plain, dict):
-            raise ValueError(f"it is a {type(plain).__name__}, not an object")
-        _check_depth(plain)
+        return _parse(content)
     except (ValueError, RecursionError) as error:
         _refuse(path, f"it is no JSON object as it was written: {error}")
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """A JSON object of bounded depth and finite figures."""
+    plain = json.loads(content, parse_constant=_number, parse_float=_number, parse_int=_integer)
+    if not isinstance(plain, dict):
+        raise ValueError(f"it is a {type(plain).__name__}, not an object")
+    _check_depth(plain)
     return plain
 
 
@@ -950,7 +989,7 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) >= _LARGEST_INTEGER:
+    if len(text) > 40 or abs(value := int(text)) > _LARGEST_INTEGER:
         raise ValueError(f"{text[:40]} is too large")
     return value
 
