@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
+from trimaran.base.signals import leaving
 
 
 def put_in_place(path: Path, content: bytes) -> None:
@@ -93,6 +95,23 @@ def check_writable(path: Path) -> None:
         part.write_bytes(b"")
 
 
+_LONGEST_NAME = 100
+
+
+def file_name(name: str) -> str:
+    """A name for a file or a folder, made of any name: it stays in its folder, and is not hidden.
+
+    Args:
+        name: such as that of a job
+
+    Example:
+        >>> file_name("digits"), file_name("../../x"), file_name("a b/c"), file_name("..")
+        ('digits', 'x', 'a-b-c', 'unnamed')
+    """
+    plain = re.sub(r"[^\w.+=@,-]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST_NAME].decode(errors="ignore") or "unnamed"
+
+
 @contextlib.contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """A name in the folder of a file, for content that is not complete yet; no file of that name remains.
@@ -101,11 +120,12 @@ def unfinished(path: Path) -> Iterator[Path]:
         path: of the file, which the complete content replaces
     """
     part = path.parent / f".{path.name}.{os.getpid()}"
-    try:
-        yield part
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    with leaving(lambda _: part.unlink(missing_ok=True)):
+        try:
+            yield part
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Where a command's results go: JSON for programs, tables for people, errors as one message and an exit code."""
 
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -13,9 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.progress import Progress as Reported
+from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
-
-INTERRUPTED = 130
 
 
 def console() -> Console:
@@ -42,19 +42,22 @@ def check_plot(path: Path | None) -> None:
 
 @contextmanager
 def errors_reported(*, as_json: bool) -> Iterator[None]:
-    """Turn errors of Trimaran into a message and their exit code.
+    """Turn errors of Trimaran, and signals that ask for the end, into a message and their exit code.
 
     The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`. What else
     is raised is told by the lines of the user's code that led to it, as wrong input; where there are none, by the
     innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first.
     """
     try:
-        yield
+        with Catcher(raise_interrupted):
+            yield
     except TrimaranError as error:
         _end(error, error, as_json=as_json)
-    except KeyboardInterrupt:
-        sys.stderr.write("trimaran: interrupted\n")
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
+        by = "interrupted" if number == signal.SIGINT else f"ended by {signal_name(number)}"
+        say("\n".join([f"trimaran: {by}", *getattr(interrupt, "__notes__", ())]))
+        raise SystemExit(exit_code(number)) from None
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`).
         sys.stderr.close()
@@ -107,4 +110,6 @@ def progress_shown() -> Iterator[Reported]:
                 tasks[key] = bars.add_task(what, total=total or None)
             bars.update(tasks[key], description=what, completed=done, total=total or None)  # type: ignore[arg-type]
 
-        yield report
+        # The bars hide the cursor.
+        with leaving(lambda _: console.show_cursor(True)):
+            yield report

@@ -1,10 +1,12 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.cli.options import (
     AcceptInexact,
     Allow,
@@ -108,7 +110,8 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
-        from trimaran.features.training.train import check_resumable, train_planned
+        from trimaran.features.training.run_record import check_runs
+        from trimaran.features.training.train import check_resumable, how_to_go_on, train_planned, weights_of
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
@@ -141,6 +144,9 @@ def train(
             target=parse_target(curve=curve),
             accept_inexact=accept_inexact,
         )
+        # Before the plan, which may take long to make, and before the model, which may too.
+        check_runs(runs)
+        check_runs(runs, weights_of(source))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan
@@ -157,7 +163,12 @@ def train(
                 resume=resume,
                 progress=progress,
             )
+        stopped = trained.stopped
         if as_json:
-            print_json(report_document(trained.report))
+            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
+        if stopped is not None:
+            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            raise SystemExit(exit_code(stopped.signal))

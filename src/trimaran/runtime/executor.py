@@ -65,7 +65,7 @@ from trimaran.runtime.precision import LossScaler, place_batch, place_model
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.step.state import State
+from trimaran.runtime.step.state import Asking, State
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -95,6 +95,8 @@ class Executor:
         reads: this rank reads data
         steps: training steps done
         training: the whole state of the training, to be taken and put back
+        asked: a rank had a request (`runtime.launch.requests`) when it began the last step, or its last batch of an
+            evaluation; the same on every rank after a step
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
@@ -175,6 +177,9 @@ class Executor:
         self._interpreter = self._make_interpreter(capture, in_flight)
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
+        self.asked = False
+        # Ranks that share tensors add up losses apart from each other.
+        self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
         self.training = TrainingState(
             job,
@@ -281,8 +286,14 @@ class Executor:
             partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
         )
         try:
+            if self._asking is not None:
+                self._asking.begin()
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
+            self.asked = self._reductions.losses.asked
+            if self._asking is not None:
+                with in_contact(self._world.rank, "requests"):
+                    self.asked = self._asking.end()
         except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
@@ -293,11 +304,13 @@ class Executor:
         self.steps += 1
         return loss
 
-    def evaluate(self, dataset: Any) -> float:
+    def evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         """The job's metric over a data set, with the weights of now; nothing of it is recorded.
 
         Args:
             dataset: map-style, or a stream; read on the ranks that read data
+            breaks_off: after a batch at which a rank has a request, no further one is evaluated; `asked` says so then.
+                Where ranks share tensors, the evaluation is not broken off
 
         Returns:
             Mean over the samples, the same on every rank.
@@ -316,6 +329,9 @@ class Executor:
                         self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+                    if breaks_off and self._asking is None and self._reductions.losses.asked:
+                        self.asked = True
+                        break
         except Exception as error:
             if not isinstance(error, TrimaranError):
                 error.add_note("in an evaluation")

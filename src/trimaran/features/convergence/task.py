@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import write_whole
+from trimaran.base.files import file_name, write_whole
 from trimaran.base.job import Job
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
@@ -331,7 +331,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         max_epochs=request.max_epochs or _EPOCHS_OF_THE_JOB * max(1, job.epochs),
         microbatch=microbatch,
         devices=detect_machine(request.devices).devices,
-        folder=(request.parent or Path("runs")) / f"converge-{job.name}-{digest}",
+        folder=(request.parent or Path("runs")) / f"converge-{file_name(job.name)}-{digest}",
         warnings=warnings,
     )
 

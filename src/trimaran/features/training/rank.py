@@ -3,7 +3,7 @@
 The run directory: everything about one run, in files that outlive it.
 
     runs/digits-20260314-091500/
-      run.json           status (running, finished, failed), job, versions, when; why it failed
+      run.json           status (running, finished, stopped, failed), job, versions, when, process; why it failed
       plan.json          the plan that was run
       program.txt        its program, readable
       metrics.jsonl      one line an epoch: epoch, loss, metric, seconds, samples
@@ -18,19 +18,18 @@ The run directory: everything about one run, in files that outlive it.
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
-import json
 import math
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.files import write_whole
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.files import file_name
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import parse_seconds
+from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from trimaran.runtime.verification import Verified
 
 
-SCHEMA_VERSION = 1
+RUNS = Path("runs")
+"""Where run directories are, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,59 +111,19 @@ class RunDirectory:
         """Folder of its checkpoints; not there where none was saved."""
         return self.path / FOLDER
 
-    def begin(self, *, job: str, strategy: str, resumed: Path | None = None) -> None:
-        """Note that the run has begun.
-
-        Args:
-            job: its reference
-            strategy: how it is trained
-            resumed: what it goes on from; None: it begins anew
-        """
-        facts: dict[str, object] = {"status": "running", "job": job, "strategy": strategy, "started_at": _now()}
-        self._note(facts | ({} if resumed is None else {"resumed_from": str(resumed)}))
-
-    def finish(self, summary: Mapping[str, object]) -> None:
-        """Note that the run has finished, with its results."""
-        self._note(self._noted() | {"status": "finished", "finished_at": _now()} | dict(summary))
-
-    def fail(self, reason: str, *, code: str | None = None) -> None:
-        """Note that the run has failed, and why.
-
-        Args:
-            reason: for people
-            code: of the error; None: a person interrupted the run
-        """
-        failed = {"status": "failed", "finished_at": _now(), "reason": reason}
-        self._note(self._noted() | failed | ({} if code is None else {"code": code}))
-
-    def add_metrics(self, row: Mapping[str, object]) -> None:
-        """Append the figures of an epoch."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def _noted(self) -> dict[str, object]:
-        noted: dict[str, object] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        return noted
-
-    def _note(self, facts: dict[str, object]) -> None:
-        from trimaran import __version__
-
-        about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
-        write_whole(self.path / "run.json", (json.dumps(about | facts, indent=2) + "\n").encode())
-
 
 def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
     """Make a new run directory, named by the job and the time.
 
     Args:
-        name: of the job
+        name: of the job; what a file name cannot have is replaced
         parent: where; default: `runs` in the current directory
 
     Raises:
         EnvironmentProblem: it cannot be written
     """
-    parent = parent or Path("runs")
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    parent = parent or RUNS
+    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = parent / f"{stem}{suffix}"
         try:
@@ -175,10 +135,6 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         (path / "logs").mkdir()
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 # An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
@@ -215,9 +171,12 @@ class RankResult:
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
+        stopped: where a signal has ended the training; None: none has
+        weights: the file of the weights; None: they could not be written
+        unsaved: why the weights are not in the run directory; empty: they are
         notes: what the run had to say of its data, and of checkpoints
         steps: training steps that were done in all
-        checkpoint: the newest one that was committed; None: none was asked for
+        checkpoint: the newest one that was committed; None: none was
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -225,6 +184,9 @@ class RankResult:
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
+    stopped: Stopped | None = None
+    weights: Path | None = None
+    unsaved: str = ""
     notes: tuple[str, ...] = ()
     steps: int = 0
     checkpoint: Path | None = None
@@ -316,6 +278,7 @@ def train_rank(
     gradient_noise: bool,
     verify: int = 0,
     use: ParameterUse | None = None,
+    weights_bytes: int = 0,
     saving: Saving | None = None,
     resume: Path | None = None,
 ) -> RankResult:
@@ -332,8 +295,13 @@ def train_rank(
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
-        saving: when the state is saved; None: never
+        weights_bytes: room that rank 0 keeps free for the weights [bytes]
+        saving: when the state is saved; None: only where a signal ends the training
         resume: run directory or checkpoint to go on from; None: begin anew
+
+    Raises:
+        EnvironmentProblem: there is no room for the weights, or for a checkpoint
+        InputError: the state could not be saved exactly, or there is none to go on from
     """
     from trimaran.features.training.session import Session
 
@@ -356,31 +324,35 @@ def train_rank(
         use=use,
         verify=verify,
     )
-    folder = RunDirectory(path=run).checkpoints
+    directory = RunDirectory(path=run)
+    reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if saving is not None:
-        session.check_saving(folder)
+        session.check_saving(directory.checkpoints)
     if resume is not None:
         session.load_checkpoint(resume)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
     started = session.steps
-    epochs = tuple(_train_epochs(session, world, verify, cadence, folder))
-    checkpoint = None
-    if saving is not None and not session.is_saved(folder):
-        session.save_checkpoint(folder)
-    if saving is not None:
-        checkpoint = session.saved
-    executor, notes, memory = session.executor, session.notes, session.memory
+    epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
+    stopped = None
+    if session.stop_signal is not None:
+        loss = None if math.isnan(session.mean_loss) else session.mean_loss
+        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=session.epoch + 1, loss=loss)
+    unsaved_state: tuple[str, ...] = ()
+    if saving is not None or stopped is not None:
+        unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
+    executor, notes, memory = session.executor, (*session.notes, *unsaved_state), session.memory
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
     timeline = session.timeline()
-    session.save(RunDirectory(path=run).model)
-    steps = session.steps
+    weights = session.weights()
+    steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
         return RankResult()
+    saved, unsaved = save_weights(weights, directory, reserve)
     return RankResult(
         steps=steps,
         checkpoint=checkpoint,
@@ -389,8 +361,33 @@ def train_rank(
         memory=memory,
         gradient_noise=noise,
         verified=session.verified,
+        stopped=stopped,
+        weights=saved,
+        unsaved=unsaved,
         notes=notes,
     )
+
+
+def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str, ...]:
+    """Save the state at the end, where the last checkpoint is not of it.
+
+    Args:
+        session: of the rank
+        folder: of the checkpoints
+        required: it was asked for; otherwise what hinders it is a note
+
+    Returns:
+        For people: why there is none.
+    """
+    if session.is_saved(folder):
+        return ()
+    try:
+        if not required:
+            session.check_saving(folder)
+        session.save_checkpoint(folder)
+    except (InputError, EnvironmentProblem, ExecutionError) as error:
+        return (f"the state of the training was not saved: {error.message}",)
+    return ()
 
 
 def _train_epochs(
@@ -421,6 +418,9 @@ def _train_epochs(
         seconds = before + time.perf_counter() - started
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         session.end_epoch(number)
+        if session.stop_signal is not None:
+            session.carried[_SO_FAR] = samples, seconds
+            break
         session.history[-1] |= {"seconds": seconds, "samples": samples}
         epochs.append(_epoch(session.history[-1]))
         world.report({"finished": asdict(epochs[-1])})

@@ -12,10 +12,13 @@ may have several sessions, such as the two of a GAN, which it closes in any orde
 """
 
 import atexit
+import logging
 import math
+import multiprocessing.util
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +30,7 @@ from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.callbacks import Callbacks
 from trimaran.graph.behaviour import Behaviour, weighed
@@ -58,6 +62,7 @@ from trimaran.runtime.checkpoint.store import Store
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.requests import REQUESTS, stopping_code
 from trimaran.runtime.launch.world import World, join_world, leave_world
 from trimaran.runtime.verification import Verified, Verifier
 
@@ -74,7 +79,9 @@ class Session:
         rank: number of this process
         world_size: number of processes
         executor: runs the program
-        stopped: a callback has asked for the end of the training, or the metric has reached the job's target
+        stopped: a callback or a signal has asked for the end of the training, or the metric has reached the job's
+            target
+        stop_signal: number of the signal that asked for it, after a step that all ranks have done; None: none did
         carried: plain values of the loop, such as its best metric: they are in each checkpoint, and back after
             `load_checkpoint`; those of rank 0 count
 
@@ -112,6 +119,7 @@ class Session:
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
         self.stopped = False
+        self.stop_signal: int | None = None
         self._owns_world = owns_world
         if evaluation is None:
             if captured is None:
@@ -129,6 +137,7 @@ class Session:
             use=use,
         )
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
+        self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(planned_memory(strategy))
         self._feed = self.executor.feed()
@@ -144,12 +153,14 @@ class Session:
         self._verify = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
+        REQUESTS.open()
+        self._memory.callback(REQUESTS.close)
         Session._open.append(self)
         # A thread of gloo that outlives the interpreter would end the process with an error.
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def batches(self) -> Iterator[Any]:
-        """This rank's share of each global batch, for the epochs of the job, or until a callback stops it.
+        """This rank's share of each global batch, for the epochs of the job, or until a callback or a signal stops it.
 
         When the batch after the last one of an epoch is asked for, the epoch ends: where the job has `on_epoch` or a
         target, its evaluation data are evaluated, then `on_epoch` is called, on every rank.
@@ -157,6 +168,9 @@ class Session:
         A schedule that follows a metric is stepped between the epochs, with that of the evaluation: the loop's, if it
         evaluated the job's data after the last step, else one that is done here. Without evaluation, with the mean
         loss.
+
+        A signal that asks for the end (SIGTERM, SIGHUP, SIGUSR1, Ctrl-C) ends it after a step that all ranks have done.
+        The epoch is not ended then.
 
         Yields:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
@@ -168,6 +182,8 @@ class Session:
                 self._fetched = (batch, share.samples)
                 yield batch
             by_metric = self.executor.follows_metric
+            if self.stop_signal is not None:
+                return
             self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
 
     def shares(self) -> Iterator[Share]:
@@ -176,6 +192,8 @@ class Session:
         Yields:
             What `step` takes as it takes a batch, and loads microbatch by microbatch.
         """
+        if self.stop_signal is not None:
+            return
         if not self._going_on:
             self._losses, self._samples = 0.0, 0
         self._going_on = False
@@ -189,6 +207,9 @@ class Session:
     def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
         """End an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
 
+        After a signal nothing of that is done, so that a run that goes on from here does it. Where the signal comes in
+        the evaluation, that is broken off.
+
         Args:
             number: of the epoch, from 0
             evaluate: compute the metric, where the job has one and evaluation data, and it is not known
@@ -196,9 +217,15 @@ class Session:
         Returns:
             "loss", the mean over the samples of the epoch's steps here, and "metric" where it was computed.
         """
-        metrics = {"loss": self._losses / self._samples if self._samples else math.nan}
+        metrics = {"loss": self.mean_loss}
+        if self.stop_signal is not None:
+            return metrics
         if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
-            metrics["metric"] = self.evaluate() if self._scored is None else self._scored
+            scored = self._evaluate(None, breaks_off=True) if self._scored is None else self._scored
+            if self.executor.asked:
+                self._agree_to_stop()
+                return metrics
+            metrics["metric"] = scored
             if self.job.target is not None and metrics["metric"] >= self.job.target:
                 self.stopped = True
         if self.executor.follows_metric:
@@ -207,6 +234,11 @@ class Session:
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean over the samples of the steps of the epoch so far; no number before the first."""
+        return self._losses / self._samples if self._samples else math.nan
 
     @property
     def model(self) -> nn.Module:
@@ -290,7 +322,11 @@ class Session:
             InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
             ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
                 that of one process
+            SystemExit: a signal has asked for the end, and the loop takes a step more
         """
+        if self.stop_signal is not None:
+            self.close()
+            raise SystemExit(exit_code(self.stop_signal))
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
         self._callbacks.check_trained()
@@ -308,7 +344,15 @@ class Session:
             self._saver.poll()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
+        if self.executor.asked:
+            self._agree_to_stop()
         return loss
+
+    def _agree_to_stop(self) -> None:
+        """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
+        told = self.executor.agreement.gather_integers([REQUESTS.stop], "a request to stop")
+        self.stop_signal = stopping_code([number for (number,) in told])
+        self.stopped = True
 
     def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
         if self._verifier is None or self.executor.steps >= self._verify:
@@ -353,13 +397,16 @@ class Session:
         Raises:
             InputError: the job has no metric, or there is no data
         """
+        return self._evaluate(dataset)
+
+    def _evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         with self._callbacks.together("evaluate"):
             own = dataset is None
             if dataset is None:
                 if self._held_out is None:
                     self._held_out = make_evaluation_dataset(self.job)
                 dataset = self._held_out
-            found = self.executor.evaluate(dataset)
+            found = self.executor.evaluate(dataset, breaks_off=breaks_off)
         if own and not self._callbacks.running:
             self._scored = found
         return found
@@ -538,7 +585,8 @@ class Session:
             "losses": self._losses,
             "samples": self._samples,
             "scored": self._scored,
-            "stopped": self.stopped,
+            # A run that a signal has ended goes on.
+            "stopped": self.stopped and self.stop_signal is None,
             "history": self._history,
             "carried": self.carried,
         }
@@ -575,14 +623,45 @@ class Session:
         return estimate_noise_scale(as_scaled(observations) or observations)
 
     def close(self) -> None:
-        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway."""
+        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway.
+
+        Raises:
+            SystemExit: a signal has ended the training, and this is the last session of the script: with 128 and the
+                number of the signal, unless an exception is on its way
+        """
+        self._close()
+        if self._ends_script and self.stop_signal is not None and not Session._open and sys.exc_info()[1] is None:
+            self._say_stopped(self.stop_signal)
+            raise SystemExit(exit_code(self.stop_signal))
+
+    def _close_at_exit(self) -> None:
+        """As `close`; where that had to be done before the end of the script, nothing else sets its exit code."""
+        self._close()
+        if self._ends_script and self.stop_signal is not None and not hasattr(sys, "last_value"):
+            self._say_stopped(self.stop_signal)
+            multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(exit_code(self.stop_signal))
+
+    def _say_stopped(self, number: int) -> None:
+        if self.rank == 0:
+            say(
+                f"trimaran: {signal_name(number)} ended the training after step {self._steps}, in epoch "
+                f"{self._epoch + 1}: all ranks have done the same steps; exit code {exit_code(number)}"
+            )
+
+    def _close(self) -> None:
         if self._closed:
             return
         # After an error others may be gone, or be about to do something else than to speak about a save.
         if getattr(sys, "last_value", None) is None:
             self._finish_saving()
         self._closed = True
-        atexit.unregister(self.close)
+        self._steps, self._epoch = self.executor.steps, self._feed.epoch
+        atexit.unregister(self._close_at_exit)
         self._memory.close()
         self.executor.close()
         Session._open.remove(self)
@@ -667,7 +746,7 @@ def init(
             )
         strategy, program = plan.strategy, plan_program(plan)
         check_against_graph(program, captured.graph, strategy, batch=job.global_batch_size)
-    return Session(
+    session = Session(
         job,
         strategy,
         program,
@@ -678,6 +757,8 @@ def init(
         gradient_noise=gradient_noise,
         verify=verify,
     )
+    session._ends_script = True
+    return session
 
 
 def _of_rank_0(behaviour: Behaviour | None, world: World) -> Behaviour | None:

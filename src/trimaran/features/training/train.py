@@ -9,25 +9,34 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
+import contextlib
+import queue
 import shlex
+import shutil
+import signal
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
+from trimaran.base.user_errors import summary
 from trimaran.features.training.rank import (
+    RUNS,
     RankResult,
     RunDirectory,
     Saving,
     create_run_directory,
     train_rank,
 )
-from trimaran.graph.types import parameter_use
+from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
+from trimaran.graph.types import Graph, parameter_use
+from trimaran.graph.user_model import preserved_randomness, quiet
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
@@ -61,6 +70,46 @@ class Trained:
     result: RankResult
     report: RunReport
 
+    @property
+    def stopped(self) -> Stopped | None:
+        """Where a signal has ended it; None: none has."""
+        return self.result.stopped
+
+
+class _Stopping:
+    """Signals to the parent of a run: before the first step they end it, after that its ranks are told to stop.
+
+    Attributes:
+        commands: to the ranks
+        step: training steps that are known to be done
+        epoch: that is under way, from 1
+    """
+
+    def __init__(self) -> None:
+        self.commands: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+        self.step, self.epoch = 0, 1
+        self._asked = False
+
+    def hear(self, number: int) -> None:
+        """The first signal has come to this process.
+
+        Raises:
+            Interrupted: no step has been done
+        """
+        if not self.step:
+            raise Interrupted(number)
+        self.commands.put(("stop", number))
+        self.tell(number)
+
+    def tell(self, number: int) -> None:
+        """Say that a signal has come, to this process or to a rank."""
+        if not self._asked:
+            self._asked = True
+            say(
+                f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal "
+                "ends it at once"
+            )
+
 
 def train_planned(
     planned: Planned,
@@ -74,6 +123,9 @@ def train_planned(
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
+
+    A signal that asks for the end (`STOP_SIGNALS`) ends it after a step that all ranks have done, and what is there is
+    written as at the end. Before the first step nothing is left of the run.
 
     Args:
         planned: from `make_plan` or `load_plan`
@@ -89,51 +141,69 @@ def train_planned(
         InputError: there is no such checkpoint, or it is of another job; or a state could not be saved exactly
         CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
-        EnvironmentProblem: links cannot be rate-limited here
+        EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
+            all of the run could be written
+        Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch
 
     simulated = planned.simulated
-    run = create_run_directory(simulated.job.name, parent=parent)
     resume = None if resume is None else resume.resolve()
-    run.begin(job=planned.reference, strategy=simulated.plan.strategy.name, resumed=resume)
-    try:
-        write_plan(run.plan, simulated.plan)
-        write_whole(run.program, format_program(simulated.chosen.program).encode())
-        evaluation = lower_evaluation(simulated.graph, simulated.plan.strategy, batch=simulated.job.global_batch_size)
-        results = launch(
-            train_rank,
-            (
-                planned.source,
-                simulated.plan,
-                simulated.graph.behaviour,
-                format_program(evaluation),
-                run.path,
-                record,
-                gradient_noise,
-                verify,
-                parameter_use(simulated.graph),
-                saving,
-                resume,
-            ),
-            ranks=simulated.plan.strategy.devices,
-            log_dir=run.logs,
-            on_event=_listener(run, progress),
-            link=simulated.link,
-        )
-        trained = _conclude(planned, run, results[0])
-    except TrimaranError as error:
-        run.fail(error.message, code=error.code)
-        error.add_note(f"run directory: {run.path}")
-        if has_checkpoint(run.path):
-            error.add_note(f"it goes on from its last checkpoint with {how_to_resume(planned.reference, run)}")
-        raise
-    except KeyboardInterrupt:
-        run.fail("interrupted")
-        raise
-    run.finish({"final": dict(trained.report.final), "samples_per_s": trained.report.samples_per_s})
-    return trained
+    room = weights_bytes(simulated.graph)
+    check_runs(parent, room)
+    stopping = _Stopping()
+    with Catcher(stopping.hear):
+        there = (parent or RUNS).exists()
+        run = create_run_directory(simulated.job.name, parent=parent)
+        notes = RunRecord(run)
+        try:
+            with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
+                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name, resumed=resume)
+                _write_program(run, simulated)
+                results = launch(
+                    train_rank,
+                    (
+                        planned.source,
+                        simulated.plan,
+                        simulated.graph.behaviour,
+                        _evaluation(simulated),
+                        run.path,
+                        record,
+                        gradient_noise,
+                        verify,
+                        parameter_use(simulated.graph),
+                        room,
+                        saving,
+                        resume,
+                    ),
+                    ranks=simulated.plan.strategy.devices,
+                    log_dir=run.logs,
+                    on_event=_listener(notes, stopping, progress),
+                    commands=stopping.commands,
+                    link=simulated.link,
+                )
+                return _conclude(planned, run, notes, results[0])
+        except TrimaranError as error:
+            if error.code != "run.not-written":
+                notes.fail(error)
+            error.add_note(f"run directory: {run.path}")
+            if has_checkpoint(run.path):
+                error.add_note(f"it goes on from its last checkpoint with {how_to_resume(planned.reference, run)}")
+            raise
+        except KeyboardInterrupt as error:
+            if stopping.step:
+                notes.leave(signal.SIGINT, stopping.step, stopping.epoch)
+                raise
+            shutil.rmtree(run.path, ignore_errors=True)
+            if not there:
+                with contextlib.suppress(OSError):  # another run is there
+                    run.path.parent.rmdir()
+            error.add_note("no training step was done, and nothing is left of the run")
+            raise
+        except Exception as error:
+            notes.fail(ExecutionError(summary(error)))
+            raise
 
 
 def how_to_resume(reference: str, run: RunDirectory) -> str:
@@ -208,15 +278,73 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
     return next((plan for plan in plans if plan.is_file()), None)
 
 
-def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
+def weights_bytes(graph: Graph) -> int:
+    """Size of the file of a network's weights [bytes].
+
+    Args:
+        graph: names its parameters and buffers
+    """
+    # Each name of a tied weight has its own copy, and each name a line in the header.
+    sizes = [one.nbytes for one in graph.parameters for _ in (one.name, *one.aliases)]
+    return sum(size + 512 for size in (*sizes, *graph.buffers.values())) + 4096
+
+
+def weights_of(source: JobSource) -> int | None:
+    """Size of the weights of a job before it is planned; None: its model is not made without memory for it [bytes].
+
+    Args:
+        source: where the job comes from
+    """
+    import torch
+
+    try:
+        with preserved_randomness(), quiet(), torch.device("meta"):
+            model = source.make().model()
+            return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+    except Exception:  # noqa: BLE001 the planning makes it again, and says what is wrong with it
+        return None
+
+
+def how_to_go_on(trained: Trained) -> str:
+    """What a person can do with a run that a signal has ended.
+
+    Args:
+        trained: the run
+    """
+    run = trained.run
+    if trained.result.checkpoint is not None:
+        return f"to go on: {how_to_resume(trained.planned.reference, run)}"
+    return (
+        f"its weights, metrics and report are in {run.path}\n"
+        f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '
+        "The optimizer and the place in the data begin anew"
+    )
+
+
+def _evaluation(simulated: Simulated) -> str:
+    strategy = simulated.plan.strategy
+    return format_program(lower_evaluation(simulated.graph, strategy, batch=simulated.job.global_batch_size))
+
+
+def _write_program(run: RunDirectory, simulated: Simulated) -> None:
+    write_plan(run.plan, simulated.plan)
+    write_whole(run.program, format_program(simulated.chosen.program).encode())
+
+
+def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
     def listen(rank: int, event: Mapping[str, Any]) -> None:
-        if rank != 0:
+        if "asked_to_stop" in event:
+            stopping.tell(int(event["asked_to_stop"]))
+        elif "lost_log" in event:
+            notes.problems[f"logs/rank{rank}.log"] = str(event["lost_log"])
+        elif rank != 0:
             return
-        if "verified" in event:
+        elif "verified" in event:
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
-            run.add_metrics(event["finished"])
+            notes.add_metrics(event["finished"])
         else:
+            stopping.step, stopping.epoch = int(event["step"]), int(event["epoch"])
             progress(
                 f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
                 int(event["step"]),
@@ -226,20 +354,37 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
     return listen
 
 
-def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
+def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: RankResult) -> Trained:
+    """Write what is known at the end of a run, and say what of it could not be written.
+
+    Raises:
+        ExecutionError: the weights are nowhere
+        EnvironmentProblem: something could not be written, or only elsewhere
+    """
     comparison, simulated = None, planned.simulated
+    notes.restore(lambda: _write_program(run, simulated))
+    if result.weights is None:
+        raise ExecutionError(
+            f"the training is done, and its weights are lost: {result.unsaved}", code="weights.unwritable"
+        )
+    if result.weights != run.model:
+        notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
-        write_timeline(run.measured, result.timeline)
-        write_trace(
-            run.trace,
-            simulated.chosen.program,
-            simulated.chosen.timeline,
-            result.timeline,
-            comparison=comparison,
-            steps=result.timeline.steps[comparison.warmup :][:TRACED_STEPS],
+        notes.try_to(run.measured.name, lambda: write_timeline(run.measured, result.timeline))
+        steps = result.timeline.steps[comparison.warmup :][:TRACED_STEPS]
+        notes.try_to(
+            run.trace.name,
+            lambda: write_trace(
+                run.trace,
+                simulated.chosen.program,
+                simulated.chosen.timeline,
+                result.timeline,
+                comparison=comparison,
+                steps=steps,
+            ),
         )
-    write_timeline(run.predicted, simulated.chosen.timeline)
+    notes.try_to(run.predicted.name, lambda: write_timeline(run.predicted, simulated.chosen.timeline))
     last = result.epochs[-1] if result.epochs else None
     final = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
@@ -260,8 +405,15 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         verified=None if result.verified is None else to_plain(result.verified),
         notes=(*planned.notes, *result.notes),
     )
-    write_report(run.report, report)
-    return Trained(run=run, planned=planned, result=result, report=report)
+    notes.try_to(run.report.name, lambda: write_report(run.report, report))
+    trained = Trained(run=run, planned=planned, result=result, report=report)
+    summary = {"final": dict(report.final), "samples_per_s": report.samples_per_s}
+    if result.stopped is None:
+        notes.finish(summary)
+    else:
+        notes.stop(result.stopped, summary)
+    notes.check()
+    return trained
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

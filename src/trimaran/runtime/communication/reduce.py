@@ -5,7 +5,7 @@ By label:
 - "b<k>" adds up a bucket of gradients over the replicas. A mark of the last backward starts it, so that its instruction
   does nothing here. A scatter and a gather of "b<k>" are parts of a hierarchical all-reduce (`hierarchical`). A reduce
   of "b<k>" adds the bucket up at its owner only, and a broadcast of "b<k>" sends its weights from there to the others.
-- "loss" and "metric" add up sums and weights over all ranks.
+- "loss" and "metric" add up sums and weights over all ranks, and how many of them have a request, as to stop.
 - "tie<k>" adds up the gradients of a weight that several stages hold.
 - "norm" adds up squares over the stages, or over owners.
 - "buffers" copies those of replica 0.
@@ -205,7 +205,7 @@ class Reductions:
         own = torch.cat([own_loss(state, device), used.take(device)])
 
         def store() -> None:
-            state.mean, state.used = own[:2], own[2:]
+            state.mean, state.used = own[:3], own[3:]
 
         self._sum(instruction, own).finish = store
 

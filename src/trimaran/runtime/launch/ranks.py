@@ -8,18 +8,21 @@
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
                                          ◀──      events, while `function` runs
+    commands, while `function` runs      ──▶
                                          ◀──      its result, or what it raised
     all have answered: say so, return    ──▶      leave; the last one removes the folder
 
-The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
-included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
-the parent's death closes before all have answered. No port is opened outside the loopback interface or the ranks' own
-network, which ends with the last of them, and nothing has a fixed name, so that runs do not collide.
+The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
+SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
+and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
+name, so that runs do not collide.
 """
 
 import contextlib
 import os
 import pickle
+import queue
 import shutil
 import signal
 import socket
@@ -34,17 +37,22 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.signals import leaving
 from trimaran.machine.types import Link
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
 from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
 from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
+Command = tuple[str, object]
+"""What the parent sends to ranks that run: a kind, such as "stop", and a value that can be pickled."""
+
+ALL_ANSWERED = "all-answered"
+"""Kind of the last command."""
 
 # A rank that lost a peer may speak before the peer's own failure is seen.
 _GRACE_S = 3.0
-# From asking a process to end to killing it, and from its last message to its natural end.
-_TERMINATE_S = 2.0
+# From the last message of a process to its natural end.
 _LEAVE_S = 10.0
 _POLL_S = 0.1
 
@@ -110,6 +118,7 @@ def launch(
     ranks: int,
     log_dir: str | Path | None = None,
     on_event: Callable[[int, Event], None] | None = None,
+    commands: "queue.SimpleQueue[Command] | None" = None,
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
@@ -125,6 +134,8 @@ def launch(
         log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
             is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
+        commands: sent to every rank, soon after they are put there, also by a handler of a signal; `World.listen` hears
+            them
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
@@ -144,7 +155,7 @@ def launch(
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
-    with rate_limited_network(link, uplink, ranks=ranks) as seats:
+    with rate_limited_network(link, uplink, ranks=ranks) as seats, contextlib.ExitStack() as at_once:
         folder = tempfile.mkdtemp(prefix="trimaran-")
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
@@ -155,6 +166,7 @@ def launch(
                 _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
                 for number, seat in enumerate(seats)
             )
+            at_once.enter_context(leaving(lambda _: _leave(started, folder)))
             for rank in started:
                 _ask(rank, Request(
                     rank=rank.number,
@@ -164,7 +176,7 @@ def launch(
                     python_path=os.environ.get("PYTHONPATH"),
                     work=work,
                 ))  # fmt: skip
-            _listen(started, on_event, keeps_logs=log_dir is not None)
+            _listen(started, on_event, commands, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -217,11 +229,19 @@ def _ask(rank: _Rank, request: Request) -> None:
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
 
 
-def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None, *, keeps_logs: bool) -> None:
+def _listen(
+    ranks: Sequence[_Rank],
+    on_event: Callable[[int, Event], None] | None,
+    commands: "queue.SimpleQueue[Command] | None",
+    *,
+    keeps_logs: bool,
+) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
     failures: list[Failure] = []
     deadline: float | None = None
     while not all(rank.finished for rank in ranks):
+        while commands is not None and not commands.empty():
+            _tell(ranks, *commands.get())
         waiting = {rank.connection: rank for rank in ranks if not rank.finished}
         ready = wait(list(waiting), timeout=_POLL_S)
         for connection, rank in waiting.items():
@@ -257,11 +277,18 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None
         rank.failure = value
 
 
+def _tell(ranks: Sequence[_Rank], kind: str, value: object) -> None:
+    """Send a command to ranks; one that is gone is noticed elsewhere."""
+    message = pickle.dumps((kind, value))
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.connection.send_bytes(message)
+
+
 def _let_go(ranks: Sequence[_Rank]) -> None:
     """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
+    _tell(ranks, ALL_ANSWERED, None)
     for rank in ranks:
-        with contextlib.suppress(OSError):  # it may have died since
-            rank.connection.send_bytes(b"all")
         rank.connection.close()
     deadline = time.monotonic() + _LEAVE_S
     for rank in ranks:
@@ -272,24 +299,21 @@ def _let_go(ranks: Sequence[_Rank]) -> None:
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """End ranks that still run, with all processes that they started: ask, wait a little, kill."""
+    """End ranks that still run, with all processes that they started."""
     for rank in ranks:
-        _signal(rank, signal.SIGTERM)
-    deadline = time.monotonic() + _TERMINATE_S
+        _kill(rank)
     for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(0.0, deadline - time.monotonic()))
-        # Also where the rank itself has ended: what it started may be left.
-        _signal(rank, signal.SIGKILL, group=True)
         rank.process.wait()
         rank.connection.close()
 
 
-def _signal(rank: _Rank, number: signal.Signals, *, group: bool = False) -> None:
-    try:
-        if group:
-            os.killpg(rank.process.pid, number)
-        elif rank.process.poll() is None:
-            os.kill(rank.process.pid, number)
-    except ProcessLookupError:
-        pass
+def _leave(ranks: Sequence[_Rank], folder: str) -> None:
+    """End ranks where this process leaves at once."""
+    _end(ranks)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(rank: _Rank) -> None:
+    """Kill a rank and what it started, which may be left also where the rank itself has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(rank.process.pid, signal.SIGKILL)

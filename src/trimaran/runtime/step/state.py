@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import SUMMED, split_batch
 from trimaran.graph.behaviour import typical_weight
 from trimaran.program.types import Instruction
+from trimaran.runtime.launch.requests import REQUESTS
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.streams import fetch
@@ -157,7 +159,8 @@ class State:
         passages: forwards that wait for their backwards, by segment and microbatch
         terms: what the microbatches add to the loss, where it is computed
         metrics: metric and samples of each microbatch, where they are computed
-        mean: sum and weight of losses or metrics over all ranks, when it is known
+        mean: sum and weight of losses or metrics over all ranks, and how many ranks have a request (`REQUESTS`), when
+            they are known
         fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
@@ -212,26 +215,31 @@ class State:
 
 
 def own_loss(state: State, device: str) -> torch.Tensor:
-    """Sum and weight of the losses of this rank's microbatches; zeros where another rank has them.
+    """Sum and weight of the losses of this rank's microbatches, zeros where another rank has them; 1 for a request.
 
     Args:
         state: of the step
         device: where the sums are wanted
     """
     if not state.terms:
-        return torch.zeros(2, dtype=torch.float64, device=device)
+        own = torch.zeros(3, dtype=torch.float64, device=device)
+        if REQUESTS.pending:
+            own[2] = 1.0
+        return own
+    asked = torch.full((), float(REQUESTS.pending), dtype=torch.float64, device=device)
     if len(state.terms) == 1:
-        return torch.stack([state.terms[0].total, state.terms[0].weight])
+        return torch.stack([state.terms[0].total, state.terms[0].weight, asked])
     return torch.stack(
         [
             torch.stack([term.total for term in state.terms]).sum(),
             torch.stack([term.weight for term in state.terms]).sum(),
+            asked,
         ]
     )
 
 
 def own_metric(state: State, device: str) -> torch.Tensor:
-    """Sum over the samples of the metric of this rank's microbatches, and their number, in fp64.
+    """Sum over the samples of the metric of this rank's microbatches, their number, and 1 for a request, in fp64.
 
     Args:
         state: of the evaluation of one batch
@@ -239,7 +247,7 @@ def own_metric(state: State, device: str) -> torch.Tensor:
     """
     total = math.fsum(value * samples for value, samples in state.metrics)
     samples = sum(samples for _, samples in state.metrics)
-    return torch.tensor([total, float(samples)], dtype=torch.float64, device=device)
+    return torch.tensor([total, float(samples), float(REQUESTS.pending)], dtype=torch.float64, device=device)
 
 
 def as_number(value: Any) -> float:
@@ -256,20 +264,48 @@ def as_number(value: Any) -> float:
         ) from error
 
 
+class Asking:
+    """Whether a rank has a request, asked of all ranks while they compute a step.
+
+    Args:
+        group: process group of all ranks on the host
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sum = torch.zeros(1)
+        self._work: Any = None
+
+    def begin(self) -> None:
+        """Start to ask; every rank does, before its step."""
+        self._sum.fill_(float(REQUESTS.pending))
+        self._work = dist.all_reduce(self._sum, group=self._group, async_op=True)
+
+    def end(self) -> bool:
+        """The answer, the same on every rank."""
+        self._work.wait()
+        return bool(self._sum)
+
+
 class LossSums:
     """Losses and metrics over all ranks, as far as this rank knows them.
 
     Args:
         world: this process's
         first_rank: the first rank on which something is true; all ranks are asked
+
+    Attributes:
+        asked: a rank had a request in the last step, or in the last batch of an evaluation; the same on all ranks whose
+            losses are added up
     """
 
     def __init__(self, world: World, first_rank: Callable[[bool], int | None]) -> None:
         self._world = world
         self._first_rank = first_rank
+        self.asked = False
 
     def mean(self, state: State) -> torch.Tensor:
-        """Sum and weight of the loss over all ranks, where they have been added up; else of this one.
+        """Sum and weight of the loss over all ranks, where they have been added up, else of this one; and requests.
 
         Args:
             state: of a step
@@ -284,7 +320,9 @@ class LossSums:
         Args:
             state: of the evaluation of one batch
         """
-        return (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
+        mean = (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
+        self.asked = bool(mean[2])
+        return mean[:2]
 
     def fetch(self, state: State) -> None:
         """Where a GPU trains alone, start to bring the loss to the host as soon as the last forward has been issued.
@@ -324,7 +362,8 @@ class LossSums:
         return self._finite(self.mean(state).tolist(), state)
 
     def _finite(self, sums: Sequence[float], state: State) -> float:
-        total, weight = sums
+        total, weight, asked = sums
+        self.asked = asked > 0
         loss = total / weight if weight else math.nan
         if not math.isfinite(loss):
             rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
