@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.distributed.jobs import make_job
 from tests.distributed.training import Run, captured, full_batch
 
+from trimaran.base.errors import InputError
 from trimaran.features.training.session import Session
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -196,4 +197,46 @@ def change_all(world: World, changes: list[Change]) -> list[Changed]:
         session.close()
         if world.size > 1:
             dist.barrier()
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which samples are trained on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What a rank trained on.
+
+    Attributes:
+        inputs: its share of each global batch
+        epochs: that have ended then
+        refused: what was said to a checkpoint between a batch and its step
+    """
+
+    inputs: list[torch.Tensor]
+    epochs: int
+    refused: str
+
+
+def train_on(world: World, run: Run, source: str | None, folder: str) -> Read:
+    """Go on for some steps in a loop of the user's kind, and save."""
+    session = open_session(world, run)
+    if source is not None:
+        session.load_checkpoint(source)
+    inputs: list[torch.Tensor] = []
+    refused, until = "", session.steps + run.steps
+    for batch in session.batches():
+        if not inputs:
+            try:
+                session.save_checkpoint(folder)
+            except InputError as error:
+                refused = error.code
+        inputs.append(batch[0].clone() if batch else torch.empty(0))
+        session.step(batch)
+        if session.steps == until:
+            break
+    session.save_checkpoint(folder)
+    found = Read(inputs=inputs, epochs=len(session.history), refused=refused)
+    session.close()
     return found

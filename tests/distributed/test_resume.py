@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests import builders
-from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, save_all
+from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, save_all, train_on
 from tests.distributed.test_zero import UNITS
 from tests.distributed.training import Run
 from tests.forks.client import launch
@@ -180,7 +180,7 @@ def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int
             same = replace(before.strategy, feeding=run.strategy.feeding) == run.strategy
             assert any("random generators were seeded anew" in note for note in found[0][number].notes) != same, where
     for job, of in losses.items():
-        if job.endswith("_fp64") or job == "gpt_named":
+        if job == "gpt_named":  # the others draw, or normalize batches
             assert max(of) - min(of) < 1e-9, job
     return len(pairs)
 
@@ -195,3 +195,41 @@ def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_states_are_the_same_under_many_pairs_of_plans(seed: int, tmp_path: Path) -> None:
     assert change_plans(["gpt_named", "cnn_fp64", "normed_wide"], 120, seed, tmp_path) == 120
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Samples
+
+
+@pytest.mark.timeout(180)
+def test_each_sample_is_trained_on_once_whatever_the_ranks(tmp_path: Path) -> None:
+    """Three epochs of samples that are drawn anew each time; then the same in parts by 2, 4, 1 and 3 ranks."""
+    job = "rows_drawn_twice"
+    whole, _ = read_parts([(strategy(), 15)], job, tmp_path / "whole")
+    assert [len(batch) for batch in whole] == [7, 7, 7, 7, 5] * 3
+    for epoch in range(3):
+        assert sorted(torch.cat(whole[5 * epoch : 5 * epoch + 5])[:, 0].tolist()) == list(range(33))
+    parts = [
+        (strategy(dp=2, microbatches=3), 3),
+        (strategy(dp=4, feeding=WORKERS), 4),
+        (strategy(), 3),
+        (strategy(dp=3, zero=1, bucket_bytes=SMALL), 5),
+    ]
+    seen, epochs = read_parts(parts, job, tmp_path / "parts")
+    assert len(seen) == 15
+    assert all(torch.equal(one, other) for one, other in zip(whole, seen, strict=True))
+    # The last epoch has not ended: that is done when the batch after its last one is asked for.
+    assert epochs == [0, 1, 1, 2]
+
+
+def read_parts(parts: Sequence[tuple[Strategy, int]], job: str, folder: Path) -> tuple[list[torch.Tensor], list[int]]:
+    """The global batches of a training in parts, each of which goes on from the checkpoint of the one before it."""
+    seen: list[torch.Tensor] = []
+    epochs: list[int] = []
+    for number, (plan, steps) in enumerate(parts):
+        arguments = Run(job=job, strategy=plan, steps=steps), str(folder) if number else None, str(folder)
+        ranks = launch(train_on, arguments, ranks=plan.devices, log_dir=folder / "logs", device="cpu")
+        assert {rank.refused for rank in ranks} == {"session.saved-before-step"}
+        seen += [torch.cat(shares) for shares in zip(*(rank.inputs for rank in ranks), strict=True)]
+        epochs.append(ranks[0].epochs)
+    return seen, epochs
