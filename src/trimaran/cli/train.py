@@ -58,8 +58,8 @@ SaveEvery = Annotated[
     str | None,
     typer.Option(
         "--save-every",
-        help='Save the whole state of the training after so many steps, such as "500", or after a time, such as '
-        '"10min"; the last two checkpoints stay.',
+        help='Save the whole state of the training again and again: after "500" steps, or after "10min". The last two '
+        "checkpoints stay.",
         metavar="STEPS|TIME",
         show_default=False,
     ),

@@ -189,7 +189,7 @@ class StateGatherer:
         """Refuse a model of which a part keeps more state than parameters and buffers.
 
         Raises:
-            InputError: a module has a `get_extra_state` of its own
+            InputError: a module defines `get_extra_state`
         """
         for name, module in self.model.named_modules():
             if type(module).get_extra_state is not nn.Module.get_extra_state:

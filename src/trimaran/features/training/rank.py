@@ -197,8 +197,8 @@ class Saving:
     """When a training saves its state; one of both.
 
     Attributes:
-        steps: after every so many steps
-        seconds: after so long, at the end of a step [s]
+        steps: interval [steps]
+        seconds: interval, up to the end of a step [s]
     """
 
     steps: int | None = None

@@ -495,13 +495,7 @@ class Session:
                 cannot have it
             CorruptDataError: it is damaged
         """
-        if self._callbacks.running:
-            raise InputError(
-                "session.load_checkpoint() is for before the training, or between two steps of the loop: a callback "
-                "is called in the middle of one",
-                code="session.load-in-callback",
-            )
-        self._finish_saving()
+        self._begin_loading()
         with find_saved(path, self.executor.agreement) as saved:
             fill = partial(fill_from, saved)
             self._put_back(saved.plain, saved.entries, fill, saved.name)
@@ -533,11 +527,18 @@ class Session:
             InputError: it is no such state; or of another model, data, global batch, seed or optimizer; or this plan
                 cannot have it
         """
-        if self._callbacks.running:
-            raise InputError("session.load_state_dict() is for between two steps", code="session.load-in-callback")
-        self._finish_saving()
+        self._begin_loading()
         whole = WholeTensors(state, self.executor.agreement)
         self._put_back(whole.plain, whole.entries, whole.fill, whole.name)
+
+    def _begin_loading(self) -> None:
+        if self._callbacks.running:
+            raise InputError(
+                "a training goes on from a state before its first step, or between two steps of the loop: a callback "
+                "is called within one",
+                code="session.load-in-callback",
+            )
+        self._finish_saving()
 
     def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
         figures = decode(plain["figures"], source)

@@ -45,8 +45,8 @@ from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import gradient_noise_document
-from trimaran.runtime.checkpoint import FOLDER, STATE
-from trimaran.runtime.checkpoint.store import MARKER, Store
+from trimaran.runtime.checkpoint import STATE
+from trimaran.runtime.checkpoint.store import Store
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -243,24 +243,13 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
         InputError: there is no checkpoint, or it is of a job with another seed or global batch
         CorruptDataError: all are damaged
     """
-    folders = [path / FOLDER, path] if not (path / MARKER).exists() else [path.parent]
-    folder = next((one for one in folders if one.is_dir()), None)
-    if folder is None:
-        raise InputError(
-            f"there is no run {path}: give a run directory (runs/NAME), its folder {FOLDER}, or one checkpoint in it",
-            code="checkpoint.no-folder",
-            path=str(path),
-        )
-    store = Store(folder)
-    found = store.open(path.resolve().name) if folder == path.parent and len(folders) == 1 else None
+    from trimaran.runtime.checkpoint.saving import locate
+
+    store, name = locate(path)
+    found = store.open(name) if name is not None else next(iter(store.committed()), None)
     if found is None:
-        found = next(iter(store.committed()), None)
-    if found is None:
-        raise InputError(
-            f"{folder} has no checkpoint that can be read: none was saved (--save-every), or no save has ended",
-            code="checkpoint.none",
-            path=str(folder),
-        )
+        # It says why.
+        found = store.open_newest()
     job, saved = source.make(), found.document(STATE).get("job", {})
     for option, now in (("seed", job.seed), ("global_batch_size", job.global_batch_size)):
         then = saved.get(option)
@@ -269,7 +258,7 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
             raise InputError(
                 f"{found.path} was saved with {option} {then}, and this job has {now}: a training goes on with the "
                 f"same ({flag} {then})",
-                code="checkpoint.other-job",
+                code="checkpoint.other-option",
                 what=option,
                 saved=then,
                 now=now,

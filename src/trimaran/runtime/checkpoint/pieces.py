@@ -1,7 +1,7 @@
 """Tensors in pieces: which rank writes which piece, and how a rank puts together what it needs from pieces of others.
 
 A piece is what one rank has of a tensor: the whole, or some spans of it along one dim. So what was written under one
-plan is read under any other: the part that a rank needs is cut out of every piece that has some of it.
+plan is read under any other: a rank reads from each piece the region that it needs.
 
     written    rank 0  ████████░░░░░░░░    rank 1  ░░░░░░░░████████         ZeRO on 2 ranks
     read       rank 0  █████░░░░░░░░░░░    1  ░░░░░█████░░░░░░    2  …      on 3
@@ -67,7 +67,7 @@ class Area(NamedTuple):
     """Which part of a tensor a piece is.
 
     Attributes:
-        dim: along which it is cut; 0 of a whole
+        dim: along which the spans lie; 0 of a whole
         spans: of the whole along it; None: all of it
     """
 
@@ -239,7 +239,7 @@ def shape_of(shape: Sequence[int], area: Area) -> tuple[int, ...]:
 # Which rank writes which piece
 
 
-class Division(NamedTuple):
+class Writers(NamedTuple):
     """Who writes what.
 
     Attributes:
@@ -251,7 +251,7 @@ class Division(NamedTuple):
     own: tuple[frozenset[What], ...]
 
 
-def divide(said: Sequence[Sequence[Piece]]) -> Division:
+def share_out(said: Sequence[Sequence[Piece]]) -> Writers:
     """Give each piece to one of the ranks that have it.
 
     Args:
@@ -262,7 +262,7 @@ def divide(said: Sequence[Sequence[Piece]]) -> Division:
 
     Example:
         >>> both = [Piece(("parameter", name, ""), (size,), "float32") for name, size in (("w", 4), ("b", 2))]
-        >>> [sorted(name for _, name, _ in own) for own in divide([both, both]).own]
+        >>> [sorted(name for _, name, _ in own) for own in share_out([both, both]).own]
         [['w'], ['b']]
     """
     holders: dict[What, dict[Area, list[int]]] = {}
@@ -308,7 +308,7 @@ def divide(said: Sequence[Sequence[Piece]]) -> Division:
         frozenset(entry.what for entry in entries if any(one == rank for one, _ in entry.pieces))
         for rank in range(len(said))
     )
-    return Division(entries, own)
+    return Writers(entries, own)
 
 
 def _check_whole(piece: Piece, areas: Mapping[Area, Sequence[int]]) -> None:

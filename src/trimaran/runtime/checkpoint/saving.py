@@ -132,7 +132,7 @@ class Saver:
     def _conclude(self, save: "_Save", entries: Sequence[FileEntry]) -> None:
         if save.draft is None:
             return
-        table = [entry.to_plain() for entry in save.taken.division.entries]
+        table = [entry.to_plain() for entry in save.taken.writers.entries]
         committed = save.draft.commit(entries, {STATE: save.taken.plain}, {_TABLE: table})
         self.last = committed.path
         self.seconds = time.perf_counter() - save.started
@@ -296,7 +296,7 @@ class _Save:
 
     def _begin(self) -> FileEntry:
         try:
-            self._store.check_space(sum(entry.nbytes for entry in self.taken.division.entries))
+            self._store.check_space(sum(entry.nbytes for entry in self.taken.writers.entries))
             self.draft = self._store.begin(self.step, ranks=self._ranks)
         finally:
             self._begun.set()
@@ -335,7 +335,7 @@ class Saved:
         if not isinstance(table, list):
             raise CorruptDataError(
                 f"{self.name} has no table of tensors: it was damaged or edited, take another checkpoint",
-                code="checkpoint.damaged-table",
+                code="checkpoint.no-table",
                 source=self.name,
             )
         self.entries = tuple(Entry.from_plain(one, self.name) for one in table)
@@ -357,7 +357,7 @@ class Saved:
         shape = file.shape(piece)
         for dim, (one, size) in enumerate(zip(region, shape, strict=True)):
             if (one.start, one.stop) != (0, size):
-                # Little else is read than this dim's part; of that the rest is cut out.
+                # Little else is read than these indices of the dim, of which the region is a view.
                 part = file.part(piece, dim, one.start, one.stop)
                 return part[tuple(slice(None) if at <= dim else other for at, other in enumerate(region))]
         return file.tensor(piece)
@@ -410,33 +410,47 @@ def find_saved(path: str | Path, agreement: Agreement) -> Saved:
     return Saved(Store(where.parent).open(where.name), told[1])
 
 
-def _find(path: Path) -> Saved:
-    notes: list[str] = []
+def locate(path: Path) -> tuple[Store, str | None]:
+    """The folder of checkpoints that a user means, and the name of the one that was named; None: none was.
 
-    def on_damage(name: str, faults: Sequence[Fault]) -> None:
-        notes.append(f"{name} is damaged ({_listed(faults)}): the checkpoint before it was taken")
+    Args:
+        path: run directory, folder of checkpoints, or one checkpoint
 
+    Raises:
+        InputError: there is none
+    """
     if (path / MARKER).exists():
-        store = Store(path.resolve().parent)
-        named = store.open(path.resolve().name)
-        faults = store.verify(named)
-        if faults:
-            raise CorruptDataError(
-                f"the checkpoint {path} is damaged: {_listed(faults)}. Take another one: {path.parent} may have it",
-                code="checkpoint.damaged",
-                path=str(path),
-                faults=[str(fault) for fault in faults],
-            )
-        return Saved(named)
+        return Store(path.resolve().parent), path.resolve().name
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     if not folder.is_dir():
         raise InputError(
             f"there is no run and no folder of checkpoints {path}: give a run directory (runs/NAME), its folder "
-            "checkpoints, or one checkpoint in it",
+            f"{FOLDER}, or one checkpoint in it",
             code="checkpoint.no-folder",
             path=str(path),
         )
-    return Saved(Store(folder).open_newest(on_damage), notes)
+    return Store(folder), None
+
+
+def _find(path: Path) -> Saved:
+    notes: list[str] = []
+    store, name = locate(path)
+
+    def on_damage(name: str, faults: Sequence[Fault]) -> None:
+        notes.append(f"{name} is damaged ({_listed(faults)}): the checkpoint before it was taken")
+
+    if name is None:
+        return Saved(store.open_newest(on_damage), notes)
+    named = store.open(name)
+    faults = store.verify(named)
+    if faults:
+        raise CorruptDataError(
+            f"the checkpoint {path} is damaged: {_listed(faults)}. Take another one: {store.folder} may have it",
+            code="checkpoint.named-is-damaged",
+            path=str(path),
+            faults=[str(fault) for fault in faults],
+        )
+    return Saved(named)
 
 
 class WholeTensors:

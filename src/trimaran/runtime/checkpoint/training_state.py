@@ -1,7 +1,7 @@
 """The state of a training on one rank: what it takes to go on as if nothing had been in between, under any plan.
 
     take        tensors that this rank writes, copied to host memory    +    on rank 0 what is no tensor, as plain JSON
-    put back    what this rank needs of them, cut out of pieces (`pieces`)
+    put back    what this rank needs of them, read from pieces (`pieces`)
 
 State is that of one process, by the names of the user's model, whatever the plan:
 
@@ -39,15 +39,15 @@ from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.checkpoint.pieces import (
     WHOLE,
     Area,
-    Division,
     Entry,
     Piece,
     Want,
     What,
-    divide,
+    Writers,
     name_in_file,
     put,
     shape_of,
+    share_out,
 )
 from trimaran.runtime.checkpoint.plain import decode, dtype_named, encode
 from trimaran.runtime.communication.channels import Agreement
@@ -78,12 +78,12 @@ class Taken:
     """The state of a moment.
 
     Attributes:
-        division: which rank has which pieces; the same on every rank
+        writers: which rank has which pieces; the same on every rank
         tensors: those that this rank writes, by their names in its file; copies change when the next state is taken
         plain: on rank 0 everything that is no tensor, as plain JSON
     """
 
-    division: Division
+    writers: Writers
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any] = field(default_factory=dict)
 
@@ -138,7 +138,7 @@ class TrainingState:
         self._gatherer, self._traits = gatherer, traits
         self._replica, self._row = place
         self._room: dict[str, torch.Tensor] = {}
-        self._divided: tuple[list[Piece], Division] | None = None
+        self._shared_out: tuple[list[Piece], Writers] | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Before training: can the state be kept?
@@ -226,15 +226,15 @@ class TrainingState:
             # State that lives on the host may be on its way there.
             torch.cuda.synchronize(self._world.device)
         here, values = self._here()
-        division = self._divide([one.piece for one in here.values()])
-        own = division.own[self._world.rank]
+        writers = self._share_out([one.piece for one in here.values()])
+        own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
         if copy:
             tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
         plain = self._plain(values)
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
-        return Taken(division=division, tensors=tensors, plain=plain)
+        return Taken(writers=writers, tensors=tensors, plain=plain)
 
     def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
         """Tensors of a state, whole, in host memory: on rank 0; every rank calls it.
@@ -244,7 +244,7 @@ class TrainingState:
         """
         found: dict[str, torch.Tensor] = {}
         group, rank = self._agreement.group, self._world.rank
-        for entry in taken.division.entries:
+        for entry in taken.writers.entries:
             name = name_in_file(entry.what)
             if rank == 0:
                 found[name] = torch.empty(entry.shape, dtype=dtype_named(entry.dtype, name))
@@ -315,13 +315,13 @@ class TrainingState:
         text = json.dumps(encode(states, "the state of the random generators")).encode()
         return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
-    def _divide(self, pieces: list[Piece]) -> Division:
+    def _share_out(self, pieces: list[Piece]) -> Writers:
         """Who writes what; ranks exchange lists only where one has changed."""
-        same = self._divided is not None and self._divided[0] == pieces
-        if self._agreement.first_rank(not same) is not None or self._divided is None:
+        same = self._shared_out is not None and self._shared_out[0] == pieces
+        if self._agreement.first_rank(not same) is not None or self._shared_out is None:
             said = self._agreement.gather_objects(pieces, "sharing out what is saved")
-            self._divided = pieces, divide(said)
-        return self._divided[1]
+            self._shared_out = pieces, share_out(said)
+        return self._shared_out[1]
 
     def _copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in host memory, in that of the last one where it fits: new memory takes as long as the copy."""
@@ -817,7 +817,7 @@ def check_form(plain: Any, source: str) -> None:
 
 
 def _digest(strategy: Strategy) -> str:
-    """Of what decides how numbers are computed: not of how batches are loaded."""
+    """Of all that numbers depend on: not of how batches are loaded."""
     text = json.dumps(to_plain(replace(strategy, feeding=IN_LINE)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
