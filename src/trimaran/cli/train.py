@@ -111,7 +111,7 @@ def train(
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
         from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import check_resumable, how_to_go_on, train_planned, weights_of
+        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
@@ -146,7 +146,7 @@ def train(
         )
         # Before the plan, which may take long to make, and before the model, which may too.
         check_runs(runs)
-        check_runs(runs, weights_of(source))
+        check_runs(runs, room_of(source, saves=saving is not None))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan

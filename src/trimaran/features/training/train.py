@@ -189,7 +189,7 @@ def train_planned(
                 notes.fail(error)
             error.add_note(f"run directory: {run.path}")
             if has_checkpoint(run.path):
-                error.add_note(f"it goes on from its last checkpoint with {how_to_resume(planned.reference, run)}")
+                error.message += f"\nto go on from its last checkpoint: {how_to_resume(planned.reference, run)}"
             raise
         except KeyboardInterrupt as error:
             if stopping.step:
@@ -292,6 +292,18 @@ def weights_of(source: JobSource) -> int | None:
             return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
     except Exception:  # noqa: BLE001 the planning makes it again, and says what is wrong with it
         return None
+
+
+def room_of(source: JobSource, *, saves: bool) -> int | None:
+    """Room that a run needs before it is planned; None: its model is not made without memory for it [bytes].
+
+    Args:
+        source: where the job comes from
+        saves: the run saves checkpoints: two that stay and one that is written, each of weights and two states of each,
+            as Adam's
+    """
+    weights = weights_of(source)
+    return weights if weights is None or not saves else weights * (1 + 3 * 3)
 
 
 def how_to_go_on(trained: Trained) -> str:
