@@ -1,6 +1,6 @@
 """Published times to train, each predicted from a smaller one. Thresholds are what is reached, a little rounded up.
 
-Sources of the rows: src/trimaran_studies/published, times_*.csv and sources.toml.
+Sources of the rows: src/trimaran_studies/published/rows.csv, with their places in its columns source_*.
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from trimaran_studies.published.rows import published_rows
+from trimaran_studies.published.rows import SUBMITTED, published_rows
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.scores import Score, Scored, score
 from trimaran_studies.validation.validate import answer_rows, scored
@@ -31,14 +31,16 @@ def quiet(what: str, done: int, total: int) -> None:
 @functools.cache
 def submissions(every: bool) -> tuple[Scored, ...]:
     """Results of two benchmark rounds, or of six."""
-    return _times("dev", lambda row: "benchmark" in row.fields and (every or row.fields["round"] in SOME_ROUNDS))
+    return _times(
+        "dev", lambda row: row.fields["metric"] == SUBMITTED and (every or row.fields["round"] in SOME_ROUNDS)
+    )
 
 
 @functools.cache
 def tables(use: str, every: bool) -> tuple[Scored, ...]:
     """Trainings of tables; without every one, not of the networks that take longest to trace."""
     return _times(
-        use, lambda row: "benchmark" not in row.fields and (every or row.fields["model"] not in LONG_TO_TRACE)
+        use, lambda row: row.fields["metric"] != SUBMITTED and (every or row.fields["model"] not in LONG_TO_TRACE)
     )
 
 
