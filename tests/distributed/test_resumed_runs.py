@@ -31,7 +31,7 @@ def undisturbed(planned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Folder of a run that nothing has disturbed, and that saved nothing."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run = begin(folder, planned, "--plan", str(planned / "plan.json"))
-    code, errors = run.end()
+    code, errors = run.end(600)
     assert code == 0, errors
     assert not list(folder.glob("runs/*/checkpoints"))
     return folder
@@ -49,7 +49,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, planned: Path) -> Iterator[
     try:
         run.wait_for_step(EPOCH + 3)
         os.kill(run.ranks()[-1], signal.SIGKILL)
-        code, errors = run.end()
+        code, errors = run.end(600)
         assert code == 5, errors
         assert f"--resume {run.run_dir().relative_to(run.folder)}" in errors
         yield run
@@ -70,7 +70,7 @@ def epochs(folder: Path) -> list[dict[str, float]]:
     return [{key: row[key] for key in ("epoch", "loss", "accuracy", "samples")} for row in rows]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_that_was_killed_goes_on_bit_for_bit(
     killed: Run, undisturbed: Path, planned: Path, tmp_path: Path
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     assert made
     assert made[-1] in ("step-00000006", "step-00000009")
     second = begin(tmp_path / "second", planned, "--resume", str(first))
-    code, errors = second.end()
+    code, errors = second.end(600)
     assert code == 0, errors
     found, expected = losses(second.folder), losses(undisturbed)
     assert sorted(found) == list(range(int(made[-1][5:]) + 1, STEPS + 1))
@@ -89,7 +89,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     assert (note["status"], note["resumed_from"]) == ("finished", str(first))
     # A run that is complete has nothing to do; with more epochs it goes on.
     third = begin(tmp_path / "third", planned, "--resume", str(second.run_dir()), "--epochs", "4", "--devices", "1")
-    code, errors = third.end()
+    code, errors = third.end(600)
     assert code == 0, errors
     assert sorted(losses(third.folder)) == list(range(STEPS + 1, STEPS + EPOCH + 1))
     assert epochs(third.folder)[:3] == epochs(undisturbed)
@@ -97,17 +97,17 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     assert any("random generators were seeded anew" in note for note in notes)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_that_a_signal_ended_goes_on_bit_for_bit(undisturbed: Path, planned: Path, tmp_path: Path) -> None:
     """It saves its state, asked for or not."""
     first = begin(tmp_path / "first", planned, "--plan", str(planned / "plan.json"))
     first.wait_for_step(EPOCH + 1)
     first.signal(signal.SIGTERM)
-    code, errors = first.end()
+    code, errors = first.end(600)
     assert code == 143, errors
     assert f"--resume {first.run_dir().relative_to(first.folder)}" in errors
     second = begin(tmp_path / "second", planned, "--resume", str(first.run_dir()), "--save-every", "1s")
-    code, errors = second.end()
+    code, errors = second.end(600)
     assert code == 0, errors
     assert losses(first.folder) | losses(second.folder) == losses(undisturbed)
     assert not losses(first.folder).keys() & losses(second.folder).keys()
@@ -115,7 +115,7 @@ def test_a_run_that_a_signal_ended_goes_on_bit_for_bit(undisturbed: Path, planne
     assert second.left() == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_cannot_go_on_is_refused(killed: Run, planned: Path, tmp_path: Path) -> None:
     source = str(killed.run_dir())
     cases = {

@@ -544,13 +544,15 @@ class Session:
         figures = decode(plain["figures"], source)
         position = figures["position"]
         learns = self.executor.training.must_learn(plain)
-        notes = self.executor.put_back(plain, entries, fill, source)
+        # Other data are refused before anything is changed.
         self._feed.load_state_dict(position)
+        notes = self.executor.put_back(plain, entries, fill, source)
         if learns:
             # DDP finds its buckets in a step, which is then undone.
             self._take_one_step()
             self.executor.put_back(plain, entries, fill, source)
             self._feed.load_state_dict(position)
+        self._compare_data(figures.get("seen"))
         self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
         self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
         self._history = [dict(row) for row in figures["history"]]
@@ -560,10 +562,25 @@ class Session:
             self._verifier.fresh = False
 
     def _take_one_step(self) -> None:
-        while True:
-            for share in self._feed.shares():
-                self.executor.step(share)
-                return
+        recording, self.executor.recording = self.executor.recording, False
+        try:
+            while True:
+                for share in self._feed.shares():
+                    self.executor.step(share)
+                    return
+        finally:
+            self.executor.recording = recording
+
+    def _compare_data(self, seen: int | None) -> None:
+        """Note that the samples before the place in the data are not those that were trained on."""
+        now = self._feed.digest_before()
+        differs = seen is not None and now is not None and seen != now
+        if self.executor.agreement.first_rank(differs) is not None:
+            self._notes += (
+                "samples of the last batch before the checkpoint are not those that were trained on: the data set "
+                "gives other samples than then, or draws from a generator of its own, so that this is no longer the "
+                "training that was saved",
+            )
 
     def _check_between_steps(self) -> None:
         if self._untrained:
@@ -582,6 +599,8 @@ class Session:
         return next((one for one in told if one.get("dataset") is not None), told[0])
 
     def _figures(self) -> dict[str, Any]:
+        told = self.executor.agreement.gather_objects(self._feed.digest_before(), "what the data were")
+        seen = next((one for one in told if one is not None), None)
         figures = {
             "losses": self._losses,
             "samples": self._samples,
@@ -589,6 +608,7 @@ class Session:
             # A run that a signal has ended goes on.
             "stopped": self.stopped and self.stop_signal is None,
             "history": self._history,
+            "seen": seen,
             "carried": self.carried,
         }
         return {"position": self._position(), **encode(figures, "session.carried")}
