@@ -578,7 +578,7 @@ class Session:
         if self.executor.agreement.first_rank(differs) is not None:
             self._notes += (
                 "samples of the last batch before the checkpoint are not those that were trained on: the data set "
-                "gives other samples than then, or draws from a generator of its own, so that this is no longer the "
+                "gives other samples than then, or draws from a generator that it makes, so that this is no longer the "
                 "training that was saved",
             )
 
