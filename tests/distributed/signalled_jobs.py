@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 
 BATCHES = 4
-LONG_S = 60.0
+LONG_S = 250.0
 FAULT = "TRIMARAN_TEST_FAULT"
 """Variable that says what is slow in jobs of `slow`."""
 

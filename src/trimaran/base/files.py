@@ -99,7 +99,7 @@ _LONGEST_NAME = 100
 
 
 def file_name(name: str) -> str:
-    """A name for a file or a folder, made of any name: it stays in its folder, and is not hidden.
+    """A name for a file or a folder, made of any name: it stays in its folder, and starts with no dot.
 
     Args:
         name: such as that of a job

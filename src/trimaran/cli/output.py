@@ -110,6 +110,6 @@ def progress_shown() -> Iterator[Reported]:
                 tasks[key] = bars.add_task(what, total=total or None)
             bars.update(tasks[key], description=what, completed=done, total=total or None)  # type: ignore[arg-type]
 
-        # The bars hide the cursor.
+        # The cursor is off while bars are shown.
         with leaving(lambda _: console.show_cursor(True)):
             yield report

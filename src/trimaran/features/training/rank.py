@@ -336,7 +336,7 @@ def train_rank(
     stopped = None
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
-        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=session.epoch + 1, loss=loss)
+        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
     unsaved_state: tuple[str, ...] = ()
     if saving is not None or stopped is not None:
         unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)

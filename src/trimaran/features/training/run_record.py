@@ -319,12 +319,6 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
     there = folder.absolute()
     while not there.exists():
         there = there.parent
-    if not there.is_dir():
-        raise EnvironmentProblem(
-            f"the run directory cannot be made in {folder}: {there} is no folder",
-            code="run.unwritable",
-            path=str(there),
-        )
     try:
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
     except OSError as error:

@@ -144,6 +144,7 @@ class Session:
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None
         self._losses, self._samples = 0.0, 0
+        self._index = 0
         self._scored: float | None = None
         self._untrained = self._going_on = False
         self._history: list[dict[str, Any]] = []
@@ -223,6 +224,8 @@ class Session:
         if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
             scored = self._evaluate(None, breaks_off=True) if self._scored is None else self._scored
             if self.executor.asked:
+                # The epoch is not over: who goes on from here ends it.
+                self._feed.epoch, self._feed.index = number, self._index
                 self._agree_to_stop()
                 return metrics
             metrics["metric"] = scored
@@ -335,6 +338,7 @@ class Session:
             samples = self._fetched[1]
         self._fetched = None
         number = self.executor.steps
+        self._index = self._feed.index
         loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         self._losses += loss * counted

@@ -290,7 +290,7 @@ def weights_of(source: JobSource) -> int | None:
         with preserved_randomness(), quiet(), torch.device("meta"):
             model = source.make().model()
             return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
-    except Exception:  # noqa: BLE001 the planning makes it again, and says what is wrong with it
+    except Exception:  # noqa: BLE001 planning says what is wrong with the model
         return None
 
 
@@ -366,7 +366,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
     notes.restore(lambda: _write_program(run, simulated))
     if result.weights is None:
         raise ExecutionError(
-            f"the training is done, and its weights are lost: {result.unsaved}", code="weights.unwritable"
+            f"the training is done, and its weights are lost: {result.unsaved}", code="run.weights-lost"
         )
     if result.weights != run.model:
         notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
