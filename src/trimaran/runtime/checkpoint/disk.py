@@ -8,6 +8,7 @@ No symbolic link is followed below the folder of the checkpoints, and nothing bu
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -90,8 +91,11 @@ class Disk(Protocol):
     def make_directory(self, path: Path) -> None:
         """Make a directory; `FileExistsError` where there is anything of that name."""
 
-    def create(self, path: Path) -> Writing:
-        """Make a file; `FileExistsError` where there is anything of that name, a dangling link too."""
+    def create(self, path: Path, size: int) -> Writing:
+        """Make a file, with room for its bytes where the file system lets that be reserved.
+
+        `FileExistsError` where there is anything of that name, a dangling link too; ENOSPC where there is no room.
+        """
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
@@ -154,10 +158,17 @@ class LocalDisk:
         """See `Disk`."""
         path.mkdir()
 
-    def create(self, path: Path) -> Writing:
+    def create(self, path: Path, size: int) -> Writing:
         """See `Disk`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return _LocalWriting(os.open(path, flags, 0o666))
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            _reserve(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        return _LocalWriting(descriptor)
 
     def sync_directory(self, path: Path) -> None:
         """See `Disk`."""
@@ -275,6 +286,28 @@ class _LocalReading:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Reserve blocks for a file without making it longer, so that a disk that is too small is known at once.
+
+    `os.posix_fallocate` writes to every block where the file system cannot do this, which takes as long as the save.
+    """
+    if size > 0 and _fallocate is not None and _fallocate(descriptor, _KEEP_SIZE, 0, size):
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise OSError(number, os.strerror(number))
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if found is not None:
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return found
+
+
+_KEEP_SIZE = 1
+_fallocate = _find_fallocate()
 
 
 @contextlib.contextmanager

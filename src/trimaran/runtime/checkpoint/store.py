@@ -57,8 +57,10 @@ _DEEPEST = 64
 _LARGEST_INTEGER = 2**128
 """Generators of random numbers have states of 128 bits."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PIECE_BYTES = 4 * 2**20
+_PIECE_BYTES = 16 * 2**20
 """Bytes of one call of write."""
+_SMALL_BYTES = 2 * 2**20
+"""For fewer no threads are started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ OnDamage = Callable[[str, Sequence[Fault]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A committed checkpoint. In a `with`, it is not pruned by another process meanwhile.
+    """A committed checkpoint. In a `with` it is not removed by another process that prunes.
 
     Attributes:
         folder: of the checkpoints
@@ -300,15 +302,19 @@ class Store:
         damaged: list[tuple[str, Sequence[Fault]]] = []
         for found in self._marked():
             if isinstance(found, Checkpoint):
-                faults = self.verify(found)
-                name = found.name
+                try:
+                    with found:
+                        faults = self.verify(found)
+                except CorruptDataError:
+                    # Removed since it was listed: there are newer ones.
+                    return self.open_newest(on_damage)
                 if not faults:
                     return found
             else:
-                name, faults = found.name, [found.fault]
-            damaged.append((name, faults))
+                faults = [found.fault]
+            damaged.append((found.name, faults))
             if on_damage is not None:
-                on_damage(name, faults)
+                on_damage(found.name, faults)
         if not damaged:
             raise InputError(
                 f"{self.folder} has no committed checkpoint: none was saved there, or its save did not end",
@@ -544,7 +550,7 @@ class Store:
                 if from_disk:
                     file.forget()
                 blocks += [(entry, file, number) for number in range(len(entry.checksums))]
-            if sum(entry.size for entry in entries) <= _PIECE_BYTES:
+            if sum(entry.size for entry in entries) <= _SMALL_BYTES:
                 compared = list(itertools.starmap(_compare_block, blocks))
             else:
                 with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
@@ -793,9 +799,9 @@ class _Checksums:
     def __init__(self, size: int) -> None:
         self._done: list[int] = []
         self._current, self._position = 0, 0
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=16)
+        self._pieces: queue.Queue[memoryview | None] = queue.Queue(maxsize=8)
         self._thread: threading.Thread | None = None
-        if size > _PIECE_BYTES:
+        if size > _SMALL_BYTES:
             self._thread = threading.Thread(target=self._take, name="checksums", daemon=True)
             self._thread.start()
 
@@ -833,7 +839,7 @@ class _Checksums:
 
 def _put(disk: Disk, path: Path, chunks: Iterable[Bytes], size: int) -> tuple[int, ...]:
     """Write a new file, synced, or nothing; its checksums."""
-    file = disk.create(path)
+    file = disk.create(path, size)
     try:
         try:
             checksums = _write(file, chunks, size, path)
