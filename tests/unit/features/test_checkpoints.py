@@ -115,8 +115,8 @@ def test_a_callback_may_save_and_not_load(tmp_path: Path) -> None:
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
-    "seed": ({"seed": 5}, "checkpoint.other-job"),
-    "batch": ({"global_batch_size": 4}, "checkpoint.other-job"),
+    "seed": ({"seed": 5}, "feed-state.other-job"),
+    "batch": ({"global_batch_size": 4}, "feed-state.other-job"),
     "optimizer": ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, "checkpoint.other-job"),
     "precision": ({"precision": "fp64"}, "checkpoint.other-job"),
     "schedule": ({"lr_schedule": None}, "checkpoint.other-schedule"),
@@ -139,7 +139,7 @@ def test_another_job_is_refused_before_anything_is_changed(what: str, saved: tup
         with raises(code, InputError):
             session.load_checkpoint(saved[0])
         assert all(torch.equal(one, before[name]) for name, one in session.model.state_dict().items())
-        assert session.steps == 0
+        assert (session.steps, session.feed.index) == (0, 0)
 
 
 def test_options_are_those_that_were_saved(saved: tuple[Path, list[float], bytes]) -> None:

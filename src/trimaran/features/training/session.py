@@ -548,9 +548,14 @@ class Session:
         figures = decode(plain["figures"], source)
         position = figures["position"]
         learns = self.executor.training.must_learn(plain)
-        # Other data are refused before anything is changed.
+        # Other data are refused before anything is changed; and so is another model, before the place in them is.
+        before = self._feed.state_dict()
         self._feed.load_state_dict(position)
-        notes = self.executor.put_back(plain, entries, fill, source)
+        try:
+            notes = self.executor.put_back(plain, entries, fill, source)
+        except InputError:
+            self._feed.load_state_dict(before)
+            raise
         if learns:
             # DDP finds its buckets in a step, which is then undone.
             self._take_one_step()
