@@ -78,7 +78,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     made = sorted(path.name for path in (first / "checkpoints").iterdir() if (path / "COMMITTED").exists())
     # Of step 6, or of step 3 where the disk was slow.
     assert made
-    second = begin(tmp_path / "second", planned, "--resume", str(first))
+    second = begin(tmp_path / "second", planned, "--resume", str(first), "--save-every", "10min")
     code, errors = second.end(600)
     assert code == 0, errors
     found, expected = losses(second.folder), losses(undisturbed)
