@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 import torch
 from tests import zoo
+from tests.distributed import ordered
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
@@ -665,3 +666,80 @@ class Forgetful(nn.Sequential):
             self.forwards += 1
         y = torch.tanh(self[0](x))
         return self[2](self[1](y) if self.forwards < 3 else y)
+
+
+def normed() -> Job:
+    """Batch norm and dropout, momentum, clipped, a rate that falls; the last batch of an epoch has 8 of 10 samples."""
+    generator = torch.Generator().manual_seed(3)
+    data = torch.randn(48, 8, generator=generator), torch.randint(3, (48,), generator=generator)
+    return Job(
+        name="normed",
+        model=lambda: nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 16), nn.ReLU(),
+            nn.Dropout(0.2), nn.Linear(16, 3),
+        ),
+        loss=functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True),
+        dataset=lambda: TensorDataset(*data),
+        evaluation_dataset=lambda: TensorDataset(*data),
+        metric=zoo.class_accuracy,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12),
+        global_batch_size=10,
+        clip_norm=0.5,
+        epochs=3,
+    )  # fmt: skip
+
+
+def normed_wide() -> Job:
+    """`dropped` with layers whose sizes neither 3 nor 4 ranks divide, AdamW in two groups, clipped, a schedule."""
+    generator = torch.Generator().manual_seed(4)
+    data = torch.randn(60, 6, generator=generator), torch.randn(60, 1, generator=generator)
+    return dataclasses.replace(
+        dropped(),
+        model=lambda: nn.Sequential(
+            nn.Linear(6, 22), nn.ReLU(), nn.Linear(22, 10), nn.Dropout(0.2), nn.Linear(10, 10), nn.Linear(10, 1)
+        ),
+        dataset=lambda: TensorDataset(*data),
+        optimizer=_decayed,
+        clip_norm=0.5,
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=40),
+        global_batch_size=12,
+        epochs=2,
+    )
+
+
+def normed_plateau() -> Job:
+    """The rate follows the metric of the evaluation."""
+    return dataclasses.replace(
+        normed(),
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, mode="max", factor=0.5, patience=0
+        ),
+    )
+
+
+def dropped_twice() -> Job:
+    """`dropped` for two epochs of 8 steps."""
+    return dataclasses.replace(dropped(), epochs=2)
+
+
+def streamed() -> Job:
+    """A stream that draws, and says nothing of where it is."""
+    return dataclasses.replace(ordered.job(), dataset=ordered.Rows, epochs=3)
+
+
+def streamed_counting() -> Job:
+    """A stream that says where it is."""
+    return dataclasses.replace(ordered.job(), dataset=ordered.Counting, epochs=3)
+
+
+def rows_drawn_twice() -> Job:
+    """`rows_drawn`, with dropout, for three epochs."""
+    layers = lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2), nn.Linear(4, 4), nn.Linear(4, 1))  # noqa: E731
+    made = dataclasses.replace(rows_drawn(), epochs=3, model=layers)
+    return dataclasses.replace(made, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
+
+
+def sampled() -> Job:
+    """A sampler, with repetition."""
+    return dataclasses.replace(ordered.job(), sampler=ordered.weighted, epochs=3)

@@ -1,6 +1,7 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -64,6 +65,28 @@ OnNan = Annotated[
     ),
 ]
 
+SaveEvery = Annotated[
+    str | None,
+    typer.Option(
+        "--save-every",
+        help='Save the whole state of the training again and again: after "500" steps, or after "10min". The last two '
+        "checkpoints stay.",
+        metavar="STEPS|TIME",
+        show_default=False,
+    ),
+]
+
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        "--resume",
+        help="Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask for "
+        "another one.",
+        metavar="RUN",
+        show_default=False,
+    ),
+]
+
 
 @grouped
 def train(
@@ -81,14 +104,17 @@ def train(
     verify: Verify = 0,
     on_nan: OnNan = "stop",
     hang_timeout: HangTimeout = None,
+    save_every: SaveEvery = None,
+    resume: Resume = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
+        from trimaran.features.training.rank import parse_saving
         from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import how_to_go_on, train_planned, weights_of
+        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -98,10 +124,15 @@ def train(
         # Before the plan, which may take long to make.
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
+        saving = None if save_every is None else parse_saving(save_every)
+        if resume is not None:
+            before = check_resumable(resume, source)
+            if plan is None and asked == RequestOptions() and pins == PinOptions() and curve is None:
+                plan = before
         request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
         # Before the plan, which may take long to make, and before the model, which may too.
         check_runs(runs)
-        check_runs(runs, weights_of(source))
+        check_runs(runs, room_of(source, saves=saving is not None))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan
@@ -116,6 +147,8 @@ def train(
                 verify=verify,
                 on_nan=on_nan,
                 hang_timeout=hang_timeout,
+                saving=saving,
+                resume=resume,
                 progress=progress,
             )
         stopped = trained.stopped

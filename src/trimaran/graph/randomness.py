@@ -9,6 +9,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy
@@ -141,6 +142,30 @@ def find_moved(states: States) -> frozenset[int]:
         ([], True, [1])
     """
     return frozenset(number for number, state in states.items() if HOST_GENERATORS[number].state() != state)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """States of the generators of one rank.
+
+    Attributes:
+        host: of the host's generators, from `host_states`
+        device: of its GPU's generator; None: it has no GPU
+    """
+
+    host: States
+    device: torch.Tensor | None
+
+    @classmethod
+    def of(cls, device: str) -> "RandomState":
+        """The states now."""
+        return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
+
+    def restore(self, device: str) -> None:
+        """Set the generators of this process to them."""
+        restore_host(self.host)
+        if self.device is not None:
+            torch.cuda.set_rng_state(self.device, device)
 
 
 @contextmanager

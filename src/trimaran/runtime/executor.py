@@ -10,7 +10,7 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -36,9 +36,11 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
+from trimaran.runtime.checkpoint.pieces import Entry
+from trimaran.runtime.checkpoint.training_state import Fill, TrainingState
 from trimaran.runtime.checkpoint.weights import model_weights, read_weights, write_weights
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
-from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
+from trimaran.runtime.communication.compression import Codec, CompressedBuckets, open_codec
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
 from trimaran.runtime.communication.point_to_point import Exchanges
 from trimaran.runtime.communication.reduce import Reductions
@@ -95,6 +97,7 @@ class Executor:
         scaler: scales losses in fp16, with the state that a checkpoint needs; None in any other precision
         reads: this rank reads data
         steps: training steps done
+        training: the whole state of the training, to be taken and put back
         asked: a rank had a request (`runtime.launch.requests`) when it began the last step, or its last batch of an
             evaluation; the same on every rank after a step
 
@@ -166,6 +169,9 @@ class Executor:
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
+        self._codec: Codec | None = None
+        if strategy.compression is not None and strategy.dp > 1:
+            self._codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
         streams = open_streams(world.device)
         self._recorder = Recorder(world.rank, streams, self._channels.control, enabled=record)
         if self._part.record is not None:
@@ -181,6 +187,19 @@ class Executor:
         # Ranks that share tensors add up losses apart from each other.
         self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
+        self.training = TrainingState(
+            job,
+            strategy,
+            world,
+            agreement=self.agreement,
+            part=self._part,
+            updater=self.updater,
+            scaler=self.scaler,
+            codec=self._codec,
+            gatherer=self._state,
+            traits=self._traits,
+            place=(self._replica, row),
+        )
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
     @property
@@ -416,6 +435,26 @@ class Executor:
         with ACTIVITY.during("reading weights"):
             read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
 
+    def put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> tuple[str, ...]:
+        """Go on from a state that was taken under this or another plan; every rank calls it, between steps.
+
+        Args:
+            plain: what is no tensor
+            entries: the tensors
+            fill: fills tensors from their pieces
+            source: of the state, for messages
+
+        Returns:
+            For people: what is not as in a training without a break.
+
+        Raises:
+            InputError: it is of another model or job, or this plan cannot have it; nothing has been changed
+            CorruptDataError: it lacks something
+        """
+        with in_contact(self._world.rank, "going on from a checkpoint"):
+            self.steps, notes = self.training.put_back(plain, entries, fill, source)
+        return notes
+
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
         if not vars(self):
@@ -429,6 +468,7 @@ class Executor:
             self._part.close()
         self._channels.close()
         # A reference to a process group keeps its threads alive, and this refers to everything.
+        vars(self.training).clear()
         vars(self).clear()
 
     def _make_reductions(self, in_flight: InFlight, on_nan: OnNan) -> Reductions:
@@ -436,10 +476,9 @@ class Executor:
         job, strategy, part = self._job, self._strategy, self._part
         channels, recorder = self._channels, self._recorder
         compressed = hierarchical = None
-        if strategy.compression is not None and strategy.dp > 1:
-            codec = open_codec(strategy.compression, replicas=strategy.dp, seed=job.seed)
+        if self._codec is not None:
             compressed = CompressedBuckets(
-                codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder
+                self._codec, replicas=strategy.dp, channels=channels, in_flight=in_flight, recorder=recorder
             )
         across = [instruction.group for instruction in self._instructions if is_chained(instruction)]
         if strategy.sync == "hierarchical" and across:

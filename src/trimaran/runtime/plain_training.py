@@ -23,36 +23,12 @@ from trimaran.base.precision import Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.graph.randomness import States, find_moved, host_states, restore_host
+from trimaran.graph.randomness import RandomState, find_moved
 from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
 from trimaran.runtime.whole_state import WholeState
-
-
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """States of the generators of one rank.
-
-    Attributes:
-        host: of the host's generators, from `randomness.host_states`
-        device: of its GPU's generator; None: it has no GPU
-    """
-
-    host: States
-    device: torch.Tensor | None
-
-    @classmethod
-    def of(cls, device: str) -> "RandomState":
-        """The states now."""
-        return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
-
-    def restore(self, device: str) -> None:
-        """Set the generators of this process to them."""
-        restore_host(self.host)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device, device)
 
 
 @dataclass(slots=True, kw_only=True)

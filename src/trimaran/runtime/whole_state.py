@@ -10,7 +10,7 @@ are sent one after the other, so that only rank 0 needs memory for everything.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.types import share_bounds
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
@@ -35,10 +36,12 @@ class ParameterGroup:
     Attributes:
         names: of its parameters, in the order of the model
         options: hyperparameters of the group, such as "lr"
+        place: its number among the groups of a rank that has it
     """
 
     names: tuple[str, ...]
     options: Mapping[str, Any]
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,46 @@ class Differing(NamedTuple):
     first: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A tensor of the state as one rank has it, or its share of one; or what an optimizer keeps that is no such tensor.
+
+    Attributes:
+        kind: of what
+        name: of the parameter or buffer, the first that it has in the model
+        key: of the optimizer's state; empty for others
+        tensor: on its device, in the memory that training uses; None: there is `value`
+        value: in place of a tensor
+        sharing: how the ranks share it; None: this rank has the whole
+        spare: a tensor of the user's model that this rank does not train; for where no other rank does
+        parameter: the parameter itself, of those that this rank has
+    """
+
+    kind: Kind
+    name: str
+    key: str = ""
+    tensor: torch.Tensor | None = None
+    value: Any = None
+    sharing: Sharing | None = None
+    spare: bool = False
+    parameter: nn.Parameter | None = None
+
+    @property
+    def what(self) -> tuple[Kind, str, str]:
+        """Of which tensor it is."""
+        return self.kind, self.name, self.key
+
+    def whole(self, device: str) -> torch.Tensor:
+        """The whole tensor; all ranks that share it call this.
+
+        Args:
+            device: of the rank
+        """
+        if self.tensor is None:
+            return torch.empty(0)
+        return self.tensor if self.sharing is None else self.sharing.whole(self.tensor.to(device))
+
+
 class _Piece(NamedTuple):
     """What a rank has of a tensor, for the others.
 
@@ -125,12 +168,37 @@ class StateGatherer:
 
     Args:
         model: the user's, of which this rank trains some; before anything was done to it
+
+    Attributes:
+        model: the user's
+        aliases: every name that a parameter or buffer has in the model, and its first one
+        shapes: of the whole, and dtype, by kind and first name
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self.model = model
         self.aliases = _first_names(model)
+        self.shapes = {
+            (kind, name): (tuple(one.shape), str(one.dtype).removeprefix("torch."))
+            for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
+            for name, one in named
+        }
         self._gradients: dict[int, torch.Tensor] = {}
+
+    def check_extra(self) -> None:
+        """Refuse a model of which a part keeps more state than parameters and buffers.
+
+        Raises:
+            InputError: a module defines `get_extra_state`
+        """
+        for name, module in self.model.named_modules():
+            if type(module).get_extra_state is not nn.Module.get_extra_state:
+                raise InputError(
+                    f"{name or 'the model'} ({type(module).__name__}) has get_extra_state(), and a checkpoint has "
+                    "parameters and buffers: keep that state in a buffer (register_buffer), or train without saving",
+                    code="checkpoint.extra-state",
+                    module=name,
+                )
 
     def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Keep copies of gradients, in host memory, until others are kept or they are forgotten.
@@ -175,14 +243,14 @@ class StateGatherer:
             InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
             ExecutionError: ranks that share a parameter do not have the same pieces of its state
         """
-        if part.ready is not None:
-            part.ready()
-        held = dict(self._held(part, updater, world, kinds, compare=compare))
-        options = _options(part, updater, self.aliases) if updater is not None and "optimizer" in kinds else []
-        said = agreement.gather_objects(([piece for piece, _ in held.values()], options), "gathering the state")
+        held = self.held(part, updater, world, kinds)
+        by_what = {one.what: one for one in held}
+        pieces_here = [_piece(one, world.rank, compare=compare) for one in held]
+        options = self.options(part, updater) if updater is not None and "optimizer" in kinds else []
+        said = agreement.gather_objects((pieces_here, options), "gathering the state")
         pieces = [of for of, _ in said]
         chosen, differing = _choose(pieces)
-        groups = _merge_groups([of for _, of in said])
+        groups = merge_groups([of for _, of in said])
         state = WholeState(groups=groups, aliases=self.aliases, ranks=_holders(pieces), differing=differing)
         for piece in chosen:
             source = piece.ranks[0]
@@ -192,7 +260,7 @@ class StateGatherer:
             tensor = None
             if world.rank in piece.ranks:
                 # All that share it take part in making it whole; one of them keeps it.
-                whole = held[piece.what][1]()
+                whole = by_what[piece.what].whole(world.device)
                 tensor = _on_host(whole) if world.rank == source else None
             if source > 0:
                 tensor = _pass_on(tensor, piece, source, world.rank, agreement.group)
@@ -200,10 +268,26 @@ class StateGatherer:
                 self._put(state, piece, tensor)
         return state if world.rank == 0 else WholeState()
 
-    def _held(
-        self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind], *, compare: bool
-    ) -> Iterator[tuple[tuple[Kind, str, str], tuple[_Piece, Callable[[], torch.Tensor]]]]:
-        """What this rank has, and how the whole of it is had."""
+    def held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> list["Held"]:
+        """What this rank has of the state, as it lies here, between steps; nothing is communicated.
+
+        Args:
+            part: of this rank
+            updater: of this rank; None: the optimizer's state is not wanted
+            world: this process's
+            kinds: what is wanted
+
+        Returns:
+            Each tensor once, in the order of the model.
+
+        Raises:
+            InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
+        """
+        if part.ready is not None:
+            part.ready()
+        return list(self._held(part, updater, world, kinds))
+
+    def _held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> Iterator["Held"]:
         parameters: dict[str, nn.Parameter] = {}
         buffers: dict[str, torch.Tensor] = {}
         for stage in part.stages.values():
@@ -213,51 +297,55 @@ class StateGatherer:
                 if name in self.aliases:
                     buffers.setdefault(self.aliases[name], buffer)
         sharing = {self.aliases.get(name, name): one for name, one in part.sharing.items()}
-
-        def found(
-            kind: Kind, name: str, key: str, local: torch.Tensor, layout: Sharing | None, *, spare: bool = False
-        ) -> Any:
-            copies = compare and not spare and kind in ("parameter", "optimizer")
-            piece = _Piece(
-                kind,
-                name,
-                key,
-                tuple(local.shape if layout is None else layout.shape),
-                local.dtype,
-                (world.rank,) if layout is None else layout.ranks,
-                spare=spare,
-                prints=_fingerprint(local_part(local)) if copies else None,
-            )
-            return piece.what, (piece, lambda: local if layout is None else layout.whole(local.to(world.device)))
-
         for name, parameter in parameters.items():
             local, layout = local_part(parameter.detach()), sharing.get(name)
             if "parameter" in kinds:
-                yield found("parameter", name, "", local, layout)
+                yield Held(kind="parameter", name=name, tensor=local, sharing=layout, parameter=parameter)
             if "gradient" in kinds and id(parameter) in self._gradients:
-                yield found("gradient", name, "", self._gradients[id(parameter)], layout)
+                yield Held(kind="gradient", name=name, tensor=self._gradients[id(parameter)], sharing=layout)
             state = {} if updater is None or "optimizer" not in kinds else updater.state_of(parameter)
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.dim():
-                    yield found("optimizer", name, key, value.detach(), _state_layout(name, key, value, local, layout))
+                    lies = _state_layout(name, key, value, local, layout, world.rank)
+                    yield Held(kind="optimizer", name=name, key=key, tensor=local_part(value.detach()), sharing=lies)
                 else:
-                    piece = _Piece("optimizer", name, key, None, None, (world.rank,), value=_plain(value))
-                    yield piece.what, (piece, lambda: torch.empty(0))
+                    yield Held(kind="optimizer", name=name, key=key, value=_plain(value))
         if "buffer" in kinds:
             for name, buffer in buffers.items():
-                yield found("buffer", name, "", buffer.detach(), None)
+                yield Held(kind="buffer", name=name, tensor=buffer.detach())
         if world.rank == 0:
             # What the user's model has here, and rank 0 has in none of its segments.
             if "parameter" in kinds:
-                for name, parameter in self._model.named_parameters():
+                for name, parameter in self.model.named_parameters():
                     if name not in parameters:
-                        yield found(
-                            "parameter", name, "", local_part(parameter.detach()), sharing.get(name), spare=True
-                        )
+                        local = local_part(parameter.detach())
+                        yield Held(kind="parameter", name=name, tensor=local, sharing=sharing.get(name), spare=True)
             if "buffer" in kinds:
-                for name, buffer in self._model.named_buffers():
+                for name, buffer in self.model.named_buffers():
                     if name not in buffers:
-                        yield found("buffer", name, "", buffer.detach(), None, spare=True)
+                        yield Held(kind="buffer", name=name, tensor=buffer.detach(), spare=True)
+
+    def options(self, part: Part, updater: Updater) -> list[tuple[dict[str, Any], list[str]]]:
+        """The groups of this rank's optimizer: hyperparameters, and names of its parameters.
+
+        Args:
+            part: of this rank
+            updater: of this rank
+        """
+        if updater.optimizer is None:
+            return []
+        names = {
+            id(updater.known_as(parameter)): self.aliases.get(name, name)
+            for stage in part.stages.values()
+            for name, parameter in stage.module.named_parameters()
+        }
+        return [
+            (
+                {key: _plain(value) for key, value in group.items() if key not in ("params", "param_names")},
+                [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
+            )
+            for group in updater.optimizer.param_groups
+        ]
 
     def _put(self, state: WholeState, piece: _Piece, value: Any) -> None:
         if piece.kind == "optimizer":
@@ -277,26 +365,12 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
-def _options(part: Part, updater: Updater, aliases: Mapping[str, str]) -> list[tuple[dict[str, Any], list[str]]]:
-    """The groups of this rank's optimizer: hyperparameters, and names."""
-    if updater.optimizer is None:
-        return []
-    names = {
-        id(updater.known_as(parameter)): aliases.get(name, name)
-        for stage in part.stages.values()
-        for name, parameter in stage.module.named_parameters()
-    }
-    return [
-        (
-            {key: _plain(value) for key, value in group.items() if key not in ("params", "param_names")},
-            [names[id(parameter)] for parameter in group["params"] if id(parameter) in names],
-        )
-        for group in updater.optimizer.param_groups
-    ]
+def merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> tuple[ParameterGroup, ...]:
+    """The groups of all ranks: those of one place with equal hyperparameters are one.
 
-
-def _merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> tuple[ParameterGroup, ...]:
-    """The groups of all ranks: those of one place with equal hyperparameters are one."""
+    Args:
+        said: by each rank, from `StateGatherer.options`
+    """
     merged: list[tuple[int, dict[str, Any], dict[str, None]]] = []
     for groups in said:
         for place, (options, names) in enumerate(groups):
@@ -306,12 +380,30 @@ def _merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) ->
                 merged.append(same)
             same[2].update(dict.fromkeys(names))
     merged.sort(key=lambda one: one[0])
-    return tuple(ParameterGroup(names=tuple(names), options=options) for _, options, names in merged)
+    return tuple(ParameterGroup(names=tuple(names), options=options, place=place) for place, options, names in merged)
 
 
 def _same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     # As text: a value may be a tensor, of which == is no truth.
     return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
+
+
+def _piece(held: Held, rank: int, *, compare: bool) -> _Piece:
+    """What a rank says of what it has."""
+    kind, tensor, sharing = held.kind, held.tensor, held.sharing
+    if tensor is None:
+        return _Piece(kind, held.name, held.key, None, None, (rank,), value=held.value)
+    copies = compare and not held.spare and kind in ("parameter", "optimizer")
+    return _Piece(
+        kind,
+        held.name,
+        held.key,
+        tuple(tensor.shape if sharing is None else sharing.shape),
+        tensor.dtype,
+        (rank,) if sharing is None else sharing.ranks,
+        spare=held.spare,
+        prints=_fingerprint(tensor) if copies else None,
+    )
 
 
 def _choose(said: Sequence[Sequence[_Piece]]) -> tuple[list[_Piece], tuple[Differing, ...]]:
@@ -391,13 +483,25 @@ def _pass_on(
 
 
 def _state_layout(
-    name: str, key: str, value: torch.Tensor, local: torch.Tensor, layout: Sharing | None
+    name: str, key: str, value: torch.Tensor, local: torch.Tensor, layout: Sharing | None, rank: int
 ) -> Sharing | None:
     """How a tensor of an optimizer's state lies on the ranks that share its parameter."""
     if layout is None:
         return None
     if isinstance(value, _Spread):
-        return Sharing(ranks=layout.ranks, shape=value.shape, whole=lambda _: value.full_tensor())
+        if value.shape == layout.shape and local_part(value).shape == local.shape:
+            return layout
+        (placement,) = value.placements
+        if placement.is_replicate():
+            return None
+        at = layout.ranks.index(rank)
+        return Sharing(
+            ranks=layout.ranks,
+            shape=value.shape,
+            dim=placement.dim,
+            spans=(share_bounds(value.shape[placement.dim], len(layout.ranks), at),),
+            whole=lambda _: value.full_tensor(),
+        )
     if value.shape == local.shape:
         return layout
     raise InputError(
@@ -416,6 +520,9 @@ class _Spread(Protocol):
 
     @property
     def shape(self) -> torch.Size: ...
+
+    @property
+    def placements(self) -> tuple[Any, ...]: ...
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,18 @@ Name = Literal["on_step", "on_epoch"]
 _SAMPLED = 256
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
-_OPERATIONS = (_END, "evaluate", "save", "load", "weights", "timeline", "gradient_noise")
+_OPERATIONS = (
+    _END,
+    "evaluate",
+    "save",
+    "load",
+    "weights",
+    "timeline",
+    "gradient_noise",
+    "save_checkpoint",
+    "check_saving",
+    "state_dict",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

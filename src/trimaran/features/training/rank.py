@@ -12,6 +12,7 @@ The run directory: everything about one run, in files that outlive it.
       trace.json         both, for ui.perfetto.dev or chrome://tracing
       report.json        predicted against measured
       model.safetensors  the plain state_dict of the user's model
+      checkpoints/       the last ones, from which another run goes on (`trimaran.runtime.checkpoint`)
       logs/rank0.log     what each rank printed
 
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
@@ -19,15 +20,15 @@ Files are written whole or not at all: next to their place first, then renamed. 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.files import file_name
 from trimaran.base.timeline import Timeline
-from trimaran.base.units import format_count, format_some
+from trimaran.base.units import format_count, format_some, parse_seconds
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
@@ -36,10 +37,12 @@ from trimaran.program.plan import Plan, plan_program
 from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
+from trimaran.runtime.checkpoint import FOLDER
 
 if TYPE_CHECKING:
     from trimaran.features.training.session import Session
     from trimaran.report.virtual_memory import MemoryReport
+    from trimaran.runtime.communication.channels import Agreement
     from trimaran.runtime.launch.world import World
     from trimaran.runtime.step.on_nan import OnNan
     from trimaran.runtime.verification import Verified
@@ -103,6 +106,11 @@ class RunDirectory:
     def logs(self) -> Path:
         """One log a rank."""
         return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of its checkpoints; not there where none was saved."""
+        return self.path / FOLDER
 
 
 def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
@@ -168,7 +176,9 @@ class RankResult:
         stopped: where a signal has ended the training; None: none has
         weights: the file of the weights; None: they could not be written
         unsaved: why the weights are not in the run directory; empty: they are
-        notes: what the run had to say of its data
+        notes: what the run had to say of its data, and of checkpoints
+        steps: training steps that were done in all
+        checkpoint: the newest one that was committed; None: none was
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -181,6 +191,83 @@ class RankResult:
     weights: Path | None = None
     unsaved: str = ""
     notes: tuple[str, ...] = ()
+    steps: int = 0
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """When a training saves its state; one of both.
+
+    Attributes:
+        steps: interval [steps]
+        seconds: interval, up to the end of a step [s]
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+def parse_saving(text: str) -> Saving:
+    """When to save, as a user writes it.
+
+    Args:
+        text: a number of steps, or a duration with its unit
+
+    Raises:
+        InputError: neither
+
+    Example:
+        >>> parse_saving("500").steps, parse_saving("10min").seconds
+        (500, 600.0)
+    """
+    plain = text.strip()
+    if plain.isdigit():
+        steps = int(plain)
+        if steps < 1:
+            raise InputError("--save-every: a checkpoint after every 0 steps is none: give 1 or more")
+        return Saving(steps=steps)
+    seconds = parse_seconds(plain, needs_unit=True)
+    if not 0 < seconds < math.inf:
+        raise InputError(f"--save-every: expected a number of steps or a duration above 0, got {text!r}")
+    return Saving(seconds=seconds)
+
+
+class Cadence:
+    """Says after which steps a state is saved, the same on every rank.
+
+    The clock is that of rank 0, which the others hear of only now and then: after half of the steps that the time left
+    should take.
+
+    Args:
+        saving: when
+        agreement: between all ranks
+        steps: that were done when it begins
+    """
+
+    def __init__(self, saving: Saving, agreement: "Agreement", steps: int) -> None:
+        self._saving, self._agreement = saving, agreement
+        self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+
+    def due(self, steps: int) -> bool:
+        """Whether a state is saved now; every rank calls it after each step.
+
+        Args:
+            steps: that were done
+        """
+        if self._saving.seconds is None:
+            return steps % (self._saving.steps or 1) == 0
+        if steps < self._look:
+            return False
+        elapsed_ms = int((time.monotonic() - self._start) * 1e3)
+        ((elapsed_ms,), *_) = self._agreement.gather_integers([elapsed_ms], "the time since the last checkpoint")
+        left_ms = self._saving.seconds * 1e3 - elapsed_ms
+        if left_ms <= 0:
+            self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+            return True
+        step_ms = max(elapsed_ms, 1) / (steps - self._since)
+        self._look = steps + max(1, int(left_ms / step_ms / 2))
+        return False
 
 
 def skipped_note(skipped: Sequence[int]) -> list[str]:
@@ -215,6 +302,8 @@ def train_rank(
     use: ParameterUse | None = None,
     on_nan: "OnNan" = "stop",
     weights_bytes: int = 0,
+    saving: Saving | None = None,
+    resume: Path | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -231,9 +320,12 @@ def train_rank(
         use: which parameters get a gradient; None: as the executor finds
         on_nan: what to do where the loss of a step is not a finite number
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
+        saving: when the state is saved; None: only where a signal ends the training
+        resume: run directory or checkpoint to go on from; None: begin anew
 
     Raises:
-        EnvironmentProblem: there is no room for the weights
+        EnvironmentProblem: there is no room for the weights, or for a checkpoint
+        InputError: the state could not be saved exactly, or there is none to go on from
     """
     from trimaran.features.training.session import Session
     from trimaran.runtime.launch.activity import ACTIVITY
@@ -262,25 +354,40 @@ def train_rank(
     )
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
+    if saving is not None:
+        session.check_saving(directory.checkpoints)
+    if resume is not None:
+        with ACTIVITY.during("loading a checkpoint"):
+            session.load_checkpoint(resume)
+    cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
+    started = session.steps
     with ACTIVITY.during("between steps"):
-        epochs = tuple(_train_epochs(session, world, verify))
+        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
     stopped = None
     if session.stop_signal is not None:
-        # All ranks have done the same steps: here a run that saves checkpoints saves one more.
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
         stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
-    executor, notes, memory = session.executor, session.feed.notes, session.memory
+    unsaved_state: tuple[str, ...] = ()
+    if saving is not None or stopped is not None:
+        with ACTIVITY.during("saving the last checkpoint"):
+            unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
+    executor, notes, memory = session.executor, (*session.notes, *unsaved_state), session.memory
     skipped = session.skipped
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
+        if started:
+            notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
     timeline = session.timeline()
     weights = session.weights()
+    steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
         return RankResult()
     saved, unsaved = save_weights(weights, directory, reserve)
     return RankResult(
+        steps=steps,
+        checkpoint=checkpoint,
         epochs=epochs,
         timeline=timeline,
         memory=memory,
@@ -294,28 +401,73 @@ def train_rank(
     )
 
 
-def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch]:
-    epochs: list[Epoch] = []
+def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str, ...]:
+    """Save the state at the end, where the last checkpoint is not of it.
+
+    Args:
+        session: of the rank
+        folder: of the checkpoints
+        required: it was asked for; otherwise what hinders it is a note
+
+    Returns:
+        For people: why there is none.
+    """
+    if session.is_saved(folder):
+        return ()
+    try:
+        if not required:
+            session.check_saving(folder)
+        session.save_checkpoint(folder)
+    except (InputError, EnvironmentProblem, ExecutionError) as error:
+        return (f"the state of the training was not saved: {error.message}",)
+    return ()
+
+
+def _train_epochs(
+    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path
+) -> list[Epoch]:
+    epochs = [_epoch(row) for row in session.history]
+    for epoch in epochs:
+        # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
+        world.report({"finished": asdict(epoch)})
     # 0 where it is not known, as of a stream that does not say; then it may be long.
     total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
     while len(epochs) < session.job.epochs and not session.stopped:
-        number, samples, started = len(epochs), 0, time.perf_counter()
+        number, started = len(epochs), time.perf_counter()
+        # Of the epoch that was under way.
+        samples, before = session.carried.pop(_SO_FAR, (0, 0.0))
         for share in session.shares():
             loss = session.step(share)
             if session.steps == verify:
                 world.report({"verified": str(session.verified)})
             samples += share.samples
             world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
-        seconds = time.perf_counter() - started
+            if cadence is not None and cadence.due(session.steps):
+                session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
+                session.save_checkpoint(folder, wait=False)
+        session.carried.pop(_SO_FAR, None)
+        seconds = before + time.perf_counter() - started
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
-        metrics = session.end_epoch(number)
+        session.end_epoch(number)
         if session.stop_signal is not None:
+            session.carried[_SO_FAR] = samples, seconds
             break
-        epoch = Epoch(
-            epoch=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
-        )
-        epochs.append(epoch)
-        world.report({"finished": asdict(epoch)})
+        session.history[-1] |= {"seconds": seconds, "samples": samples}
+        epochs.append(_epoch(session.history[-1]))
+        world.report({"finished": asdict(epochs[-1])})
     return epochs
+
+
+_SO_FAR = "samples and seconds of the epoch"
+
+
+def _epoch(row: Mapping[str, Any]) -> Epoch:
+    return Epoch(
+        epoch=row["epoch"],
+        loss=row["loss"],
+        accuracy=row.get("metric"),
+        seconds=row.get("seconds", 0.0),
+        samples=row.get("samples", 0),
+    )

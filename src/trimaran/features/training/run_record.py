@@ -88,12 +88,13 @@ class RunRecord:
         self._rows: list[str] = []
         self._written = 0
 
-    def begin(self, *, job: str, strategy: str) -> None:
+    def begin(self, *, job: str, strategy: str, resumed: Path | None = None) -> None:
         """Note that the run has begun, and in which process.
 
         Args:
             job: as it was named
             strategy: name of the strategy
+            resumed: what it goes on from; None: it begins anew
 
         Raises:
             EnvironmentProblem: it cannot be written
@@ -101,6 +102,8 @@ class RunRecord:
         process = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
         self._reserve = Reserve(self._run.path, LAST_NOTE_BYTES)
         self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
+        if resumed is not None:
+            self._facts["resumed_from"] = str(resumed)
         self._note()
 
     def finish(self, summary: Mapping[str, object]) -> None:
@@ -389,7 +392,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     Returns:
         Where they are, None: nowhere; and what went wrong before, empty: nothing did.
     """
-    from trimaran.runtime.checkpoint import write_weights
+    from trimaran.runtime.checkpoint.weights import write_weights
 
     reserve.free()
     name = f"{run.path.absolute().name}-{run.model.name}"

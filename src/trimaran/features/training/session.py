@@ -17,9 +17,10 @@ import math
 import multiprocessing.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -54,6 +55,11 @@ from trimaran.program import (
 from trimaran.program.exactness import check_exact
 from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
+from trimaran.runtime.checkpoint.pieces import Entry, fill_from
+from trimaran.runtime.checkpoint.plain import decode, encode
+from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
+from trimaran.runtime.checkpoint.store import Store
+from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.launch.requests import REQUESTS, stopping_code
@@ -77,6 +83,8 @@ class Session:
         stopped: a callback or a signal has asked for the end of the training, or the metric has reached the job's
             target
         stop_signal: number of the signal that asked for it, after a step that all ranks have done; None: none did
+        carried: plain values of the loop, such as its best metric: they are in each checkpoint, and back after
+            `load_checkpoint`; those of rank 0 count
 
     Args:
         job: what is trained
@@ -143,6 +151,11 @@ class Session:
         self._losses, self._samples = 0.0, 0
         self._index = 0
         self._scored: float | None = None
+        self._untrained = self._going_on = False
+        self._history: list[dict[str, Any]] = []
+        self._notes: tuple[str, ...] = ()
+        self._saver: Saver | None = None
+        self.carried: dict[str, Any] = {}
         self._verify = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
@@ -187,11 +200,15 @@ class Session:
         """
         if self.stop_signal is not None:
             return
-        self._losses, self._samples = 0.0, 0
+        if not self._going_on:
+            self._losses, self._samples = 0.0, 0
+        self._going_on = False
         for share in self._feed.shares():
+            self._untrained = True
             yield share
             if self.stopped:
                 return
+        self._untrained = False
 
     def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
         """End an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
@@ -221,6 +238,7 @@ class Session:
                 self.stopped = True
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
+        self._history.append({"epoch": number + 1, **metrics})
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
@@ -261,6 +279,37 @@ class Session:
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Of each epoch that has ended its number from 1, "loss", and "metric" where it was computed."""
+        return self._history
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know: of the data, of a checkpoint that was gone on from, of saves that failed."""
+        failures = () if self._saver is None else tuple(self._saver.failures)
+        return (*self._feed.notes, *self._notes, *failures)
+
+    @property
+    def saved(self) -> Path | None:
+        """The newest checkpoint that was committed here; None: none. Other ranks than 0 know those waited for."""
+        return None if self._saver is None else self._saver.last
+
+    def is_saved(self, folder: str | Path) -> bool:
+        """Whether the last state that was saved in a folder is that of now; every rank calls it, and waits for saves.
+
+        Args:
+            folder: of the checkpoints
+        """
+        if self._saver is None or self._saver.folder != Store(folder).folder:
+            return False
+        return self._saver.has(self._moment)
+
+    @property
+    def _moment(self) -> tuple[int, int]:
+        """What changes whenever the state does, in a loop that ends its epochs."""
+        return self.steps, len(self._history)
 
     @property
     def feed(self) -> Feed:
@@ -306,7 +355,9 @@ class Session:
         if math.isfinite(loss):
             self._losses += loss * counted
             self._samples += counted
-        self._scored = None
+        self._scored, self._untrained = None, False
+        if self._saver is not None and self._saver.pending:
+            self._saver.poll()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
         if self.executor.asked:
@@ -397,6 +448,205 @@ class Session:
         if self._verifier is not None:
             self._verifier.fresh = False
 
+    def check_saving(self, folder: str | Path) -> None:
+        """Refuse, before the training begins, what a checkpoint could not hold exactly; every rank calls it.
+
+        Args:
+            folder: of the checkpoints
+
+        Raises:
+            InputError: the optimizer, the schedule, the model or the stream of the data keeps what is no plain value
+            EnvironmentProblem: the folder has no room for a checkpoint
+        """
+        with self._callbacks.together("check_saving"):
+            self.executor.training.check()
+            self._position()
+            if self.rank == 0:
+                Store(folder).check_space(self.executor.training.expected_bytes())
+
+    def save_checkpoint(self, folder: str | Path, *, wait: bool = True, keep: int = 2) -> Path | None:
+        """Write everything that it takes to go on, as a new directory in a folder; every rank calls it, between steps.
+
+        That is weights, buffers, the optimizer's state, schedule, scale, random states, the place in the data, and
+        `carried`. It is committed when all ranks have written; one that does not get so far is never loaded. Under any
+        plan `load_checkpoint` goes on from it.
+
+        Args:
+            folder: of the checkpoints, such as "runs/mine/checkpoints"; on a file system that all ranks share
+            wait: return when it is committed. False: when the state has been copied to host memory; it is written while
+                the next steps run, and committed when they, or `close`, find that all ranks have written
+            keep: checkpoints that stay in the folder, at least 1; older ones are removed when newer ones are whole
+
+        Returns:
+            The directory of the checkpoint; None where it is not waited for.
+
+        Raises:
+            InputError: a batch was taken and not trained on; or something cannot be kept exactly
+            EnvironmentProblem: it cannot be written; only where it is waited for, else `notes` says so
+            ExecutionError: another rank cannot write, or is gone
+        """
+        with self._callbacks.together("save_checkpoint"):
+            self._check_between_steps()
+            saver = self._saver_of(Path(folder), keep)
+            saver.finish()
+            taken = self.executor.training.take(self.steps, self._figures(), copy=not wait)
+            if wait:
+                return saver.save(taken, self.steps, self._moment)
+            saver.begin(taken, self.steps, self._moment)
+            return None
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint, perhaps of another plan or number of ranks; every rank calls it, between steps.
+
+        Afterwards `batches` and `shares` begin with the global batch that comes next, and `steps`, `epoch`, `history`
+        and `carried` are what they were. Under the same plan on a CPU the training is the same bit for bit. What is
+        otherwise is in `notes`.
+
+        Args:
+            path: a run directory or a folder of checkpoints, of which the newest that is as it was written is taken; or
+                one checkpoint
+
+        Raises:
+            InputError: there is none; or it is of another model, data, global batch, seed or optimizer; or this plan
+                cannot have it
+            CorruptDataError: it is damaged
+        """
+        self._begin_loading()
+        with find_saved(path, self.executor.agreement) as saved:
+            fill = partial(fill_from, saved)
+            self._put_back(saved.plain, saved.entries, fill, saved.name)
+            self._notes += saved.notes
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state that a checkpoint has, whole, in host memory: on rank 0; every rank calls it, between steps.
+
+        Returns:
+            On rank 0 "tensors", by names such as "parameter/head.weight" and "optimizer/head.weight/exp_avg", and
+            "state", plain values; `torch.save` and `pickle` take it. On the others nothing.
+
+        Raises:
+            InputError: a batch was taken and not trained on; or something cannot be kept exactly
+        """
+        with self._callbacks.together("state_dict"):
+            self._check_between_steps()
+            taken = self.executor.training.take(self.steps, self._figures(), copy=False)
+            tensors = self.executor.training.gather(taken)
+        return {"tensors": tensors, "state": taken.plain} if self.rank == 0 else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, perhaps of another plan, as `load_checkpoint` does; every rank calls it, between steps.
+
+        Args:
+            state: from `state_dict`; that of rank 0 counts, the others may give an empty one
+
+        Raises:
+            InputError: it is no such state; or of another model, data, global batch, seed or optimizer; or this plan
+                cannot have it
+        """
+        self._begin_loading()
+        whole = WholeTensors(state, self.executor.agreement)
+        self._put_back(whole.plain, whole.entries, whole.fill, whole.name)
+
+    def _begin_loading(self) -> None:
+        if self._callbacks.running:
+            raise InputError(
+                "a training goes on from a state before its first step, or between two steps of the loop: a callback "
+                "is called within one",
+                code="session.load-in-callback",
+            )
+        self._finish_saving()
+
+    def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
+        figures = decode(plain["figures"], source)
+        position = figures["position"]
+        learns = self.executor.training.must_learn(plain)
+        # Other data are refused before anything is changed; and so is another model, before the place in them is.
+        before = self._feed.state_dict()
+        self._feed.load_state_dict(position)
+        try:
+            notes = self.executor.put_back(plain, entries, fill, source)
+        except InputError:
+            self._feed.load_state_dict(before)
+            raise
+        if learns:
+            # DDP finds its buckets in a step, which is then undone.
+            self._take_one_step()
+            self.executor.put_back(plain, entries, fill, source)
+            self._feed.load_state_dict(position)
+        self._compare_data(figures.get("seen"))
+        self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
+        self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
+        self._history = [dict(row) for row in figures["history"]]
+        self._going_on, self._untrained, self._fetched = True, False, None
+        self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
+        if self._verifier is not None:
+            self._verifier.fresh = False
+
+    def _take_one_step(self) -> None:
+        recording, self.executor.recording = self.executor.recording, False
+        try:
+            while True:
+                for share in self._feed.shares():
+                    self.executor.step(share)
+                    return
+        finally:
+            self.executor.recording = recording
+
+    def _compare_data(self, seen: int | None) -> None:
+        """Note that the samples before the place in the data are not those that were trained on."""
+        now = self._feed.digest_before()
+        differs = seen is not None and now is not None and seen != now
+        if self.executor.agreement.first_rank(differs) is not None:
+            self._notes += (
+                "samples of the last batch before the checkpoint are not those that were trained on: the data set "
+                "gives other samples than then, or draws from a generator that it makes, so that this is no longer the "
+                "training that was saved",
+            )
+
+    def _check_between_steps(self) -> None:
+        if self._untrained:
+            raise InputError(
+                "a batch was taken from the session and not trained on, so that it would be left out when the training "
+                "goes on: save after session.step(batch), not before it",
+                code="session.saved-before-step",
+            )
+
+    def _position(self) -> Any:
+        """Where the data are, as plain JSON, from a rank that reads them; the same on every rank."""
+        own = encode(self._feed.state_dict(), "the state of the stream of Job.dataset")
+        if not self._feed.streams:
+            return own
+        told = self.executor.agreement.gather_objects(own, "where the data are")
+        return next((one for one in told if one.get("dataset") is not None), told[0])
+
+    def _figures(self) -> dict[str, Any]:
+        told = self.executor.agreement.gather_objects(self._feed.digest_before(), "what the data were")
+        seen = next((one for one in told if one is not None), None)
+        figures = {
+            "losses": self._losses,
+            "samples": self._samples,
+            "scored": self._scored,
+            # A run that a signal has ended goes on.
+            "stopped": self.stopped and self.stop_signal is None,
+            "history": self._history,
+            "seen": seen,
+            "carried": self.carried,
+        }
+        return {"position": self._position(), **encode(figures, "session.carried")}
+
+    def _saver_of(self, folder: Path, keep: int) -> Saver:
+        store = Store(folder)
+        if self._saver is None or self._saver.folder != store.folder or self._saver.keep != keep:
+            self._finish_saving()
+            self._saver = Saver(store, self.executor.agreement, ranks=self.world_size, keep=keep)
+        return self._saver
+
+    def _finish_saving(self) -> None:
+        if self._saver is not None:
+            self._saver.finish()
+            self._notes += tuple(self._saver.failures)
+            self._saver.failures.clear()
+
     def timeline(self) -> Timeline:
         """The timeline of the last steps on rank 0; on the others an empty one. Every rank calls it."""
         with self._callbacks.together("timeline"):
@@ -448,6 +698,9 @@ class Session:
     def _close(self) -> None:
         if self._closed:
             return
+        # After an error others may be gone, or be about to do something else than to speak about a save.
+        if getattr(sys, "last_value", None) is None:
+            self._finish_saving()
         self._closed = True
         self._steps, self._epoch = self.executor.steps, self._feed.epoch
         atexit.unregister(self._close_at_exit)

@@ -12,6 +12,7 @@ compare, report, trace
 import contextlib
 import math
 import queue
+import shlex
 import shutil
 import signal
 import statistics
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import ExecutionError, TrimaranError
+from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
@@ -31,6 +32,7 @@ from trimaran.features.training.rank import (
     RUNS,
     RankResult,
     RunDirectory,
+    Saving,
     create_run_directory,
     skipped_note,
     train_rank,
@@ -48,6 +50,8 @@ from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import gradient_noise_document
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
+from trimaran.runtime.checkpoint import STATE
+from trimaran.runtime.checkpoint.store import Store
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -123,6 +127,8 @@ def train_planned(
     verify: int = 0,
     on_nan: str = "stop",
     hang_timeout: float | None = None,
+    saving: Saving | None = None,
+    resume: Path | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
@@ -139,10 +145,13 @@ def train_planned(
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
             (`runtime.launch.watch`); infinite: nobody watches, and collectives end after 600 s
+        saving: when the state of the training is saved in the run directory; None: never
+        resume: run directory or checkpoint to go on from; None: begin anew
         progress: told of every step
 
     Raises:
-        InputError: a step cannot be skipped under the plan
+        InputError: a step cannot be skipped under the plan, there is no such checkpoint, or it is of another job; or a state could not be saved exactly
+        CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
             all of the run could be written
@@ -157,6 +166,7 @@ def train_planned(
     observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
     check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
     limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
+    resume = None if resume is None else resume.resolve()
     room = weights_bytes(simulated.graph)
     check_runs(parent, room)
     stopping = _Stopping()
@@ -166,7 +176,7 @@ def train_planned(
         notes = RunRecord(run)
         try:
             with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
-                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
+                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name, resumed=resume)
                 _write_program(run, simulated)
                 results = launch(
                     train_rank,
@@ -182,6 +192,8 @@ def train_planned(
                         parameter_use(simulated.graph),
                         on_nan,
                         room,
+                        saving,
+                        resume,
                     ),
                     ranks=simulated.plan.strategy.devices,
                     log_dir=run.logs,
@@ -197,6 +209,8 @@ def train_planned(
             if error.code != "run.not-written":
                 notes.fail(error)
             error.add_note(f"run directory: {run.path}")
+            if has_checkpoint(run.path):
+                error.message += f"\nto go on from its last checkpoint: {how_to_resume(planned.reference, run)}"
             raise error from raised.__cause__
         except KeyboardInterrupt as error:
             if stopping.step:
@@ -211,6 +225,67 @@ def train_planned(
         except Exception as error:
             notes.fail(ExecutionError(summary(error)))
             raise
+
+
+def how_to_resume(reference: str, run: RunDirectory) -> str:
+    """The command that goes on from the last checkpoint of a run.
+
+    Args:
+        reference: of its job
+        run: its directory
+    """
+    return f"trimaran train {shlex.quote(reference)} --resume {shlex.quote(str(run.path))}"
+
+
+def has_checkpoint(path: Path) -> bool:
+    """Whether a run directory has a checkpoint; it is not verified.
+
+    Args:
+        path: of the run
+    """
+    folder = RunDirectory(path=path).checkpoints
+    try:
+        return folder.is_dir() and bool(Store(folder).committed())
+    except TrimaranError:
+        return False
+
+
+def check_resumable(path: Path, source: JobSource) -> Path | None:
+    """Refuse what cannot be gone on from, before a plan is made; what the ranks find out later is not looked at.
+
+    Args:
+        path: run directory, folder of checkpoints, or one checkpoint
+        source: of the job that goes on
+
+    Returns:
+        The plan of the run; None: there is none.
+
+    Raises:
+        InputError: there is no checkpoint, or it is of a job with another seed or global batch
+        CorruptDataError: all are damaged
+    """
+    from trimaran.runtime.checkpoint.saving import locate
+
+    store, name = locate(path)
+    found = store.open(name) if name is not None else next(iter(store.committed()), None)
+    if found is None:
+        # It says why.
+        found = store.open_newest()
+    job, saved = source.make(), found.document(STATE).get("job", {})
+    for option, now in (("seed", job.seed), ("global_batch_size", job.global_batch_size)):
+        then = saved.get(option)
+        if then != now:
+            flag = "--seed" if option == "seed" else "--batch"
+            raise InputError(
+                f"{found.path} was saved with {option} {then}, and this job has {now}: a training goes on with the "
+                f"same ({flag} {then})",
+                code="checkpoint.other-option",
+                what=option,
+                saved=then,
+                now=now,
+            )
+    plans = [one / "plan.json" for one in (path, path.resolve().parent, path.resolve().parent.parent)]
+    return next((plan for plan in plans if plan.is_file()), None)
 
 
 def weights_bytes(graph: Graph) -> int:
@@ -240,6 +315,18 @@ def weights_of(source: JobSource) -> int | None:
         return None
 
 
+def room_of(source: JobSource, *, saves: bool) -> int | None:
+    """Room that a run needs before it is planned; None: its model is not made without memory for it [bytes].
+
+    Args:
+        source: where the job comes from
+        saves: the run saves checkpoints: two that stay and one that is written, each of weights and two states of each,
+            as Adam's
+    """
+    weights = weights_of(source)
+    return weights if weights is None or not saves else weights * (1 + 3 * 3)
+
+
 def how_to_go_on(trained: Trained) -> str:
     """What a person can do with a run that a signal has ended.
 
@@ -247,6 +334,8 @@ def how_to_go_on(trained: Trained) -> str:
         trained: the run
     """
     run = trained.run
+    if trained.result.checkpoint is not None:
+        return f"to go on: {how_to_resume(trained.planned.reference, run)}"
     return (
         f"its weights, metrics and report are in {run.path}\n"
         f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '
@@ -326,7 +415,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
     final = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
         final["accuracy"] = last.accuracy
-    rates = [epoch.samples / epoch.seconds for epoch in result.epochs]
+    rates = [epoch.samples / epoch.seconds for epoch in result.epochs if epoch.seconds]
     report = RunReport(
         job=planned.reference,
         strategy=simulated.plan.strategy,

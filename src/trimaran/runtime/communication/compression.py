@@ -61,9 +61,10 @@ soon as their data are there would be a little earlier, and in another order on 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -131,6 +132,14 @@ class Residuals:
         """
         return self._of.get(id(parameter))
 
+    def load(self, residuals: Mapping[int, torch.Tensor]) -> None:
+        """Take residuals in the place of those that are here.
+
+        Args:
+            residuals: flat, by the id of the parameter
+        """
+        self._of, self._flats = dict(residuals), {}
+
     def _move(self, parameters: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
         dtype = like.dtype if like.dtype.itemsize >= torch.float32.itemsize else torch.float32
         moved = {id(parameter) for parameter in parameters}
@@ -173,6 +182,33 @@ class Codec(ABC):
             parameter: of a bucket that was exchanged
         """
         return self._residuals.lost(parameter)
+
+    def kept(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What is kept of a parameter for the next step besides its residual, the same on all replicas; by name.
+
+        Args:
+            parameter: of a bucket that was exchanged
+        """
+        return {}
+
+    def figures(self) -> dict[str, Any]:
+        """What is kept for the next step that is no tensor, the same on all replicas."""
+        return {}
+
+    def load(
+        self,
+        residuals: Mapping[int, torch.Tensor],
+        kept: Mapping[int, Mapping[str, torch.Tensor]],
+        figures: Mapping[str, Any],
+    ) -> None:
+        """Go on from a saved state, between steps.
+
+        Args:
+            residuals: as `lost` gives them, by the id of the parameter
+            kept: as `kept` gives it, by the id of the parameter
+            figures: of `figures`
+        """
+        self._residuals.load(residuals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -253,6 +289,23 @@ class Factoring(Codec):
         for matrix, basis, q, key in zip(matrices, bases, qs, keys, strict=True):
             torch.mm(basis, q.T, out=matrix)
             self._q[key] = self._warm(q, key)
+
+    def kept(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Its Q, and the one that was drawn first; see `Codec`."""
+        key = id(parameter)
+        return {"q": self._q[key], "drawn": self._drawn[key]} if key in self._q else {}
+
+    def load(
+        self,
+        residuals: Mapping[int, torch.Tensor],
+        kept: Mapping[int, Mapping[str, torch.Tensor]],
+        figures: Mapping[str, Any],
+    ) -> None:
+        """See `Codec`."""
+        super().load(residuals, kept, figures)
+        self._buckets = {}
+        self._q = {key: tensors["q"] for key, tensors in kept.items() if "q" in tensors}
+        self._drawn = {key: tensors["drawn"] for key, tensors in kept.items() if "drawn" in tensors}
 
     def _bucket(self, parameters: Sequence[torch.Tensor], flat: torch.Tensor) -> _Bucket:
         key = tuple(map(id, parameters))
@@ -350,6 +403,21 @@ class Rounding(Codec):
         if self._range is not None:
             self._range.note(sent, scale)
 
+    def figures(self) -> dict[str, Any]:
+        """The scale of fp16; see `Codec`."""
+        return {} if self._range is None else {"scale": self._range.scale()}
+
+    def load(
+        self,
+        residuals: Mapping[int, torch.Tensor],
+        kept: Mapping[int, Mapping[str, torch.Tensor]],
+        figures: Mapping[str, Any],
+    ) -> None:
+        """See `Codec`."""
+        super().load(residuals, kept, figures)
+        if self._range is not None and "scale" in figures:
+            self._range.load(float(figures["scale"]))
+
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Flat tensors of one length, piece by piece; on a GPU whole."""
@@ -383,6 +451,14 @@ class _Range:
                 exponent = _PEAK_EXPONENT - math.frexp(peak)[1]
                 self._scale = 2.0 ** max(-_FARTHEST_EXPONENT, min(exponent, _FARTHEST_EXPONENT))
         return self._scale
+
+    def load(self, scale: float) -> None:
+        """Go on from a scale.
+
+        Args:
+            scale: of what is sent next
+        """
+        self._scale, self._peaks = scale, []
 
     def fit(self, values: torch.Tensor, scale: float) -> torch.Tensor:
         """Scaled values that fit. Where one of them is not finite, none is: clipping would make it finite.

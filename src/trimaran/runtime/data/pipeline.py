@@ -147,6 +147,8 @@ class Position:
             )
 
 
+_LOOKED_AT = 2
+"""Samples by which data are compared when a training goes on."""
 _BEFORE_ALL = (-1, 0, 0)
 _AFTER_ALL = (sys.maxsize, 0, 0)
 
@@ -303,6 +305,19 @@ class Feed:
         position.check_against(self._position())
         self.go_to(position.epoch, position.index)
         self._saved = position
+
+    def digest_before(self) -> int | None:
+        """A digest of the first samples of the global batch before the position, by which other data are known.
+
+        Returns:
+            None where this rank reads no samples by numbers, the epoch has just begun, or they cannot be read; of a
+            stream or a sampler the position itself has a digest.
+        """
+        if self._reading is None or self._orders is None or self._orders.sampled or not self.index:
+            return None
+        first = (self.index - 1) * self._job.global_batch_size
+        numbers = self._orders.of(self.epoch)[first : first + _LOOKED_AT].tolist()
+        return self._reading.digest(numbers, derive_seed(self._job.seed, "samples", self.epoch))
 
     def go_to(self, epoch: int, index: int = 0) -> None:
         """Go on at a batch; every rank does.

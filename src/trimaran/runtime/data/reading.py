@@ -241,6 +241,21 @@ class Reading(Dataset[Answer]):
         read_s, prepared_s = since(start)
         return Answer(request.key, len(request.samples), batch, read_s, prepared_s, fault)
 
+    def digest(self, samples: Sequence[int], seed: int) -> int | None:
+        """A digest of some samples as they are read now; None: they cannot be read.
+
+        Args:
+            samples: their numbers
+            seed: of what is drawn in their epoch
+        """
+        # That module imports this one.
+        from trimaran.runtime.data.streaming import digest_of
+
+        try:
+            return digest_of(self._fetch(samples, seed))
+        except Faulty:
+            return None
+
     def _read(self, request: Request) -> list[Any]:
         cache = self._cache
         if cache is None:

@@ -303,6 +303,9 @@ class Replica(WholeModel):
         group: the replicas; None: there is one
         bucket_bytes: size at which a bucket is reduced [bytes]
         reduce_bucket: starts an all-reduce
+
+    Attributes:
+        learned: DDP has seen in which order gradients come, and has its buckets
     """
 
     def __init__(
@@ -317,6 +320,7 @@ class Replica(WholeModel):
     ) -> None:
         super().__init__(model, own_loss=own_loss, execution=execution)
         self._trained = 0
+        self.learned = False
         self._hook = _Hook(reduce_bucket)
         self._group = group
         self._bucket_cap_mb = _bucket_cap_mb(bucket_bytes, execution)
@@ -340,6 +344,7 @@ class Replica(WholeModel):
             torch.autograd.backward(list(roots), list(gradients))
         if completing and self._replicated is not None:
             self._check_all_reduced()
+            self.learned = True
 
     def refit(self) -> None:
         """Replicate the parameters that require gradients now: DDP reduces those that did when it was made."""
@@ -347,6 +352,7 @@ class Replica(WholeModel):
         self._replicated = self._replicate()
 
     def _replicate(self) -> DistributedDataParallel | None:
+        self.learned = False
         self._trained = sum(parameter.requires_grad for parameter in self.module.parameters())
         if self._group is None or not self._trained:
             return None

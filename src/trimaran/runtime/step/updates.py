@@ -35,6 +35,7 @@ class Updater:
     Attributes:
         optimizer: of torch, or another one of its form; None: this rank updates nothing
         schedule: of the learning rate; None: there is none
+        updates: that were done
 
     Raises:
         InputError: the job fails to make its optimizer or its schedule, the optimizer needs a closure, it holds none of
@@ -57,7 +58,7 @@ class Updater:
         self._elsewhere = list(elsewhere)
         self._clip_norm = job.clip_norm
         self._foreign: list[torch.Tensor] = []
-        self._updates = 0
+        self.updates = 0
         self.schedule: Any = None
         self._by_metric = False
         given = parameters if held is None else held
@@ -86,6 +87,11 @@ class Updater:
     def name(self) -> str:
         """Name of the optimizer's class; empty where this rank updates nothing."""
         return "" if self.optimizer is None else type(self.optimizer).__name__
+
+    @property
+    def foreign(self) -> list[torch.Tensor]:
+        """What the optimizer holds besides the parameters that it was given."""
+        return self._foreign
 
     def known_as(self, parameter: nn.Parameter) -> torch.Tensor:
         """The tensor that the optimizer has in place of a parameter of this rank."""
@@ -163,7 +169,7 @@ class Updater:
         """
         if self.optimizer is not None:
             self.optimizer.step()
-            self._updates += 1
+            self.updates += 1
         self.drop_gradients()
         if self.schedule is not None and not self._by_metric:
             self._step_schedule()
@@ -192,10 +198,10 @@ class Updater:
             self.schedule.step(*metric)
         except Exception as error:  # it is the user's
             raise InputError(
-                f"the schedule {type(self.schedule).__name__} of Job.lr_schedule failed after update {self._updates}: "
+                f"the schedule {type(self.schedule).__name__} of Job.lr_schedule failed after update {self.updates}: "
                 f"{type(error).__name__}: {error}. A schedule is stepped once an update: give it as many steps as the "
                 "run has updates",
-                update=self._updates,
+                update=self.updates,
             ) from error
 
     def _check_held(self, given: Trained, *, split: bool) -> None:

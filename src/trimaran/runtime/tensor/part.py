@@ -7,11 +7,12 @@ tensors, one for each rank, so that optimizers, buckets and norms work on them a
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -84,9 +85,22 @@ class SharedWeights:
             ranks: of the mesh, in order
         """
         return {
-            name: Sharing(ranks=ranks, shape=self._own[name].shape, whole=partial(self._whole, split=split))
+            name: Sharing(
+                ranks=ranks,
+                shape=self._own[name].shape,
+                dim=split.dim,
+                spans=self._spans(split),
+                whole=partial(self._whole, split=split),
+            )
             for name, split in self._splits.items()
         }
+
+    def _spans(self, split: Split) -> tuple[tuple[int, int], ...]:
+        """What of the whole this rank's share has, section by section."""
+        rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
+        starts = accumulate(split.sections, initial=0)
+        bounds = [share_bounds(section, ranks, rank) for section in split.sections]
+        return tuple((start + low, start + high) for start, (low, high) in zip(starts, bounds, strict=False))
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Put whole tensors in their places.
@@ -104,16 +118,11 @@ class SharedWeights:
                 tensor.copy_(own[name])
 
     def _share(self, whole: torch.Tensor, split: Split) -> torch.Tensor:
-        sections = whole.split(list(split.sections), split.dim)
-        placements = [Shard(split.dim)]
-        # Every rank has the whole: nothing is sent.
-        parts = [distribute_tensor(part, self._mesh, placements, src_data_rank=None).to_local() for part in sections]
+        parts = [whole.narrow(split.dim, low, high - low) for low, high in self._spans(split)]
         return torch.cat(parts, split.dim).clone(memory_format=torch.contiguous_format)
 
     def _whole(self, share: torch.Tensor, split: Split) -> torch.Tensor:
-        rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
-        bounds = [share_bounds(section, ranks, rank) for section in split.sections]
-        sizes = [high - low for low, high in bounds]
+        sizes = [high - low for low, high in self._spans(split)]
         wholes = []
         for part, section in zip(share.split(sizes, split.dim), split.sections, strict=True):
             shape = list(share.shape)

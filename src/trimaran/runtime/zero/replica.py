@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.types import share_bounds
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
 from trimaran.runtime.parts.replica import WholeModel
@@ -182,7 +183,13 @@ class ShardedReplica(WholeModel):
             ranks: the replicas
         """
         return {
-            name: Sharing(ranks=ranks, shape=parameter.shape, whole=partial(_whole, parameter))
+            name: Sharing(
+                ranks=ranks,
+                shape=parameter.shape,
+                dim=0,
+                spans=(share_bounds(len(parameter), len(ranks), parameter.device_mesh.get_local_rank()),),
+                whole=partial(_whole, parameter),
+            )
             for name, parameter in self.module.named_parameters()
             if isinstance(parameter, DTensor)
         }

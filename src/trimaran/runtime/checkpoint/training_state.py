@@ -1,0 +1,938 @@
+"""The state of a training on one rank: what it takes to go on as if nothing had been in between, under any plan.
+
+    take        tensors that this rank writes, copied to host memory    +    on rank 0 what is no tensor, as plain JSON
+    put back    what this rank needs of them, read from pieces (`pieces`)
+
+State is that of one process, by the names of the user's model, whatever the plan:
+
+- parameters, frozen ones too, and buffers, those of the first replica;
+- for each parameter the optimizer's state; the options of its groups, by the names of their parameters; the state of
+  the schedule, of which lists with a value for each group are kept by group; the scale of fp16;
+- for each rank the states of its random generators. The same plan goes on with them. Under another plan there are other
+  ranks, whose generators are seeded by the job's seed, the step, and the replica and the row of the rank;
+- for each replica what compression has lost of its gradients. As many replicas go on with it, and if there are more or
+  fewer, the first one gets the sum of all;
+- steps, and what the caller adds: where it is in the data, and its figures.
+
+What cannot be kept exactly is refused before the training begins (`check`).
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.job import Job
+from trimaran.base.units import format_some
+from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.optimizers import Trained, make_optimizer, stand_ins, trained_parameters, without_hooks
+from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
+from trimaran.graph.user_model import quiet
+from trimaran.program.json_files import to_plain
+from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.runtime.checkpoint.pieces import (
+    WHOLE,
+    Area,
+    Entry,
+    Piece,
+    Want,
+    What,
+    Writers,
+    name_in_file,
+    put,
+    shape_of,
+    share_out,
+)
+from trimaran.runtime.checkpoint.plain import decode, dtype_named, encode
+from trimaran.runtime.communication.channels import Agreement
+from trimaran.runtime.communication.compression import Codec
+from trimaran.runtime.launch.world import World
+from trimaran.runtime.parts.part import Part, Sharing
+from trimaran.runtime.precision import LossScaler
+from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups
+
+VERSION = 1
+_KINDS: tuple[Kind, ...] = ("parameter", "buffer", "optimizer")
+_WEIGHTS: tuple[Kind, ...] = ("parameter", "buffer")
+# Of states of schedules: lists with a value for each group of the optimizer.
+_PER_GROUP = frozenset(
+    ("base_lrs", "_last_lr", "min_lrs", "max_lrs", "lr_lambdas", "base_momentums", "max_momentums", "total_iters")
+)
+_BY_GROUP = "by group"
+# How an optimizer computes: its own on each device.
+_IMPLEMENTATION = frozenset(("foreach", "fused", "capturable"))
+Fill = Callable[[Sequence[Want], Mapping[What, Entry]], None]
+"""Fills tensors from the pieces of a state, such as `fill_from`; every rank calls it, once, with what it wants."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """The state of a moment.
+
+    Attributes:
+        writers: which rank has which pieces; the same on every rank
+        tensors: those that this rank writes, by their names in its file; copies change when the next state is taken
+        plain: on rank 0 everything that is no tensor, as plain JSON
+    """
+
+    writers: Writers
+    tensors: dict[str, torch.Tensor]
+    plain: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Tensors that this rank writes [bytes]."""
+        return sum(one.nbytes for one in self.tensors.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Here:
+    """A piece of this rank, and where it is."""
+
+    piece: Piece
+    tensor: torch.Tensor
+
+
+class TrainingState:
+    """Takes and puts back the state of a training; one a rank. Every method but `check` is called on every rank.
+
+    Args:
+        job: what is trained
+        strategy: how
+        world: this process's
+        agreement: between all ranks
+        part: of this rank
+        updater: of this rank
+        scaler: of fp16; None: there is none
+        codec: of compressed gradients; None: they are not compressed
+        gatherer: lists what this rank has
+        traits: of the optimizer
+        place: replica and row of this rank
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        world: World,
+        *,
+        agreement: Agreement,
+        part: Part,
+        updater: Updater,
+        scaler: LossScaler | None,
+        codec: Codec | None,
+        gatherer: StateGatherer,
+        traits: OptimizerTraits,
+        place: tuple[int, int],
+    ) -> None:
+        self._job, self._strategy, self._world, self._agreement = job, strategy, world, agreement
+        self._part, self._updater, self._scaler, self._codec = part, updater, scaler, codec
+        self._gatherer, self._traits = gatherer, traits
+        self._replica, self._row = place
+        self._room: dict[str, torch.Tensor] = {}
+        self._shared_out: tuple[list[Piece], Writers] | None = None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Before training: can the state be kept?
+
+    def check(self) -> None:
+        """Refuse what cannot be kept exactly, before the training begins.
+
+        Raises:
+            InputError: the optimizer, the schedule or the model keeps something that is no plain value and no tensor,
+                or that does not lie on the ranks as its parameter does
+        """
+        self._gatherer.check_extra()
+        optimizer = self._updater.optimizer
+        if optimizer is None:
+            return
+        name = type(optimizer).__name__
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(optimizer, method, None)) or not isinstance(
+                getattr(optimizer, "state", None), dict
+            ):
+                raise InputError(
+                    f"{name} has no {method}() and state as optimizers of torch have, so its state cannot be saved: "
+                    "derive it from torch.optim.Optimizer, or train without saving",
+                    code="checkpoint.optimizer-without-state",
+                    optimizer=name,
+                )
+        if self._updater.foreign:
+            raise InputError(
+                f"{name} holds {len(self._updater.foreign)} parameters that the model has not, and a checkpoint has "
+                "those of the model: make them parameters of the model that Job.model makes, or train without saving",
+                code="checkpoint.foreign-parameters",
+                optimizer=name,
+            )
+        self._try_optimizer(name)
+        self._extra()
+        self._schedule_state()
+
+    def _try_optimizer(self, name: str) -> None:
+        """Look at what the optimizer keeps of small tensors after a step."""
+        parameters = trained_parameters(self._gatherer.model)
+        known = {one for one, _ in parameters.named_parameters()}
+        tried = [one for one in self._traits.tried if one in known]
+        if not tried:
+            return
+        with preserved_randomness(self._gatherer.model), quiet():
+            starts, gradients = stand_ins(_like(parameters), tried)
+            named = [(one, nn.Parameter(start.detach().clone())) for one, start in starts]
+            optimizer = make_optimizer(self._job, Trained(named))
+            without_hooks(optimizer)
+            for (_, parameter), gradient in zip(named, gradients[0], strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+            states = [(one, parameter, dict(optimizer.state.get(parameter, {}))) for one, parameter in named]
+        for one, parameter, state in states:
+            for key, value in state.items():
+                what = f'"{key}" that {name} keeps of {one}'
+                if not isinstance(key, str):
+                    raise InputError(
+                        f"{name} keeps its state of {one} under {key!r}, and a checkpoint has texts for keys: name it, "
+                        "or train without saving",
+                        code="checkpoint.key-not-text",
+                        optimizer=name,
+                    )
+                if not isinstance(value, torch.Tensor):
+                    encode(value, what)
+                elif value.dim() and value.shape != parameter.shape and self._part.sharing and self._traits.elementwise:
+                    raise _not_like_share(what, tuple(value.shape), tuple(parameter.shape))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Take
+
+    def take(self, steps: int, figures: Mapping[str, Any], *, copy: bool = True) -> Taken:
+        """The state of this moment, between steps.
+
+        Args:
+            steps: training steps that were done
+            figures: plain JSON that is kept with it; rank 0's counts
+            copy: copy tensors to host memory, so that the training may go on while they are written
+
+        Raises:
+            InputError: something cannot be kept exactly
+            ExecutionError: ranks do not have what together is the whole state; or another rank is gone
+        """
+        if self._world.device != "cpu":
+            # State that lives on the host may be on its way there.
+            torch.cuda.synchronize(self._world.device)
+        here, values = self._here()
+        writers = self._share_out([one.piece for one in here.values()])
+        own = writers.own[self._world.rank]
+        tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
+        if copy:
+            tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
+        plain = self._plain(values)
+        if plain:
+            plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
+        return Taken(writers=writers, tensors=tensors, plain=plain)
+
+    def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
+        """Tensors of a state, whole, in host memory: on rank 0; every rank calls it.
+
+        Args:
+            taken: at this moment, by all ranks
+        """
+        found: dict[str, torch.Tensor] = {}
+        group, rank = self._agreement.group, self._world.rank
+        for entry in taken.writers.entries:
+            name = name_in_file(entry.what)
+            if rank == 0:
+                found[name] = torch.empty(entry.shape, dtype=dtype_named(entry.dtype, name))
+            for writer, area in entry.pieces:
+                own = taken.tensors[name].detach().cpu().contiguous() if writer == rank else None
+                if writer and own is not None:
+                    dist.send(own.reshape(-1).view(torch.uint8), group_dst=0, group=group)
+                if rank:
+                    continue
+                if own is None:
+                    own = torch.empty(shape_of(entry.shape, area), dtype=found[name].dtype)
+                    dist.recv(own.reshape(-1).view(torch.uint8), group_src=writer, group=group)
+                put(found[name], entry, own, area)
+        return found
+
+    def expected_bytes(self) -> int:
+        """About what a checkpoint will take, of all ranks together [bytes]: two states a parameter, as Adam's."""
+        sizes = {
+            what: math.prod(shape) * dtype_named(dtype, "the model").itemsize
+            for what, (shape, dtype) in self._gatherer.shapes.items()
+        }
+        return sum(size * (3 if kind == "parameter" else 1) for (kind, _), size in sizes.items())
+
+    def forget(self) -> None:
+        """Give the memory of the last state that was taken back."""
+        self._room = {}
+
+    def _here(self) -> tuple[dict[What, _Here], dict[str, dict[str, Any]]]:
+        """What this rank has: tensors, and what its optimizer keeps that is none, by parameter and key."""
+        found: dict[What, _Here] = {}
+        values: dict[str, dict[str, Any]] = {}
+
+        def add(what: What, tensor: torch.Tensor, sharing: Sharing | None = None, **options: bool) -> None:
+            shape, area = tuple(tensor.shape), WHOLE
+            if sharing is not None:
+                shape, area = tuple(sharing.shape), Area(sharing.dim, sharing.spans)
+            piece = Piece(what, shape, str(tensor.dtype).removeprefix("torch."), area, **options)
+            found[what] = _Here(piece=piece, tensor=tensor)
+
+        shared: dict[int, tuple[str, torch.Tensor, Sharing | None]] = {}
+        for one in self._gatherer.held(self._part, self._updater, self._world, _KINDS):
+            if one.tensor is not None:
+                add(one.what, one.tensor, one.sharing, spare=one.spare, first=one.kind == "buffer")
+            elif isinstance(one.value, torch.Tensor):
+                add(one.what, one.value)
+            else:
+                value = encode(one.value, f'"{one.key}" that {self._updater.name} keeps of {one.name}')
+                values.setdefault(one.name, {})[one.key] = value
+            if one.parameter is not None and one.tensor is not None:
+                shared[id(one.parameter)] = one.name, one.tensor, one.sharing
+                self._add_compressed(one, add)
+        add(("random", f"rank{self._world.rank}", ""), self._random())
+        return found, values
+
+    def _add_compressed(self, held: Held, add: Callable[..., None]) -> None:
+        if self._codec is None or held.parameter is None or held.tensor is None:
+            return
+        lost = self._codec.lost(held.parameter)
+        if lost is not None:
+            add(("residual", held.name, str(self._replica)), lost.view(held.tensor.shape), held.sharing)
+        for key, tensor in self._codec.kept(held.parameter).items():
+            # Shares of a parameter have their own.
+            add(("compression", held.name, f"{key}{_own_name(held.sharing)}"), tensor)
+
+    def _random(self) -> torch.Tensor:
+        random = RandomState.of(self._world.device)
+        states = {"host": dict(random.host), "device": random.device}
+        text = json.dumps(encode(states, "the state of the random generators")).encode()
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+    def _share_out(self, pieces: list[Piece]) -> Writers:
+        """Who writes what; ranks exchange lists only where one has changed."""
+        same = self._shared_out is not None and self._shared_out[0] == pieces
+        if self._agreement.first_rank(not same) is not None or self._shared_out is None:
+            said = self._agreement.gather_objects(pieces, "sharing out what is saved")
+            self._shared_out = pieces, share_out(said)
+        return self._shared_out[1]
+
+    def _copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in host memory, in that of the last one where it fits: new memory takes as long as the copy."""
+        dense = (tensor.to_dense() if tensor.is_sparse else tensor).detach()
+        room = self._room.get(name)
+        if room is None or room.shape != dense.shape or room.dtype != dense.dtype:
+            room = self._room[name] = torch.empty(dense.shape, dtype=dense.dtype)
+        return room.copy_(dense)
+
+    def _plain(self, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """On rank 0 what is no tensor, of all ranks together."""
+        options = self._gatherer.options(self._part, self._updater)
+        said = (options, self._schedule_state(), self._extra(), values)
+        heard = self._agreement.gather_objects(said, "gathering the state")
+        if self._world.rank:
+            return {}
+        groups = merge_groups([one for one, _, _, _ in heard])
+        places = [
+            [next(n for n, group in enumerate(groups) if group.place == place and _is(group.options, given))
+             for place, (given, _) in enumerate(one)]
+            for one, _, _, _ in heard
+        ]  # fmt: skip
+        schedule: dict[str, Any] | None = None
+        for (_, state, _, _), own in zip(heard, places, strict=True):
+            if state is not None:
+                schedule = _merged(schedule, _by_group(state, own), "the state of the schedule")
+        extra = [one for _, _, one, _ in heard if one is not None]
+        if any(one != extra[0] for one in extra):
+            raise InputError(
+                f"{self._traits.class_name} keeps {', '.join(extra[0])} besides the state of its parameters, and not "
+                "the same on every rank: train on one device, or without saving",
+                code="checkpoint.unlike-optimizers",
+            )
+        optimizer: dict[str, dict[str, Any]] = {}
+        for _, _, _, own_values in heard:
+            for name, state in own_values.items():
+                optimizer.setdefault(name, {}).update(state)
+        return {
+            "groups": [
+                {"place": one.place, "names": [*one.names], "options": encode(dict(one.options), "options of a group")}
+                for one in groups
+            ],
+            "optimizer": {"values": optimizer, "extra": extra[0] if extra else {}, "updates": self._updater.updates},
+            "schedule": schedule,
+            "scaler": None
+            if self._scaler is None
+            else {"state": encode(self._scaler.scaler.state_dict(), "the scaler"), "skipped": self._scaler.skipped},
+            "compression": None if self._codec is None else encode(self._codec.figures(), "the compression"),
+        }
+
+    def _about(self) -> dict[str, Any]:
+        """The job and the plan that a state is of."""
+        job, strategy = self._job, self._strategy
+        return {
+            "job": {
+                "name": job.name,
+                "seed": job.seed,
+                "global_batch_size": job.global_batch_size,
+                "precision": job.precision,
+                "drop_last": job.drop_last,
+                "clip_norm": job.clip_norm,
+                "optimizer": self._traits.class_name,
+            },
+            "plan": {
+                "name": strategy.name,
+                "digest": _digest(strategy),
+                "ranks": self._world.size,
+                "replicas": strategy.dp,
+                "compression": None if strategy.compression is None else strategy.compression.name,
+                "learned": any(getattr(stage, "learned", False) for stage in self._part.stages.values()),
+            },
+        }
+
+    def _schedule_state(self) -> Any:
+        schedule = self._updater.schedule
+        if schedule is None:
+            return None
+        name = type(schedule).__name__
+        if not callable(getattr(schedule, "state_dict", None)) or not callable(
+            getattr(schedule, "load_state_dict", None)
+        ):
+            raise InputError(
+                f"the schedule {name} of Job.lr_schedule has no state_dict() and load_state_dict(), so its state "
+                "cannot be saved: take one of torch.optim.lr_scheduler, or train without saving",
+                code="checkpoint.schedule-without-state",
+                schedule=name,
+            )
+        return {"class": name, "state": encode(dict(schedule.state_dict()), f"the state of the schedule {name}")}
+
+    def _extra(self) -> Any:
+        """What the optimizer keeps besides groups and the state of parameters."""
+        optimizer = self._updater.optimizer
+        if optimizer is None:
+            return None
+        held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        others = {key: value for key, value in optimizer.state.items() if id(key) not in held}
+        unnamed = [key for key in others if not isinstance(key, str)]
+        if unnamed:
+            raise InputError(
+                f"{self._updater.name} keeps state of {len(unnamed)} objects that are none of its parameters: a "
+                "checkpoint has the state of parameters, and of what has a text for its name",
+                code="checkpoint.state-of-others",
+            )
+        return encode(others, f"what {self._updater.name} keeps besides the state of parameters")
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Put back
+
+    def put_back(
+        self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str
+    ) -> tuple[int, tuple[str, ...]]:
+        """Go on from a state, perhaps of another plan; every rank calls it, between steps.
+
+        Args:
+            plain: what is no tensor, from `take`
+            entries: the tensors
+            fill: fills tensors from their pieces
+            source: of the state, for messages
+
+        Returns:
+            Training steps that were done; and for people, what is not as in a training without a break.
+
+        Raises:
+            InputError: the state is of another model or job, or this plan cannot have it; nothing has been changed
+            CorruptDataError: it lacks something
+        """
+        table = {entry.what: entry for entry in entries}
+        prepared = self._prepare(plain, table, source)
+        held, states, options, lost, notes, wants = prepared
+        same = self._is_same_plan(plain)
+        random = ("random", f"rank{self._world.rank}", "")
+        if same and random in table:
+            wants.append(Want(random, torch.empty(table[random].shape, dtype=torch.uint8)))
+        fill(wants, table)
+        self._load_optimizer(states, options, plain, source)
+        if self._scaler is not None and plain["scaler"]:
+            self._scaler.scaler.load_state_dict(decode(plain["scaler"]["state"], source))
+            self._scaler.skipped = int(plain["scaler"]["skipped"])
+        self._load_compression(lost, held, plain, source)
+        steps = int(plain["steps"])
+        if same:
+            self._restore_random(next((want.target for want in wants if want.what == random), None), source)
+        else:
+            seed_generators(derive_seed(self._job.seed, "resume", steps, self._replica, self._row))
+            notes = (
+                f"the checkpoint is of the plan {plain['plan']['name']} on {plain['plan']['ranks']} ranks: random "
+                f"generators were seeded anew from the job's seed and step {steps}, and each rank has the buffers of "
+                "the first replica",
+                *notes,
+            )
+        return steps, notes
+
+    def _prepare(self, plain: Mapping[str, Any], table: Mapping[What, Entry], source: str) -> "_Prepared":
+        """What this rank wants, if all ranks can have theirs: nothing has been changed by then.
+
+        Raises:
+            InputError: the state is of another model or job, or some rank cannot have it
+        """
+        prepared, fault = None, None
+        held = self._gatherer.held(self._part, self._updater, self._world, _WEIGHTS)
+        try:
+            self._check_job(plain, source)
+            self._check_model(table, source)
+            options = self._own_groups(plain, source)
+            states = self._own_states(held, table, plain, source)
+            lost, notes = self._own_residuals(held, table, plain)
+            prepared = _Prepared(held, states, options, lost, notes, [])
+        except TrimaranError as error:
+            fault = error
+        said = fault, [one.what for one in held if not one.spare]
+        heard = self._agreement.gather_objects(said, "going on from a checkpoint")
+        for rank, (other, _) in enumerate(heard):
+            if other is not None:
+                raise fault or type(other)(f"rank {rank}: {other.message}", code=other.code, **other.figures)
+        if prepared is None:
+            raise CorruptDataError(f"{source} could not be prepared")
+        trained = {what for _, names in heard for what in names}
+        for one in held:
+            # What some rank trains, only those that do read.
+            if one.tensor is not None and not (one.spare and one.what in trained):
+                prepared.wants.append(Want(one.what, one.tensor, _area(one.sharing)))
+        prepared.wants.extend(want for state in prepared.states.values() for want in state.wants)
+        prepared.wants.extend(want for _, want in prepared.lost)
+        return prepared
+
+    def must_learn(self, plain: Mapping[str, Any]) -> bool:
+        """Whether a training must take a step before this state is put back, to go on bit for bit.
+
+        DDP finds the order of its buckets in its first step, and with more than two replicas the order in which
+        gradients are summed depends on the buckets.
+
+        Args:
+            plain: of the state
+        """
+        if not self._is_same_plan(plain) or self._strategy.dp < 3 or not plain["plan"].get("learned"):
+            return False
+        return any(getattr(stage, "learned", True) is False for stage in self._part.stages.values())
+
+    def _is_same_plan(self, plain: Mapping[str, Any]) -> bool:
+        return bool(plain["plan"]["digest"] == _digest(self._strategy) and plain["plan"]["ranks"] == self._world.size)
+
+    def _check_job(self, plain: Mapping[str, Any], source: str) -> None:
+        own, theirs = self._about()["job"], plain["job"]
+        for key, what in _COMPARED.items():
+            if own[key] != theirs[key]:
+                raise InputError(
+                    f"{source} was saved with {what} {theirs[key]}, and this job has {own[key]}: a training goes on "
+                    "with the same model, data, global batch, seed and optimizer. Take the job as it was, or begin "
+                    "anew, and load the weights alone where they fit (session.load)",
+                    code="checkpoint.other-job",
+                    what=what,
+                    saved=theirs[key],
+                    now=own[key],
+                )
+        schedule, saved = self._updater.schedule, plain["schedule"]
+        now = type(schedule).__name__ if schedule is not None else None
+        then = None if saved is None else saved.get("class")
+        # A rank that updates nothing has none.
+        if now != then and (now is not None or self._job.lr_schedule is None):
+            raise InputError(
+                f"{source} was saved with {then or 'no schedule'}, and this job has {now or 'none'}: a training goes "
+                "on with the same Job.lr_schedule",
+                code="checkpoint.other-schedule",
+                saved=then,
+                now=now,
+            )
+
+    def _check_model(self, table: Mapping[What, Entry], source: str) -> None:
+        whole = self._gatherer.shapes
+        stored = {what[:2]: entry for what, entry in table.items() if what[0] in _WEIGHTS}
+        missing = sorted(name for _, name in whole.keys() - stored.keys())
+        unexpected = sorted(name for _, name in stored.keys() - whole.keys())
+        others = [
+            f"{entry.what[1]} ({entry.dtype} {entry.shape} there, {whole[what][1]} {whole[what][0]} here)"
+            for what, entry in stored.items()
+            if what in whole and (entry.shape, entry.dtype) != whole[what]
+        ]
+        wrong = [f"it lacks {format_some(missing)}"] if missing else []
+        wrong += [f"it has {format_some(unexpected)}, which the model has not"] if unexpected else []
+        wrong += [f"others are {format_some(others)}"] if others else []
+        if wrong:
+            raise InputError(
+                f"{source} is of another model: {'; '.join(wrong)}. Take the job that was trained, or load the "
+                "weights alone where they fit (session.load)",
+                code="checkpoint.other-model",
+            )
+
+    def _own_groups(self, plain: Mapping[str, Any], source: str) -> "list[_Group | None]":
+        """For each group of this rank's optimizer what was saved of it."""
+        groups = [
+            _Group(number, one["place"], frozenset(one["names"]), decode(one["options"], source), one["options"])
+            for number, one in enumerate(plain["groups"])
+        ]
+        found: list[_Group | None] = []
+        for place, (_, names) in enumerate(self._gatherer.options(self._part, self._updater)):
+            own = [one for one in groups if not one.names.isdisjoint(names)]
+            covered = frozenset[str]().union(*(one.names for one in own))
+            if any(one.plain != own[0].plain for one in own) or (names and not covered.issuperset(names)):
+                raise InputError(
+                    f"group {place} of this job's optimizer has parameters that were in {len(own) or 'no'} groups with "
+                    f"other options when {source} was saved: let Job.optimizer make the same groups",
+                    code="checkpoint.other-groups",
+                    group=place,
+                )
+            found.append(own[0] if own else next((one for one in groups if one.place == place), None))
+        return found
+
+    def _own_states(
+        self, held: Sequence[Held], table: Mapping[What, Entry], plain: Mapping[str, Any], source: str
+    ) -> "dict[int, _State]":
+        """What this rank's optimizer is to keep, by the id of the tensor that it has for a parameter."""
+        optimizer = self._updater.optimizer
+        if optimizer is None:
+            return {}
+        updated = {id(one): one for group in optimizer.param_groups for one in group["params"]}
+        keys: dict[str, list[Entry]] = {}
+        for (kind, name, _), entry in table.items():
+            if kind == "optimizer":
+                keys.setdefault(name, []).append(entry)
+        values = plain["optimizer"]["values"]
+        found = {}
+        for one in held:
+            if one.parameter is None or one.tensor is None:
+                continue
+            known = self._updater.known_as(one.parameter)
+            if id(known) not in updated:
+                continue
+            state = _State(values={key: decode(value, source) for key, value in values.get(one.name, {}).items()})
+            for entry in keys.get(one.name, ()):
+                self._want_state(state, entry, one, known)
+            found[id(known)] = state
+        return found
+
+    def _want_state(self, state: "_State", entry: Entry, held: Held, known: torch.Tensor) -> None:
+        """Make room for a tensor of the state of a parameter, laid out like the parameter."""
+        dtype = getattr(torch, entry.dtype)
+        area, shape = WHOLE, entry.shape
+        tensor = held.tensor
+        if tensor is None:
+            return
+        if held.sharing is not None and shape:
+            if tuple(held.sharing.shape) != shape:
+                raise _not_like_share(
+                    f'"{entry.what[2]}" that {self._updater.name} keeps of {held.name}',
+                    shape,
+                    tuple(held.sharing.shape),
+                )
+            area, shape = _area(held.sharing), tuple(tensor.shape)
+        target = torch.empty(shape, dtype=dtype, device=tensor.device if shape else "cpu")
+        state.wants.append(Want(entry.what, target, area))
+        state.values[entry.what[2]] = (
+            _spread(target, known) if area is not WHOLE and known is held.parameter else target
+        )
+
+    def _own_residuals(
+        self, held: Sequence[Held], table: Mapping[What, Entry], plain: Mapping[str, Any]
+    ) -> tuple[list[tuple[Held, Want]], tuple[str, ...]]:
+        """What compression had lost, of which this rank takes its share."""
+        lost = [what for what in table if what[0] == "residual"]
+        if not lost:
+            return [], ()
+        if self._codec is None:
+            note = "what compression had lost of gradients is dropped: this plan does not compress them"
+            return [], (note,)
+        as_many = plain["plan"]["replicas"] == self._strategy.dp
+        replicas = sorted({key for _, _, key in lost})
+        mine = [str(self._replica)] if as_many else replicas if self._replica == 0 else []
+        found: list[tuple[Held, Want]] = []
+        same = plain["plan"]["compression"] == self._compression
+        for one in held:
+            if one.parameter is None or one.tensor is None:
+                continue
+            whats: list[What] = [("residual", one.name, key) for key in mine]
+            if same:
+                whats += [("compression", one.name, f"{key}{_own_name(one.sharing)}") for key in ("q", "drawn")]
+            for what in whats:
+                if what not in table:
+                    continue
+                residual = what[0] == "residual"
+                shape, area = (tuple(one.tensor.shape), _area(one.sharing)) if residual else (table[what].shape, WHOLE)
+                dtype = getattr(torch, table[what].dtype)
+                found.append((one, Want(what, torch.empty(shape, dtype=dtype, device=one.tensor.device), area)))
+        notes = (
+            ()
+            if as_many
+            else (f"what compression had lost of gradients on {len(replicas)} replicas: the first one has the sum now",)
+        )
+        return found, notes
+
+    @property
+    def _compression(self) -> str | None:
+        return None if self._strategy.compression is None else self._strategy.compression.name
+
+    def _load_optimizer(
+        self, states: "Mapping[int, _State]", groups: "Sequence[_Group | None]", plain: Mapping[str, Any], source: str
+    ) -> None:
+        optimizer = self._updater.optimizer
+        self._updater.updates = int(plain["optimizer"]["updates"])
+        if optimizer is None:
+            return
+        packed = optimizer.state_dict()
+        numbers: dict[int, tuple[int, torch.Tensor]] = {}
+        for group, own, saved in zip(optimizer.param_groups, packed["param_groups"], groups, strict=True):
+            for parameter, number in zip(group["params"], own["params"], strict=True):
+                numbers[id(parameter)] = number, parameter
+            if saved is not None:
+                own.update({key: one for key, one in saved.options.items() if key not in _IMPLEMENTATION})
+        packed["state"] = decode(plain["optimizer"]["extra"], source) | {
+            numbers[known][0]: dict(state.values) for known, state in states.items() if state.values
+        }
+        optimizer.load_state_dict(packed)
+        for known, state in states.items():
+            # torch gives state the dtype of its parameter, which not all of it has.
+            kept = optimizer.state[numbers[known][1]] if state.values else {}
+            for key, value in state.values.items():
+                now = kept.get(key)
+                if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
+                    kept[key] = value
+        schedule = self._updater.schedule
+        if schedule is not None and plain["schedule"] is not None:
+            own_groups = [None if one is None else one.number for one in groups]
+            fresh = encode(dict(schedule.state_dict()), "a schedule")
+            own_state = _of_groups(plain["schedule"]["state"], own_groups, fresh, source)
+            schedule.load_state_dict(decode(own_state, source))
+
+    def _load_compression(
+        self, lost: Sequence[tuple[Held, Want]], held: Sequence[Held], plain: Mapping[str, Any], source: str
+    ) -> None:
+        if self._codec is None:
+            return
+        residuals: dict[int, torch.Tensor] = {}
+        kept: dict[int, dict[str, torch.Tensor]] = {}
+        for one, (what, target, _) in lost:
+            key = id(one.parameter)
+            if what[0] == "residual":
+                before = residuals.get(key)
+                flat = target.reshape(-1)
+                residuals[key] = flat if before is None else before + flat
+            else:
+                kept.setdefault(key, {})["q" if what[2].startswith("q") else "drawn"] = target
+        same = plain["plan"]["compression"] == self._compression
+        figures = decode(plain["compression"], source) if same and plain["compression"] else {}
+        self._codec.load(residuals, kept, figures)
+
+    def _restore_random(self, text: torch.Tensor | None, source: str) -> None:
+        try:
+            if text is None:
+                raise ValueError("there are none")
+            states = decode(json.loads(text.numpy().tobytes()), source)
+            RandomState(states["host"], states["device"]).restore(self._world.device)
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise CorruptDataError(
+                f"{source}: the states of the random generators of rank {self._world.rank} are damaged ({error}): take "
+                "another checkpoint",
+                code="checkpoint.damaged-random-states",
+                source=source,
+            ) from error
+
+
+class _Prepared(NamedTuple):
+    """What one rank needs to go on: what it has, states and groups of its optimizer, residuals, notes, all wants."""
+
+    held: list[Held]
+    states: "dict[int, _State]"
+    options: "list[_Group | None]"
+    lost: list[tuple[Held, Want]]
+    notes: tuple[str, ...]
+    wants: list[Want]
+
+
+@dataclass(slots=True)
+class _State:
+    """What an optimizer is to keep of a parameter: `values` by key, of which those of `wants` are to be filled."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    wants: list[Want] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group of the optimizer as it was saved."""
+
+    number: int
+    place: int
+    names: frozenset[str]
+    options: dict[str, Any]
+    plain: Any
+
+
+_COMPARED = {
+    "precision": "precision",
+    "global_batch_size": "a global batch of",
+    "seed": "seed",
+    "drop_last": "drop_last",
+    "optimizer": "optimizer",
+}
+
+
+def check_form(plain: Any, source: str) -> None:
+    """Refuse what is not the plain part of a state.
+
+    Args:
+        plain: JSON that was read
+        source: where
+
+    Raises:
+        CorruptDataError: of another version or form
+    """
+    if not isinstance(plain, dict) or plain.get("version") != VERSION:
+        found = plain.get("version") if isinstance(plain, dict) else None
+        raise CorruptDataError(
+            f"{source} is a checkpoint of version {found!r}, and this Trimaran reads version {VERSION}: read it with "
+            "the Trimaran that wrote it",
+            code="checkpoint.other-version",
+            source=source,
+        )
+    forms = {"steps": int, "job": dict, "plan": dict, "groups": list, "optimizer": dict, "figures": dict}
+    wrong = [name for name, kind in forms.items() if not isinstance(plain.get(name), kind)]
+    wrong += [name for name in ("schedule", "scaler", "compression") if name not in plain]
+    if not wrong:
+        wrong += [f"job.{key}" for key in _COMPARED if key not in plain["job"]]
+        wrong += [
+            f"plan.{key}" for key in ("name", "digest", "ranks", "replicas", "compression") if key not in plain["plan"]
+        ]
+        wrong += [f"optimizer.{key}" for key in ("values", "extra", "updates") if key not in plain["optimizer"]]
+    if wrong:
+        raise CorruptDataError(
+            f"{source} lacks {', '.join(wrong)}, or has something else there: it was damaged or edited, take another "
+            "checkpoint",
+            code="checkpoint.damaged-state",
+            source=source,
+        )
+
+
+def _digest(strategy: Strategy) -> str:
+    """Of all that numbers depend on: not of how batches are loaded."""
+    text = json.dumps(to_plain(replace(strategy, feeding=IN_LINE)), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _area(sharing: Sharing | None) -> Area:
+    return WHOLE if sharing is None else Area(sharing.dim, sharing.spans)
+
+
+def _own_name(sharing: Sharing | None) -> str:
+    return "" if sharing is None else f" of {sharing.spans}"
+
+
+def _is(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
+
+
+def _like(parameters: Trained) -> Trained:
+    """Parameters of the shapes that they have as a whole, without memory."""
+    return Trained(
+        (name, nn.Parameter(torch.zeros((), dtype=one.dtype, device=one.device).expand(one.shape)))
+        for name, one in parameters.named_parameters()
+    )
+
+
+def _spread(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A share as torch has it in the state of a parameter that is spread over ranks."""
+    if not hasattr(like, "to_local"):
+        return local
+    # Not at the top: it takes long to import, and whoever gets here has it.
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(like, DTensor):
+        return local
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def _not_like_share(what: str, shape: Sequence[int], of: Sequence[int]) -> InputError:
+    return InputError(
+        f"{what} has shape {tuple(shape)}, the parameter {tuple(of)}, and this plan gives ranks shares of parameters: "
+        "it cannot be shared out alike. Take a plan that leaves parameters whole (zero=0 or 1, tp=1)",
+        code="checkpoint.state-not-like-parameter",
+        shape=tuple(shape),
+        parameter=tuple(of),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# States of schedules: lists with a value for each group of the optimizer, of which a rank may have some
+
+
+def _by_group(state: Any, places: Sequence[int]) -> Any:
+    """A state with the lists of groups by their numbers among all groups."""
+
+    def numbered(values: list[Any]) -> Any:
+        return {_BY_GROUP: {str(place): one for place, one in zip(places, values, strict=True)}}
+
+    return _mapped(state, len(places), numbered)
+
+
+def _mapped(state: Any, groups: int, change: Callable[[list[Any]], Any]) -> Any:
+    if isinstance(state, list):
+        return [_mapped(one, groups, change) for one in state]
+    if not isinstance(state, dict):
+        return state
+    return {
+        key: change(value) if key in _PER_GROUP and isinstance(value, list) and len(value) == groups
+        else _mapped(value, groups, change)
+        for key, value in state.items()
+    }  # fmt: skip
+
+
+def _merged(one: Any, other: Any, what: str) -> Any:
+    """States of two ranks as one.
+
+    Raises:
+        InputError: they differ
+    """
+    if one is None:
+        return other
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys() and _BY_GROUP not in one:
+        return {key: _merged(one[key], other[key], what) for key in one}
+    if isinstance(one, dict) and isinstance(other, dict) and _BY_GROUP in one and _BY_GROUP in other:
+        groups = dict(one[_BY_GROUP])
+        for place, value in other[_BY_GROUP].items():
+            if groups.setdefault(place, value) != value:
+                raise _unlike_schedules(what)
+        return {_BY_GROUP: groups}
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [_merged(*pair, what) for pair in zip(one, other, strict=True)]
+    if one != other:
+        raise _unlike_schedules(what)
+    return one
+
+
+def _unlike_schedules(what: str) -> InputError:
+    return InputError(
+        f"{what} is not the same on ranks that update other parameters, so one process has no such state: let "
+        "Job.lr_schedule make a schedule that depends on the step alone, or train without saving",
+        code="checkpoint.unlike-schedules",
+    )
+
+
+def _of_groups(state: Any, groups: Sequence[int | None], fresh: Any, source: str) -> Any:
+    """A state of a schedule with lists for the groups of this rank; what was not saved is as it is now."""
+    if isinstance(state, list):
+        others = fresh if isinstance(fresh, list) and len(fresh) == len(state) else [None] * len(state)
+        return [_of_groups(one, groups, other, source) for one, other in zip(state, others, strict=True)]
+    if not isinstance(state, dict):
+        return state
+    if _BY_GROUP not in state:
+        here = fresh if isinstance(fresh, dict) else {}
+        return {key: _of_groups(one, groups, here.get(key), source) for key, one in state.items()}
+    found, own = [], fresh if isinstance(fresh, list) and len(fresh) == len(groups) else [None] * len(groups)
+    for number, now in zip(groups, own, strict=True):
+        found.append(state[_BY_GROUP].get(str(number), now))
+    return found

@@ -1,0 +1,235 @@
+"""Checkpoints: the same plan goes on bit for bit, any other one from the same state, and no sample is left out.
+
+Trainings have dropout, batch norm, schedules, momentum; they are cut in the middle of an epoch.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import builders
+from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, save_all, train_on
+from tests.distributed.test_zero import UNITS
+from tests.distributed.training import Run
+from tests.forks.client import launch
+
+from trimaran.program.gradients import Compression
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.whole_state import WholeState
+
+strategy = builders.strategy
+SMALL = 512
+WORKERS = Feeding(workers=1, copies_ahead=1)
+
+
+def cut(job: str, plan: Strategy, *, steps: int = 9, at: int = 6, waits: bool = True) -> Cut:
+    return Cut(run=Run(job=job, strategy=plan, steps=steps), at=at, waits=waits)
+
+
+CUTS = {
+    1: [
+        cut("normed", strategy(), waits=False),
+        cut(
+            "normed_plateau", strategy(microbatches=2), steps=14, at=10
+        ),  # between the last step of an epoch and its end
+        cut("gpt_fp16", strategy(), steps=6, at=3),
+        cut("streamed", strategy(), steps=10, at=5),
+        cut("streamed_counting", strategy(), steps=10, at=6),
+        cut("sampled", strategy(), steps=10, at=5),
+        cut("rows_drawn_twice", strategy(feeding=WORKERS), at=7, waits=False),
+    ],
+    2: [
+        cut("normed", strategy(dp=2), waits=False),
+        cut("normed", strategy(dp=2, sync="p2p", bucket_bytes=SMALL)),
+        cut("normed_plateau", strategy(dp=2, zero=1, bucket_bytes=SMALL), at=5),
+        cut("dropped_twice", strategy(dp=2, zero=2), waits=False),
+        cut("dropped_twice", strategy(dp=2, zero=3, microbatches=2)),
+        cut("dropped_twice", strategy(pp=2, microbatches=2, schedule="1f1b"), waits=False),
+        cut("dropped_twice", strategy(tp=2)),
+        cut("gpt_named", strategy(pp=2, microbatches=2, schedule="zero-bubble"), steps=6, at=3),
+        cut("dropped_twice", strategy(dp=2, compression=Compression(method="fp16"))),
+        cut("dropped_twice", strategy(dp=2, compression=Compression(method="powersgd", rank=1))),
+        cut("streamed_counting", strategy(dp=2), steps=10, at=6),
+        cut("rows_drawn_twice", strategy(dp=2, feeding=WORKERS), at=7),
+    ],
+    3: [
+        cut("dropped_twice", strategy(dp=3), waits=False),
+        cut("dropped_twice", strategy(dp=3, compression=Compression(method="bf16"))),
+    ],
+    4: [
+        cut("dropped_twice", strategy(dp=4, sync="hierarchical", nodes=2)),
+        cut("normed", strategy(dp=2, pp=2, microbatches=2, schedule="1f1b")),
+    ],
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("ranks", CUTS)
+def test_the_same_plan_goes_on_bit_for_bit(ranks: int, tmp_path: Path) -> None:
+    cuts = CUTS[ranks]
+    jobs = [one.run.job for one in cuts]
+    by_rank: list[list[Halves]] = launch(
+        cut_all, (cuts, str(tmp_path)), ranks=ranks, captured=jobs, log_dir=tmp_path / "logs", device="cpu"
+    )
+    for number, one in enumerate(cuts):
+        for rank, halves in enumerate(found[number] for found in by_rank):
+            where = f"{one.run.name}, rank {rank}"
+            assert len(halves.losses) == one.run.steps, where
+            assert halves.resumed == halves.losses[one.at :], where
+            assert halves.weights.keys() == halves.resumed_weights.keys()
+            for name, weight in halves.weights.items():
+                assert torch.equal(weight, halves.resumed_weights[name]), f"{where}, {name}"
+            assert str(halves.history) == str(halves.resumed_history), where
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Any plan to any plan
+
+
+def plans(job: str, ranks: int) -> list[Strategy]:
+    """Those that a job can take on so many ranks."""
+    units = UNITS.get(job.split("_")[0], ())
+    found = {
+        1: [strategy(), strategy(microbatches=2)],
+        2: [
+            strategy(dp=2),
+            strategy(dp=2, sync="p2p", bucket_bytes=SMALL),
+            strategy(dp=2, zero=1, bucket_bytes=SMALL),
+            strategy(dp=2, zero=2, units=units),
+            strategy(dp=2, zero=3, units=units),
+            strategy(pp=2, microbatches=2, schedule="1f1b"),
+        ],
+        3: [
+            strategy(dp=3),
+            strategy(dp=3, zero=1, bucket_bytes=SMALL),
+            strategy(dp=3, zero=3, units=units),
+            strategy(pp=3, microbatches=2),
+        ],
+        4: [
+            strategy(dp=4, zero=2, units=units),
+            strategy(dp=2, pp=2, microbatches=2, schedule="1f1b"),
+            strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"),
+        ],
+    }[ranks]
+    if not job.startswith("cnn"):
+        shared = {2: [strategy(tp=2)], 3: [], 4: [strategy(dp=2, tp=2), strategy(pp=2, tp=2, microbatches=2)]}
+        found += shared.get(ranks, [])
+    return found
+
+
+def whole(state: WholeState) -> dict[str, Any]:
+    """What is compared: tensors by name, and for each parameter its options."""
+    options = {
+        f"options of {name}": sorted((key, repr(value)) for key, value in group.options.items())
+        for group in state.groups
+        for name in group.names
+    }
+    kept = {f"{name} {key}": value for name, of in state.optimizer.items() for key, value in of.items()}
+    return {**state.parameters, **state.buffers, **kept, **options}
+
+
+def assert_same(one: WholeState, other: WholeState, where: str) -> None:
+    found, expected = whole(one), whole(other)
+    assert found.keys() == expected.keys(), where
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            assert found[name].dtype == value.dtype, f"{where}, {name}"
+            assert torch.equal(found[name], value), f"{where}, {name}"
+        else:
+            assert found[name] == value, f"{where}, {name}"
+
+
+def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int:
+    """Save each job under each plan, and go on under others, drawn; how many pairs there were."""
+    by_ranks = {
+        ranks: [Run(job=job, strategy=plan, steps=3) for job in jobs for plan in plans(job, ranks)]
+        for ranks in (1, 2, 3, 4)
+    }
+    saved: list[tuple[str, Run, WholeState, dict[str, Any]]] = []
+    for ranks, runs in by_ranks.items():
+        place = folder / str(ranks)
+        made = launch(save_all, (runs, str(place)), ranks=ranks, captured=jobs, log_dir=folder / "logs", device="cpu")
+        for number, (run, (state, in_memory)) in enumerate(zip(runs, made[0], strict=True)):
+            saved.append((str(place / str(number)), run, state, in_memory))
+    drawn = random.Random(seed)
+    pairs = [(one, run) for runs in by_ranks.values() for run in runs for one in saved if one[1].job == run.job]
+    pairs = drawn.sample(pairs, min(most, len(pairs)))
+    losses: dict[str, list[float]] = {}
+    for ranks in by_ranks:
+        work = [(one, run) for one, run in pairs if run.strategy.devices == ranks]
+        # One in four from memory.
+        changes = [
+            Change(source=one[3] if number % 4 == 3 else one[0], run=run) for number, (one, run) in enumerate(work)
+        ]
+        jobs_here = sorted({run.job for _, run in work})
+        if not work:
+            continue
+        found: list[list[Changed]] = launch(
+            change_all, (changes,), ranks=ranks, captured=jobs_here, log_dir=folder / "logs", device="cpu"
+        )
+        for number, ((_, before, state, _), run) in enumerate(work):
+            where = f"{run.job}: {before.strategy.name} to {run.strategy.name}"
+            assert_same(found[0][number].state, state, where)
+            # The next global batch is that of all plans, and but for dropout the loss is its.
+            assert all(one[number].loss == found[0][number].loss for one in found), where
+            losses.setdefault(run.job, []).append(found[0][number].loss)
+            same = replace(before.strategy, feeding=run.strategy.feeding) == run.strategy
+            assert any("random generators were seeded anew" in note for note in found[0][number].notes) != same, where
+    for job, of in losses.items():
+        if job == "gpt_named":  # the others draw, or normalize batches
+            assert max(of) - min(of) < 1e-9, job
+    return len(pairs)
+
+
+@pytest.mark.timeout(240)
+def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
+    assert change_plans(["normed_wide"], 24, 1, tmp_path) == 24
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(2))
+def test_states_are_the_same_under_many_pairs_of_plans(seed: int, tmp_path: Path) -> None:
+    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide"], 120, seed, tmp_path) == 120
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Samples
+
+
+@pytest.mark.timeout(180)
+def test_each_sample_is_trained_on_once_whatever_the_ranks(tmp_path: Path) -> None:
+    """Three epochs of samples that are drawn anew each time; then the same in parts by 2, 4, 1 and 3 ranks."""
+    job = "rows_drawn_twice"
+    whole, _ = read_parts([(strategy(), 15)], job, tmp_path / "whole")
+    assert [len(batch) for batch in whole] == [7, 7, 7, 7, 5] * 3
+    for epoch in range(3):
+        assert sorted(torch.cat(whole[5 * epoch : 5 * epoch + 5])[:, 0].tolist()) == list(range(33))
+    parts = [
+        (strategy(dp=2, microbatches=3), 3),
+        (strategy(dp=4, feeding=WORKERS), 4),
+        (strategy(), 3),
+        (strategy(dp=3, zero=1, bucket_bytes=SMALL), 5),
+    ]
+    seen, epochs = read_parts(parts, job, tmp_path / "parts")
+    assert len(seen) == 15
+    assert all(torch.equal(one, other) for one, other in zip(whole, seen, strict=True))
+    # The last epoch has not ended: that is done when the batch after its last one is asked for.
+    assert epochs == [0, 1, 1, 2]
+
+
+def read_parts(parts: Sequence[tuple[Strategy, int]], job: str, folder: Path) -> tuple[list[torch.Tensor], list[int]]:
+    """The global batches of a training in parts, each of which goes on from the checkpoint of the one before it."""
+    seen: list[torch.Tensor] = []
+    epochs: list[int] = []
+    for number, (plan, steps) in enumerate(parts):
+        arguments = Run(job=job, strategy=plan, steps=steps), str(folder) if number else None, str(folder)
+        ranks = launch(train_on, arguments, ranks=plan.devices, log_dir=folder / "logs", device="cpu")
+        assert {rank.refused for rank in ranks} == {"session.saved-before-step"}
+        seen += [torch.cat(shares) for shares in zip(*(rank.inputs for rank in ranks), strict=True)]
+        epochs.append(ranks[0].epochs)
+    return seen, epochs

@@ -1,0 +1,256 @@
+"""Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.raising import raises
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import trimaran
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.job import Job
+from trimaran.runtime.data.streaming import digest_of
+
+
+def make_data(scale: float = 1.0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(scale * torch.randn(20, 3, generator=generator), torch.randn(20, 1, generator=generator))
+
+
+def make_job(**fields: Any) -> Job:
+    return Job(
+        **{  # type: ignore[arg-type]
+            "model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)),
+            "loss": nn.functional.mse_loss,
+            "optimizer": lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
+            "lr_schedule": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2),
+            "dataset": make_data,
+            "global_batch_size": 5,
+            "epochs": 2,
+            **fields,
+        }
+    )
+
+
+@contextmanager
+def session_of(job: Job) -> Iterator[trimaran.Session]:
+    session = trimaran.init(job, record=False)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def take_steps(session: trimaran.Session, steps: int) -> list[float]:
+    losses = []
+    for batch in session.batches():
+        losses.append(session.step(batch))
+        if len(losses) == steps:
+            break
+    return losses
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float], bytes]:
+    """A folder with the states after steps 3 and 6 of 8; the losses; the last state, pickled."""
+    folder = tmp_path_factory.mktemp("saved") / "checkpoints"
+    with session_of(make_job()) as session:
+        losses = take_steps(session, 1)
+        assert session.save_checkpoint(folder) == folder / "step-00000001"
+        losses += take_steps(session, 2)
+        assert session.save_checkpoint(folder, wait=False) is None
+        losses += take_steps(session, 3)
+        session.carried["best"] = {"loss": 0.5}
+        session.save_checkpoint(folder)
+        state = pickle.dumps(session.state_dict())
+        losses += take_steps(session, 2)
+        assert session.saved == folder / "step-00000006"
+        assert session.notes == ()
+    assert sorted(one.name for one in folder.iterdir()) == ["step-00000003", "step-00000006"]
+    return folder, losses, state
+
+
+def test_it_goes_on_from_files_and_from_memory(saved: tuple[Path, list[float], bytes]) -> None:
+    folder, losses, state = saved
+    for load in (
+        lambda session: session.load_checkpoint(folder),
+        lambda session: session.load_checkpoint(folder / "step-00000006"),
+        lambda session: session.load_state_dict(pickle.loads(state)),  # noqa: S301 made above
+    ):
+        with session_of(make_job()) as session:
+            take_steps(session, 1)
+            load(session)
+            assert (session.steps, session.epoch, session.carried) == (6, 1, {"best": {"loss": 0.5}})
+            assert [row["epoch"] for row in session.history] == [1]
+            assert take_steps(session, 2) == losses[6:]
+            assert session.notes == ()
+
+
+def test_what_comes_between_a_batch_and_its_step_is_refused(tmp_path: Path) -> None:
+    with session_of(make_job()) as session:
+        batch = next(iter(session.batches()))
+        with raises("session.saved-before-step", InputError, match="after session.step"):
+            session.save_checkpoint(tmp_path)
+        session.step(batch)
+        session.save_checkpoint(tmp_path)
+
+
+def test_a_callback_may_save_and_not_load(tmp_path: Path) -> None:
+    def on_step(session: Any, step: int, metrics: dict[str, float]) -> None:
+        session.save_checkpoint(tmp_path)
+        with raises("session.load-in-callback", InputError):
+            session.load_checkpoint(tmp_path)
+
+    with session_of(make_job(on_step=on_step)) as session:
+        losses = take_steps(session, 2)
+    with session_of(make_job()) as session:
+        session.load_checkpoint(tmp_path / "step-00000001")
+        assert take_steps(session, 1) == losses[1:]
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "seed": ({"seed": 5}, "feed-state.other-job"),
+    "batch": ({"global_batch_size": 4}, "feed-state.other-job"),
+    "optimizer": ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, "checkpoint.other-job"),
+    "precision": ({"precision": "fp64"}, "checkpoint.other-job"),
+    "schedule": ({"lr_schedule": None}, "checkpoint.other-schedule"),
+    "model": ({"model": lambda: nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))}, "checkpoint.other-model"),
+    "layers": ({"model": lambda: nn.Sequential(nn.Linear(3, 1))}, "checkpoint.other-model"),
+}  # fmt: skip
+
+
+def groups(parameters: Any) -> torch.optim.Optimizer:
+    """The first parameter in a group of its own, with other options."""
+    one, *others = parameters
+    return torch.optim.Adam([{"params": [one], "eps": 1e-3}, {"params": others}], lr=1e-2)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_job_is_refused_before_anything_is_changed(what: str, saved: tuple[Path, list[float], bytes]) -> None:
+    fields, code = OTHERS[what]
+    with session_of(make_job(**fields)) as session:
+        before = {name: one.clone() for name, one in session.model.state_dict().items()}
+        with raises(code, InputError):
+            session.load_checkpoint(saved[0])
+        assert all(torch.equal(one, before[name]) for name, one in session.model.state_dict().items())
+        assert (session.steps, session.feed.index) == (0, 0)
+
+
+def test_options_are_those_that_were_saved(saved: tuple[Path, list[float], bytes]) -> None:
+    """Groups are known by the names of their parameters."""
+    with session_of(make_job(optimizer=groups)) as session:
+        session.load_checkpoint(saved[0])
+        assert session.optimizer is not None
+        assert [group["eps"] for group in session.optimizer.param_groups] == [1e-8, 1e-8]
+        assert take_steps(session, 2) == saved[1][6:]
+
+
+def test_other_data_are_refused_or_noted(saved: tuple[Path, list[float], bytes]) -> None:
+    with session_of(make_job(dataset=lambda: TensorDataset(torch.zeros(21, 3), torch.zeros(21, 1)))) as session:
+        before = session.weights()
+        with raises("feed-state.other-job", InputError, match="20"):
+            session.load_checkpoint(saved[0])
+        assert all(torch.equal(one, before[name]) for name, one in session.weights().items())
+    with session_of(make_job(dataset=lambda: make_data(2.0))) as session:
+        session.load_checkpoint(saved[0])
+        (note,) = session.notes
+        assert "gives other samples" in note
+    assert digest_of(make_data()[:2]) != digest_of(make_data(2.0)[:2])
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> Any:
+        return 3
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+class Hidden(torch.optim.SGD):
+    """It keeps an object for each parameter."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["secret"] = object()
+        return super().step(closure)
+
+
+def odd_schedule(optimizer: torch.optim.Optimizer) -> Any:
+    made = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    made.source = object()  # type: ignore[attr-defined]
+    return made
+
+
+def with_another(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([*parameters, OUTSIDE], lr=0.1)
+
+
+OUTSIDE = nn.Parameter(torch.zeros(2))
+UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "schedule": ({"lr_schedule": odd_schedule}, "checkpoint.not-plain"),
+    "optimizer": ({"optimizer": lambda parameters: Hidden(parameters, lr=0.1)}, "checkpoint.not-plain"),
+    "foreign": ({"optimizer": with_another}, "checkpoint.foreign-parameters"),
+    "extra": ({"model": lambda: Extra(3, 1)}, "checkpoint.extra-state"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNSAVABLE)
+def test_what_cannot_be_kept_is_refused_before_training(what: str, tmp_path: Path) -> None:
+    fields, code = UNSAVABLE[what]
+    with session_of(make_job(**fields)) as session, raises(code, InputError):
+        session.check_saving(tmp_path)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> None:
+    with session_of(make_job()) as session:
+        losses = take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+        losses += take_steps(session, 2)
+        newest = session.save_checkpoint(tmp_path)
+        losses += take_steps(session, 1)
+    assert newest is not None
+    damage(newest / "rank0.safetensors")
+    with session_of(make_job()) as session:
+        with raises("checkpoint.named-is-damaged", CorruptDataError, match=r"rank0\.safetensors"):
+            session.load_checkpoint(newest)
+        session.load_checkpoint(tmp_path)
+        assert session.steps == 2
+        (note,) = session.notes
+        assert newest.name in note
+        assert "rank0.safetensors" in note
+        assert take_steps(session, 1) == losses[2:3]
+
+
+def test_a_save_that_fails_leaves_the_training_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "checkpoints"
+    with session_of(make_job()) as session:
+        losses = take_steps(session, 1)
+        session.save_checkpoint(where, wait=False)
+        losses += take_steps(session, 2)
+        with pytest.raises(trimaran.TrimaranError, match="file"):
+            session.save_checkpoint(where)
+        assert len(losses) == 3
+        assert any("was not written" in note for note in session.notes)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda state: {}, lambda state: {**state, "state": {"version": 9}}, lambda state: {"tensors": 3}]
+)
+def test_what_is_no_state_is_refused(change: Callable[[Any], Any], saved: tuple[Path, list[float], bytes]) -> None:
+    state = pickle.loads(saved[2])  # noqa: S301 made above
+    with session_of(make_job()) as session, pytest.raises((InputError, CorruptDataError)):
+        session.load_state_dict(change(state))
