@@ -150,7 +150,8 @@ def train_planned(
         progress: told of every step
 
     Raises:
-        InputError: a step cannot be skipped under the plan, there is no such checkpoint, or it is of another job; or a state could not be saved exactly
+        InputError: a step cannot be skipped under the plan, there is no such checkpoint, it is of another job, or a
+            state could not be saved exactly
         CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
