@@ -1,6 +1,6 @@
 """A law over many examples: some of them in `make test`, which represent all, and the others in `make test-all`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -25,3 +25,10 @@ def some_and_rest(name: str, some: Sequence[Any], every: Sequence[Any], *before:
 def dealt(examples: Sequence[Any], number: int, hands: int) -> list[Any]:
     """Every so manieth example, from one of them on: so many hands have all."""
     return list(examples[number % hands :: hands])
+
+
+def each(examples: Iterable[str], *some: str) -> list[Any]:
+    """Parameters of a test that gets one example, by its name: those that represent all, and in long sweeps the others."""
+    names = list(examples)
+    assert set(some) <= set(names), sorted(set(some) - set(names))
+    return [pytest.param(name, id=name, marks=[] if name in some else [pytest.mark.sweep]) for name in names]

@@ -49,11 +49,17 @@ def test_every_feature_equals_one_process(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "strategy", [REPLICAS, pytest.param(PIPELINE, marks=pytest.mark.sweep)], ids=lambda one: one.name
+    ("strategy", "job"),
+    [
+        (REPLICAS, "dictionary"),
+        pytest.param(REPLICAS, "dictionary_ragged", marks=pytest.mark.sweep),
+        pytest.param(PIPELINE, "dictionary_ragged", marks=pytest.mark.sweep),
+    ],
+    ids=["replicas", "replicas, ragged", "pipeline, ragged"],
 )
-def test_compiled_models_and_segments_equal_one_process(strategy: Strategy, tmp_path: Path) -> None:
-    """Also a batch of another size, and an evaluation. The compiler takes most of the time."""
-    run = Run(job="dictionary_ragged", strategy=replace(strategy, execution="compiled"), steps=STEPS)
+def test_compiled_models_and_segments_equal_one_process(strategy: Strategy, job: str, tmp_path: Path) -> None:
+    """Also a batch of another size, which is compiled anew, and an evaluation. The compiler takes most of the time."""
+    run = Run(job=job, strategy=replace(strategy, execution="compiled"), steps=STEPS)
     ranks = launch(train_all, ([run],), ranks=2, log_dir=tmp_path, device="cpu")
     compare(run, [rank[0] for rank in ranks])
 
