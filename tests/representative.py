@@ -28,7 +28,7 @@ def dealt(examples: Sequence[Any], number: int, hands: int) -> list[Any]:
 
 
 def each(examples: Iterable[str], *some: str) -> list[Any]:
-    """Parameters of a test that gets one example, by its name: those that represent all, and in long sweeps the others."""
+    """Parameters of a test that gets one example by its name: those that represent all, and the rest in long sweeps."""
     names = list(examples)
     assert set(some) <= set(names), sorted(set(some) - set(names))
     return [pytest.param(name, id=name, marks=[] if name in some else [pytest.mark.sweep]) for name in names]

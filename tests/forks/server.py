@@ -105,7 +105,8 @@ def prepare() -> None:
         with contextlib.suppress(Exception):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
-    importlib.import_module("torch.export._trace")
+    for name in ("torch.export._trace", "scipy.optimize", "scipy.sparse", "scipy.special"):
+        importlib.import_module(name)
     torch.set_num_threads(1)
     capture_all(["lstm_fp64"])
 

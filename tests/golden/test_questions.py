@@ -24,8 +24,8 @@ LONG = frozenset(
         "llama2:70b on 512 H100",
     }
 )
-"""Left to `make test-all`: networks that take long to trace, or strategies to explain. Convolutions, a recurrent network,
-a pipeline of each schedule but one and a transformer stay."""
+"""Left to `make test-all`: networks that take long to trace, or strategies to explain. Convolutions, a recurrent
+network, a pipeline of each schedule but one and a transformer stay."""
 
 
 @pytest.fixture(scope="module")
