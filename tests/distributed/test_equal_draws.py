@@ -7,10 +7,10 @@ import pytest
 import torch
 from tests import builders
 from tests.distributed import sharing
-from tests.distributed.sharing import STEPS, Case, share_all
+from tests.distributed.sharing import STEPS, Case, capture_jobs, share_all
 from tests.field.entry import Entry
 from tests.field.reference import train_plainly
-from tests.forks.client import launch
+from tests.forks.client import launch, server
 from tests.representative import some_and_rest
 
 ON_TWO = [
@@ -33,6 +33,7 @@ ON_FOUR = [Case(job="drawn_gpt", strategy=builders.strategy(dp=2, tp=2), sequenc
     ],
 )
 def test_ranks_that_share_tensors_draw_as_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:
+    server().call(capture_jobs, cases)
     by_rank = launch(share_all, (cases, str(tmp_path)), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, case in enumerate(cases):
         found, strategy = by_rank[0][number], case.strategy

@@ -11,8 +11,8 @@ import torch
 from tests import builders
 from tests.distributed import sharing
 from tests.distributed.reference import evaluate_plainly, train_plainly
-from tests.distributed.sharing import STEPS, Case, Found, share_all
-from tests.forks.client import launch
+from tests.distributed.sharing import STEPS, Case, Found, capture_jobs, share_all
+from tests.forks.client import launch, server
 from tests.representative import some_and_rest
 
 ON_TWO = [
@@ -47,6 +47,7 @@ ON_FOUR = [
     ],
 )
 def test_ranks_that_share_tensors_equal_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:
+    server().call(capture_jobs, cases)
     by_rank = launch(share_all, (cases, str(tmp_path)), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, case in enumerate(cases):
         check_equal(case, by_rank[0][number])

@@ -151,7 +151,7 @@ def follow_plainly(replicas: int, microbatches: int) -> list[float]:
 @pytest.mark.timeout(120)
 def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain_loop(tmp_path: Path) -> None:
     """Six steps an epoch; the rate falls after the second and the third, which the losses of the third show."""
-    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu"):
+    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu", captured=["gpt_fp64"]):
         for strategy, losses in zip([*FOLLOWING, REPLICAS, REPLICAS], rank, strict=True):
             expected = follow_plainly(strategy.dp, strategy.microbatches)
             assert losses == pytest.approx(expected, abs=LOSS), strategy.name
@@ -159,6 +159,6 @@ def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain
 
 @pytest.mark.timeout(200)
 def test_what_would_train_differently_is_refused_on_every_rank(tmp_path: Path) -> None:
-    for found in launch(refusals, (REFUSED,), ranks=2, log_dir=tmp_path, device="cpu"):
+    for found in launch(refusals, (REFUSED,), ranks=2, log_dir=tmp_path, device="cpu", captured=MODELS):
         for (job, strategy, reason), message in zip(REFUSED, found, strict=True):
             assert reason in message, f"{job} under {strategy.name}: {message!r}"

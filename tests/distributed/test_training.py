@@ -13,6 +13,7 @@ from tests.distributed.reference import train_plainly
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import dealt, some_and_rest
 
 from trimaran.program.strategy import Strategy
 
@@ -32,17 +33,21 @@ EXACT = (
     "half_frozen",
     "lstm_unused",
 )
+ON_TWO = [Run(job=job, strategy=strategy, steps=STEPS) for job in EXACT for strategy in (REPLICAS, PIPELINE)]
+ON_FOUR = [Run(job=job, strategy=BOTH, steps=STEPS) for job in EXACT[:4]]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("strategies", "jobs"), [((REPLICAS, PIPELINE), EXACT), ((BOTH,), EXACT[:4])], ids=["2 ranks", "4 ranks"]
+    "runs",
+    [
+        # Each feature on replicas or in a pipeline; with the rest, on both.
+        *some_and_rest("2 ranks", [*dealt(ON_TWO, 0, 4), *dealt(ON_TWO, 3, 4)], ON_TWO),
+        *some_and_rest("4 ranks", dealt(ON_FOUR, 0, 2), ON_FOUR),
+    ],
 )
-def test_every_feature_equals_one_process(
-    strategies: tuple[Strategy, ...], jobs: tuple[str, ...], tmp_path: Path
-) -> None:
-    runs = [Run(job=job, strategy=strategy, steps=STEPS) for strategy in strategies for job in jobs]
-    ranks = launch(train_all, (runs,), ranks=strategies[0].devices, log_dir=tmp_path, device="cpu")
+def test_every_feature_equals_one_process(runs: list[Run], tmp_path: Path) -> None:
+    ranks = launch(train_all, (runs,), ranks=runs[0].strategy.devices, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(runs):
         compare(run, [rank[number] for rank in ranks])
 
