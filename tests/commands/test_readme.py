@@ -37,6 +37,49 @@ def test_the_commands_of_the_readme_exist() -> None:
         assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
 
 
+def test_the_options_of_documented_commands_exist() -> None:
+    """In every document but the changelog, which tells of options that are gone; behind `--` a script has its own."""
+    from typer.main import get_command
+
+    from trimaran.cli import app
+
+    commands = get_command(app).commands
+    options = {name: {text for one in found.params for text in one.opts} for name, found in commands.items()}
+    seen, unknown = 0, []
+    for page in sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
+        if page.name == "CHANGELOG.md":
+            continue
+        for name, words in re.findall(r"(?m)(?:^|[`\s])trimaran ([a-z-]+)([^`#|\n]*)", page.read_text()):
+            if name not in options:
+                continue
+            used = re.findall(r"(?<!\S)(--?[a-z][\w-]*)", words.split(" -- ")[0])
+            seen += 1
+            unknown += [
+                f"{page.name}: trimaran {name} {option}" for option in used if option not in options[name] | {"--help"}
+            ]
+    assert unknown == []
+    assert seen > 100
+
+
+def test_the_links_of_the_documents_go_somewhere() -> None:
+    """To files that exist, and to headings of them."""
+    pages = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
+    texts = {page: re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL) for page in pages}
+    headings = {page: {_anchor(line) for line in re.findall(r"(?m)^#+ (.*)$", text)} for page, text in texts.items()}
+    broken = []
+    for page, text in texts.items():
+        for target, heading in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+            to = (page.parent / target).resolve() if target else page
+            if not to.exists() or (heading and to in headings and heading not in headings[to]):
+                broken.append(f"{page.name}: {target}#{heading}")
+    assert broken == []
+
+
+def _anchor(heading: str) -> str:
+    """The name that a heading has in links."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 def test_help_does_not_import_torch() -> None:
     code = "import sys; sys.argv = ['trimaran', '--help']\nimport trimaran.cli\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import (
@@ -26,6 +27,16 @@ def rows() -> TensorDataset:
     return TensorDataset(
         torch.randn(ROWS, 3, generator=generator).double(), torch.randn(ROWS, 1, generator=generator).double()
     )
+
+
+def drawn() -> TensorDataset:
+    """Other rows wherever it is called, unless the global generators are seeded."""
+    return TensorDataset(torch.randn(ROWS, 3).double(), torch.tensor(numpy.random.rand(ROWS, 1)))  # noqa: NPY002
+
+
+def drawn_by_none() -> TensorDataset:
+    """Other rows wherever it is called."""
+    return TensorDataset(torch.tensor(numpy.random.default_rng().random((ROWS, 3))), torch.zeros(ROWS, 1).double())
 
 
 def job(**fields: Any) -> Job:
@@ -168,6 +179,8 @@ JOBS: dict[str, Callable[[], Job]] = {
     "stream raises": lambda: job(dataset=lambda: Odd(failing)),
     "stream once": lambda: job(dataset=lambda: Odd(lambda: ONCE)),
     "stream with sampler": lambda: job(dataset=Rows, sampler=weighted),
+    "drawn": lambda: job(dataset=drawn),
+    "drawn by none": lambda: job(dataset=drawn_by_none),
     "data by rank": lambda: job(dataset=lambda: TensorDataset(*rows()[: ROWS - rank()])),
     "evaluation by rank": lambda: job(evaluation_dataset=lambda: Odd(lambda: range(13 - rank())), metric=_metric),
 }

@@ -218,9 +218,10 @@ def verify(world: World, names: list[str]) -> list[int]:
 
 @pytest.mark.timeout(120)
 def test_verification_sees_the_same_samples(tmp_path: Path) -> None:
+    """Also of data that each rank draws when it makes them."""
     server().call(capture_jobs, *REFERENCES)
-    found = launch(verify, (list(REFERENCES),), ranks=2, log_dir=tmp_path, device="cpu")
-    assert found[0] == [4, 4, 4]
+    found = launch(verify, ([*REFERENCES, "drawn"],), ranks=2, log_dir=tmp_path, device="cpu")
+    assert found[0] == [4, 4, 4, 4]
 
 
 def evaluate(world: World, name: str, strategy: Strategy) -> float:
@@ -273,6 +274,7 @@ SAID = {
     "stream raises": r"1 steps: rank 1: sample 10 of the stream could not be read: OSError: no such shard",
     "stream once": r"3 steps: the stream gave no sample in epoch 1: its __iter__ must begin anew",
     "stream with sampler": r"0 steps: Job.sampler gives numbers of samples, and Job.dataset makes a stream",
+    "drawn by none": r"0 steps: Job.dataset makes other samples on rank 1 than on rank 0: the first ones differ",
     "data by rank": r"0 steps: Job.dataset makes a data set of 29 samples on rank 0, and .* 28 samples on rank 1",
     "evaluation by rank": r"0 steps: the stream that Job.evaluation_dataset makes .* had 13 .* 12",
 }

@@ -1,6 +1,6 @@
 """Published times to train, each predicted from a smaller one. Thresholds are what is reached, a little rounded up.
 
-Sources of the rows: src/trimaran_studies/published, times_*.csv and sources.toml.
+Sources of the rows: src/trimaran_studies/published/rows.csv, with their places in its columns source_*.
 """
 
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from trimaran_studies.published.rows import published_rows
+from trimaran_studies.published.rows import SUBMITTED, published_rows
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.scores import Score, Scored, score
 from trimaran_studies.validation.validate import answer_rows, scored
@@ -26,13 +26,15 @@ def quiet(what: str, done: int, total: int) -> None:
 @functools.cache
 def submissions(every: bool) -> tuple[Scored, ...]:
     """Results of two benchmark rounds, or of six."""
-    return _times("dev", lambda row: "benchmark" in row.fields and (every or row.fields["round"] in SOME_ROUNDS))
+    return _times(
+        "dev", lambda row: row.fields["metric"] == SUBMITTED and (every or row.fields["round"] in SOME_ROUNDS)
+    )
 
 
 @functools.cache
 def tables(use: str) -> tuple[Scored, ...]:
     """Trainings of tables."""
-    return _times(use, lambda row: "benchmark" not in row.fields)
+    return _times(use, lambda row: row.fields["metric"] != SUBMITTED)
 
 
 def _times(use: str, chosen: Callable[[Row], bool]) -> tuple[Scored, ...]:

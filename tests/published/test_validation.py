@@ -1,6 +1,6 @@
 """Published rows that come with Trimaran, through the predictor. Thresholds are what it reaches, a little rounded up.
 
-Sources of the rows: src/trimaran_studies/published, sources.toml and the columns of each file.
+Sources of the rows: src/trimaran_studies/published/rows.csv, with their places in its columns source_*.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
-"""Reads a file of published measurements. Columns may be missing or stand in any order; a bad cell is named by place.
+"""Reads published measurements: one table, whose columns docs/validation.md lists. A bad cell is named by its place.
 
-What a row means is decided elsewhere: here a row is its text, with its figure as a number. Files of collectives have no
-column for the family; it is then given, or told from the columns.
+Columns may be missing or stand in any order. What a row means is decided elsewhere: here a row is its text, with its
+figure as a number. Two families are also printed with other columns, which are renamed as they are read (`_LAYOUTS`).
 """
 
 import csv
 import math
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -32,6 +32,45 @@ FAMILIES = (
 MEMORY_FAMILIES = ("peak_memory", "activation_memory")
 FED_FAMILIES = ("dp_throughput", "dp_step_time")
 
+SUBMITTED = "submitted result"
+"""The metric of a time to train that was submitted to a benchmark round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Columns of a file.
+
+    Attributes:
+        figure: column of the figure
+        needed: columns without which rows say nothing
+        names: columns of the table, by those of the layout
+        same: cells that all rows have
+    """
+
+    figure: str
+    needed: tuple[str, ...]
+    names: Mapping[str, str]
+    same: Mapping[str, str]
+
+
+_LAYOUTS = (
+    _Layout(
+        figure="ttt_min",
+        needed=("benchmark", "kind", "global_batch"),
+        names={"benchmark": "model", "kind": "machine", "accelerator": "gpu", "n_accelerators": "n_gpus"},
+        same={"family": "time_to_train", "metric": SUBMITTED, "unit": "min"},
+    ),
+    _Layout(
+        figure="time_us",
+        needed=("op", "bytes", "n_gpus"),
+        names={},
+        same={"family": "collectives", "unit": "us"},
+    ),
+)
+"""Results of benchmark rounds, and times of collectives, as they are usually printed."""
+
+_TABLE = _Layout(figure="value", needed=("value",), names={}, same={})
+
 _NAMES = ("id", "commit", "hash")
 """How columns end that hold names of hexadecimal digits, which may look like a number with a large exponent."""
 
@@ -42,13 +81,12 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] | None = None) -> tuple[Row, ...]:
+def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
     """The measurements of a CSV file.
 
     Args:
         path: the file; its first line names the columns
         family: only rows of this one; for a file without a column `family`, what its rows are
-        same: columns that all rows have in common and the file leaves out, with their cells
 
     Returns:
         In the order of the file; those of other families are left out.
@@ -67,10 +105,9 @@ def read_rows(path: Path, *, family: str | None = None, same: Mapping[str, str] 
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
     reader = csv.DictReader(text.splitlines(keepends=True))
-    common = dict(same or {})
-    columns = (*(name.strip() for name in reader.fieldnames or () if name), *common)
-    given = _family_of_file(path, columns, family)
-    rows = (_row(path, reader.line_num, common | cells, given) for cells in _cells(path, reader))
+    columns = tuple(name.strip() for name in reader.fieldnames or () if name)
+    layout = _layout_of(path, columns, family)
+    rows = (_row(path, reader.line_num, cells, layout) for cells in _cells(path, reader))
     return tuple(row for row in rows if wanted(row.family, family))
 
 
@@ -80,38 +117,25 @@ def wanted(family: str, asked: str | None) -> bool:
     return asked is None or family == asked or family in together.get(asked, ())
 
 
-def _family_of_file(path: Path, columns: tuple[str, ...], asked: str | None) -> str:
-    if "ttt_min" in columns and "value" not in columns:
-        _require(path, columns, ("benchmark", "kind", "global_batch"))
-        return "time_to_train"
-    if "family" in columns:
-        _require(path, columns, ("value",))
-        return ""
-    if "time_us" in columns:
-        _require(path, columns, ("op", "bytes", "n_gpus"))
-        return "collectives"
-    if asked is None or asked == "collectives":
-        missing = "family" if asked is None else "time_us"
+def _layout_of(path: Path, columns: tuple[str, ...], asked: str | None) -> _Layout:
+    """The layout of a file; one that does not say its family has the family that is asked for."""
+    found = next((layout for layout in _LAYOUTS if layout.figure in columns and "value" not in columns), _TABLE)
+    missing = next((name for name in found.needed if name not in columns), None)
+    code, way = "rows.missing-column", "add it"
+    if found is _TABLE and "family" not in columns:
+        if asked is None:
+            missing, code, way = "family", "rows.no-family", "add it, or name the family with --family"
+        else:
+            found = replace(_TABLE, same={"family": asked})
+    if missing is not None:
         raise InputError(
-            f"{path}:1: column {missing}: missing; the file has {', '.join(columns) or 'no columns'}; "
-            "name the family with --family, or add the column",
-            code="rows.no-family",
+            f"{path}:1: column {missing}: missing; the file has {', '.join(columns) or 'no columns'}; {way}; "
+            "docs/validation.md lists the columns",
+            code=code,
             path=str(path),
             column=missing,
         )
-    _require(path, columns, ("value",))
-    return asked
-
-
-def _require(path: Path, columns: tuple[str, ...], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in columns:
-            raise InputError(
-                f"{path}:1: column {name}: missing; the file has {', '.join(columns)}",
-                code="rows.missing-column",
-                path=str(path),
-                column=name,
-            )
+    return found
 
 
 def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]]:
@@ -129,8 +153,8 @@ def _cells(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str, str]
         raise InputError(f"{path}:{reader.line_num}: {error}", path=str(path), line=reader.line_num) from error
 
 
-def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
-    for name, cell in cells.items():
+def _row(path: Path, line: int, printed: Mapping[str, str], layout: _Layout) -> Row:
+    for name, cell in printed.items():
         if not name.endswith(_NAMES) and _NUMBER.fullmatch(cell) and math.isinf(float(cell.replace(",", ""))):
             raise InputError(
                 f'{path}:{line}: column {name}: expected a finite number, got "{cell}"',
@@ -139,46 +163,37 @@ def _row(path: Path, line: int, cells: Mapping[str, str], given: str) -> Row:
                 line=line,
                 column=name,
             )
-    family = cells.get("family", "") or given
-    unit = cells.get("unit", "")
-    if family == "collectives":
-        column, unit = "time_us", "us"
-        for name in ("n_gpus", "bytes"):
-            number(cells.get(name, ""), path=path, line=line, column=name)
-    elif family == "time_to_train" and "value" not in cells:
-        column, unit = "ttt_min", "min"
-        cells = _result(cells)
-    else:
-        column = "value"
+    cells = _renamed(printed, layout)
+    family = cells["family"]
     if not family:
         raise InputError(
             f"{path}:{line}: column family: empty", code="rows.empty-cell", path=str(path), line=line, column="family"
         )
-    anchor = cells.get("anchor_value", "")
-    kept = ("row_id", "family", column, "anchor_value")
+    if family == "collectives":
+        for name in ("n_gpus", "bytes"):
+            number(cells.get(name, ""), path=path, line=line, column=name)
+    figure_cell, anchor = cells["value"], cells.get("anchor_value", "")
+    kept = ("row_id", "family", "value", "anchor_value")
     return Row(
         row_id=cells.get("row_id", "") or str(line),
         family=family,
         fields={name: _WHOLE.sub(r"\1", value) for name, value in cells.items() if value and name not in kept},
-        measured=number(cells.get(column, ""), path=path, line=line, column=column),
-        unit=unit or _unit_of(cells.get(column, "")),
+        measured=number(figure_cell, path=path, line=line, column=layout.figure),
+        unit=cells.get("unit", "") or _unit_of(figure_cell),
         anchor=number(anchor, path=path, line=line, column="anchor_value") if anchor else None,
         flag=cells.get("flag", ""),
     )
 
 
-def _result(cells: Mapping[str, str]) -> Mapping[str, str]:
-    """Cells of a submitted result, named as others are; 0 where it has no time, as points of convergence have none."""
-    minutes = figure(cells.get("ttt_min", "")) or 0.0
-    return {
-        "model": cells.get("benchmark", ""),
-        "machine": cells.get("kind", "").removeprefix("submission").strip(),
-        "gpu": cells.get("accelerator", ""),
-        "n_gpus": cells.get("n_accelerators", ""),
-        **cells,
-        "benchmark": cells.get("benchmark", ""),
-        "ttt_min": str(max(0.0, minutes)),
-    }
+def _renamed(printed: Mapping[str, str], layout: _Layout) -> Mapping[str, str]:
+    """Cells in the columns of the table."""
+    cells = {**{layout.names.get(name, name): cell for name, cell in printed.items()}, **layout.same}
+    cells["value"] = cells.pop(layout.figure)
+    if layout.figure == "ttt_min":
+        # Points of convergence among the results have no time.
+        cells["value"] = str(max(0.0, figure(cells["value"]) or 0.0))
+        cells["machine"] = cells["machine"].removeprefix("submission").strip()
+    return cells
 
 
 def _unit_of(cell: str) -> str:
@@ -232,8 +247,4 @@ def published_rows(family: str | None = None) -> tuple[Row, ...]:
     Args:
         family: only these; None for all
     """
-    folder = Path(str(resources.files("trimaran_studies.published")))
-    same = tomllib.loads((folder / "sources.toml").read_text("utf-8"))
-    return tuple(
-        row for path in sorted(folder.glob("*.csv")) for row in read_rows(path, family=family, same=same[path.stem])
-    )
+    return read_rows(Path(str(resources.files("trimaran_studies.published") / "rows.csv")), family=family)

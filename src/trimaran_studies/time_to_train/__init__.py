@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from trimaran_studies.published.rows import SUBMITTED
 from trimaran_studies.time_to_train.from_submissions import answer_submissions
 from trimaran_studies.time_to_train.from_tables import answer_tables
 from trimaran_studies.validation.measurement import Answer, Row
@@ -16,8 +17,8 @@ def answer_times(rows: Sequence[Row]) -> tuple[Answer, ...]:
         rows: all of them together, because one is predicted from another
     """
     answers: list[Answer | None] = [None] * len(rows)
-    results = [place for place, row in enumerate(rows) if "benchmark" in row.fields]
-    tables = [place for place, row in enumerate(rows) if "benchmark" not in row.fields]
+    results = [place for place, row in enumerate(rows) if row.fields.get("metric") == SUBMITTED]
+    tables = [place for place, row in enumerate(rows) if row.fields.get("metric") != SUBMITTED]
     for places, answer in ((results, answer_submissions), (tables, answer_tables)):
         for place, found in zip(places, answer([rows[place] for place in places]), strict=True):
             answers[place] = found

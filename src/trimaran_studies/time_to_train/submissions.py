@@ -98,15 +98,14 @@ def read_submission(row: Row) -> Submission:
     """Read a line of results.
 
     Args:
-        row: with the columns benchmark, kind, global_batch
+        row: with the columns model, machine, global_batch
 
     Raises:
         InputError: it has no time, batch or number of devices
     """
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: no time to train is published", code="submission.no-time", row=row.row_id)
-    label = row.fields.get("kind", "").removeprefix("submission").strip()
-    submitter, _, system = label.partition(" ")
+    submitter, _, system = row.fields.get("machine", "").partition(" ")
     system = system or submitter
     devices = _devices(row, system)
     batch = int(figure(row.fields.get("global_batch", "")) or 0)
@@ -122,7 +121,7 @@ def read_submission(row: Row) -> Submission:
     version = row.fields.get("round", "")
     if version.lstrip("v").startswith("0.5") and batch <= _ONE_DEVICE:
         batch *= devices
-    accelerator = row.fields.get("accelerator", "")
+    accelerator = row.fields.get("gpu", "")
     nodes = _first(_NODES, system)
     named = accelerator if re.search(r"[a-zA-Z]\d{2}", accelerator) else f"{accelerator} {_plain(system)}"
     found = match_machine("", named, devices=devices, nodes=nodes)
@@ -134,7 +133,7 @@ def read_submission(row: Row) -> Submission:
         submitter=submitter.lower(),
         software=_software(system),
         round=version,
-        benchmark=row.fields.get("benchmark", "").lower(),
+        benchmark=row.fields.get("model", "").lower(),
         kind=found.device.name if found is not None else _kind(accelerator, system),
         devices=devices,
         batch=batch,
@@ -191,10 +190,10 @@ def _devices(row: Row, system: str) -> int:
             code="submission.several-sizes",
             row=row.row_id,
         )
-    cores = re.fullmatch(r"tpu-?v\d-(\d+)", row.fields.get("accelerator", "").lower())
+    cores = re.fullmatch(r"tpu-?v\d-(\d+)", row.fields.get("gpu", "").lower())
     if cores is not None:
         return int(cores.group(1))
-    said = int(figure(row.fields.get("n_accelerators", "")) or 0)
+    said = int(figure(row.fields.get("n_gpus", "")) or 0)
     if said > 0:
         return said
     nodes = _first(_NODES, system) or 1

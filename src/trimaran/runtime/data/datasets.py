@@ -1,4 +1,8 @@
-"""The training data of a job, and checks of them."""
+"""The training data of a job, and checks of them.
+
+Every rank makes them anew, so they are made under a seed of the job: data that are drawn from the global generators are
+the same on every rank, in the comparison with one process, and in a run that continues.
+"""
 
 from typing import Any
 
@@ -7,27 +11,28 @@ from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.graph.datasets import check_map_style, is_stream, stream_length
 from trimaran.program.strategy import Feeding
+from trimaran.runtime.seeds import derive_seed, seeded
 
 
 def make_dataset(job: Job) -> Any:
-    """The training data of a job.
+    """The training data of a job. Random states are afterwards what they were.
 
     Raises:
         InputError: the job's function failed
     """
-    with users("Job.dataset"):
+    with users("Job.dataset"), seeded(derive_seed(job.seed, "dataset")):
         return job.dataset()
 
 
 def make_evaluation_dataset(job: Job) -> Any:
-    """The evaluation data of a job that has them.
+    """The evaluation data of a job that has them. Random states are afterwards what they were.
 
     Raises:
         InputError: the job has none, or its function failed
     """
     if job.evaluation_dataset is None:
         raise InputError(f"the job {job.name!r} has no evaluation_dataset: give it one, or session.evaluate(dataset)")
-    with users("Job.evaluation_dataset"):
+    with users("Job.evaluation_dataset"), seeded(derive_seed(job.seed, "evaluation dataset")):
         return job.evaluation_dataset()
 
 

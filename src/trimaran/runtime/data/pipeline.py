@@ -30,10 +30,10 @@ from trimaran.runtime.data.loader import TIMEOUT_S, Loader
 from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
 from trimaran.runtime.data.reading import Reading, Request
-from trimaran.runtime.data.streaming import StreamReader
+from trimaran.runtime.data.streaming import StreamReader, digest_of
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.precision import place_batch
-from trimaran.runtime.seeds import derive_seed
+from trimaran.runtime.seeds import derive_seed, seeded
 from trimaran.runtime.streams import HostLane, open_lane
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -564,13 +564,17 @@ def open_feed(
     # Rank 0 makes the data also where it reads nothing, so that one rank knows them.
     dataset, fault = None, None
     said: tuple[bool, int | None] | None = None
+    digest = 0
     if reads or world.rank == 0:
         try:
             dataset = make_dataset(job)
             said = is_stream(dataset), data_length(dataset)
         except InputError as error:
             fault = error
-    streams, samples = _agreed(agreement, said, fault)
+    # A sample that is read here may leave a file open, which workers that are forked must not share.
+    if said is not None and fault is None and not said[0] and world.size > 1 and not feeding.workers:
+        digest = _first_sample(dataset, job.seed)
+    streams, samples = _agreed(agreement, said, fault, digest)
     shared, notes = Shared(), []
     if feeding.cached and streams:
         notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
@@ -606,18 +610,33 @@ def open_feed(
     return feed, shared
 
 
+def _first_sample(dataset: Any, seed: int) -> int:
+    """A digest of the first sample; 0 where it cannot be read, or is another one when it is read again."""
+    found = []
+    for _ in range(2):
+        with seeded(derive_seed(seed, "first sample")):
+            try:
+                found.append(digest_of([dataset[0]]))
+            except Exception:  # noqa: BLE001 the user's; whoever trains on the sample says what is wrong with it
+                return 0
+    return found[0] if found[0] == found[1] else 0
+
+
 def _agreed(
-    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None
+    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None, digest: int
 ) -> tuple[bool, int | None]:
-    """Whether the data are a stream, and their length, on which all ranks that have some must agree."""
-    heard = agreement.gather_objects((said, "" if fault is None else fault.message), "agreeing on the data")
+    """Whether the data are a stream, and their length, on which all ranks that have some must agree.
+
+    They must have the same first sample too, where each rank could tell: `digest` is not 0.
+    """
+    heard = agreement.gather_objects((said, "" if fault is None else fault.message, digest), "agreeing on the data")
     if fault is not None:
         raise fault
-    for rank, (_, text) in enumerate(heard):
+    for rank, (_, text, _) in enumerate(heard):
         if text:
             raise InputError(f"rank {rank}: {text}", rank=rank)
     told: list[tuple[int, tuple[bool, int | None]]] = [
-        (rank, one) for rank, (one, _) in enumerate(heard) if one is not None
+        (rank, one) for rank, (one, _, _) in enumerate(heard) if one is not None
     ]
     first, agreed = told[0]
     for rank, one in told:
@@ -626,6 +645,16 @@ def _agreed(
                 f"Job.dataset makes {_named(*agreed)} on rank {first}, and {_named(*one)} on rank {rank}: let it "
                 "make all data on every rank; each rank takes its share of them",
                 ranks=(first, rank),
+            )
+    digests = [(rank, found) for rank, (_, _, found) in enumerate(heard) if found]
+    for rank, found in digests:
+        if found != digests[0][1]:
+            raise InputError(
+                f"Job.dataset makes other samples on rank {rank} than on rank {digests[0][0]}: the first ones differ. "
+                "Each rank would train on its share of other data: let it draw from the global generators, which are "
+                "seeded, or from a generator that it seeds, and read files in a fixed order",
+                code="feed.other-samples",
+                ranks=(digests[0][0], rank),
             )
     return agreed
 

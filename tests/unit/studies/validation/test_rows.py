@@ -1,12 +1,14 @@
 """Files of published measurements: any order of columns, missing ones, times, and cells that are wrong."""
 
+import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran_studies.published.rows import figure, read_rows
+from trimaran_studies.published.rows import figure, published_rows, read_rows
 
 
 def written(folder: Path, text: str) -> Path:
@@ -83,10 +85,47 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_rows(tmp_path / "none.csv")
 
 
-def test_what_a_file_leaves_out_may_be_the_same_in_all_rows(tmp_path: Path) -> None:
-    path = written(tmp_path, "value\n5\n")
-    (row,) = read_rows(path, same={"family": "dp_throughput", "model": "vgg16"})
-    assert (row.family, row.fields["model"]) == ("dp_throughput", "vgg16")
+def test_collectives_in_the_columns_of_the_table(tmp_path: Path) -> None:
+    """The same row as in the columns that tools print."""
+    path = written(tmp_path, "op,bytes,n_gpus,value,unit,family\nall_reduce,1048576,8,107.5,us,collectives\n")
+    (row,) = read_rows(path)
+    (printed,) = read_rows(written(tmp_path, "op,bytes,n_gpus,time_us\nall_reduce,1048576,8,107.5\n"))
+    assert row == printed
+
+
+def test_results_in_the_columns_of_the_table(tmp_path: Path) -> None:
+    """The same row as in the columns of a benchmark round, whose unit is that of the amount of training."""
+    path = written(
+        tmp_path,
+        "benchmark,kind,global_batch,ttt_min,n_accelerators,accelerator,unit\n"
+        "resnet,submission google 8xV100,2048,137.8,8,Tesla V100,epochs\n",
+    )
+    (row,) = read_rows(path)
+    path = written(
+        tmp_path,
+        "family,metric,model,machine,global_batch,value,n_gpus,gpu,unit\n"
+        "time_to_train,submitted result,resnet,google 8xV100,2048,137.8,8,Tesla V100,min\n",
+    )
+    assert read_rows(path) == (row,)
+    assert (row.family, row.measured, row.unit) == ("time_to_train", 137.8, "min")
+
+
+def test_a_file_of_other_columns_is_refused_with_the_place_of_ours(tmp_path: Path) -> None:
+    with raises("rows.no-family", match="docs/validation.md", column="family"):
+        read_rows(written(tmp_path, "source,model,gpus,reserved_gib\ntorchtitan,Llama 3.1 8B,8,82.4\n"))
+
+
+def test_the_table_that_comes_with_trimaran_has_the_columns_that_are_documented() -> None:
+    text = (Path(__file__).parents[4] / "docs/validation.md").read_text("utf-8")
+    listed = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in re.findall(r"^\| `.*", text, re.MULTILINE)))
+    with (Path(str(resources.files("trimaran_studies.published"))) / "rows.csv").open(encoding="utf-8") as file:
+        assert set(file.readline().strip().split(",")) <= set(listed)
+
+
+def test_rows_that_come_with_trimaran_have_names_of_their_own() -> None:
+    """But for collectives, whose names are numbers within their source."""
+    names = [(row.row_id, row.family, row.fields["source_repo"]) for row in published_rows()]
+    assert len(set(names)) == len(names)
 
 
 def test_counts_that_a_program_wrote_as_fractions(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ def line(
     kind: str, *, devices: str = "8", batch: str = "3264", minutes: float = 28.6, accelerator: str = A100, **more: str
 ) -> Row:
     fields = {
-        "round": "v2.0", "benchmark": "resnet", "kind": f"submission {kind}", "global_batch": batch,
-        "n_accelerators": devices, "accelerator": accelerator, **more,
+        "round": "v2.0", "model": "resnet", "machine": kind, "global_batch": batch,
+        "n_gpus": devices, "gpu": accelerator, **more,
     }  # fmt: skip
     return Row(row_id=kind, family="time_to_train", fields=fields, measured=minutes, unit="min", anchor=None)
 

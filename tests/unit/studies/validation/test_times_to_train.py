@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran_studies.facts.benchmarks import benchmark_of
-from trimaran_studies.published.rows import read_rows
+from trimaran_studies.published.rows import SUBMITTED, read_rows
 from trimaran_studies.time_to_train import answer_times
 from trimaran_studies.time_to_train.from_submissions import (
     BUILT,
@@ -30,8 +30,8 @@ HEADER = "round,benchmark,kind,global_batch,to_target_mean,ttt_min,n_accelerator
 
 def line(kind: str, devices: int, batch: int, minutes: float, *, benchmark: str = "resnet", logged: str = "35") -> Row:
     fields = {
-        "round": "v2.0", "benchmark": benchmark, "kind": f"submission {kind}", "global_batch": str(batch),
-        "n_accelerators": str(devices), "accelerator": "NVIDIA A100-SXM4-80GB", "to_target_mean": logged,
+        "metric": SUBMITTED, "round": "v2.0", "model": benchmark, "machine": kind, "global_batch": str(batch),
+        "n_gpus": str(devices), "gpu": "NVIDIA A100-SXM4-80GB", "to_target_mean": logged,
     }  # fmt: skip
     return Row(row_id=f"{kind}", family="time_to_train", fields=fields, measured=minutes, unit="min", anchor=None)
 
