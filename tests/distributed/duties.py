@@ -1,6 +1,7 @@
 """What ranks do in the tests of launching: functions that other processes can import, which is quick."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -207,3 +208,26 @@ def all_reduce_curve(world: World) -> tuple[Any, float]:
     key = builders.curve_key("AR", 2)
     curve = measure_curves(world, [key], sizes=(16, 16 << 10, 128 << 10, 1 << 20, 4 << 20))[key]
     return curve, time.perf_counter() - started_s
+
+
+def fill_address_space(world: World, filling: int, nbytes: int) -> None:
+    """Take memory in pieces of 50 MiB, where no more than some may be taken."""
+    dist.barrier()
+    if world.rank == filling:
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + nbytes, taken + nbytes))
+        pieces = []
+        while True:
+            pieces.append(torch.zeros(50 * 2**20 // 4))
+    dist.barrier()
+
+
+def fill_group(world: World, filling: int, group: str) -> None:
+    """Take memory in a control group until the kernel kills this process."""
+    dist.barrier()
+    if world.rank == filling:
+        (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
+        pieces = []
+        while True:
+            pieces.append(torch.ones(20 * 2**20 // 4))
+    dist.barrier()

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
-from trimaran.runtime.seeds import seeded
+from trimaran.graph.randomness import seeded
 
 
 def make_job(name: str) -> Job:
@@ -69,6 +69,31 @@ def wide_layers() -> Job:
         dataset=lambda: TensorDataset(torch.ones(16, 512), torch.zeros(16, 512)),
         global_batch_size=4,
     )
+
+
+def torn_adam() -> Job:
+    """Of 96 samples two have an input that is not a number; optimizer and schedule have state."""
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(96, 12, generator=generator)
+    inputs[17, 3] = inputs[71, 5] = math.nan
+    targets = torch.randint(4, (96,), generator=generator)
+    return Job(
+        name="torn_adam",
+        model=lambda: nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 4)),
+        loss=functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1),
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        clip_norm=0.5,
+        dataset=lambda: TensorDataset(inputs, targets),
+        global_batch_size=16,
+        precision="fp64",
+    )
+
+
+def never_finite() -> Job:
+    """No sample has a finite loss."""
+    inputs = torch.full((96, 12), math.nan)
+    return dataclasses.replace(torn_adam(), dataset=lambda: TensorDataset(inputs, torch.arange(96) % 4))
 
 
 class GradientsForWeights(torch.optim.Optimizer):

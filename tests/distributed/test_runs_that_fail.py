@@ -22,11 +22,14 @@ DEADLINE_S = 90.0
 class Run:
     """`trimaran train` in a process whose descendants can be found by a mark in their environment."""
 
-    def __init__(self, job: str, folder: Path, planned: Path) -> None:
+    def __init__(self, job: str, folder: Path, planned: Path, *options: str) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}", "--plan", str(planned / f"{job}.json")],
+            [
+                *(sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}"),
+                *("--plan", str(planned / f"{job}.json"), *options),
+            ],
             cwd=folder,
             env=os.environ | {"TRIMARAN_CACHE": f"{planned}-cache", "TRIMARAN_TEST_MARK": self.mark},
             stdout=subprocess.PIPE,
@@ -57,6 +60,12 @@ class Run:
                 self.process.wait(timeout=0.1)
         raise AssertionError(f"no training within {DEADLINE_S:.0f} s: {self.note()}, {self.processes()}")
 
+    def wait_for_epoch(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not list(self.folder.glob("runs/*/metrics.jsonl")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
     def note(self) -> dict[str, str]:
         files = list(self.folder.glob("runs/*/run.json"))
         return json.loads(files[0].read_text()) if files else {}
@@ -81,8 +90,8 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path: Path, planned: Path) -> Iterator[object]:
     runs: list[Run] = []
 
-    def begin(job: str) -> Run:
-        runs.append(Run(job, tmp_path, planned))
+    def begin(job: str, *options: str) -> Run:
+        runs.append(Run(job, tmp_path, planned, *options))
         return runs[-1]
 
     yield begin
@@ -120,11 +129,12 @@ def test_a_loss_that_is_not_a_number_ends_the_run(planned: Path) -> None:
 def test_control_c_ends_all_processes(start) -> None:  # type: ignore[no-untyped-def]
     run = start("never_ends")
     run.wait_until_training()
+    run.wait_for_epoch()
     run.process.send_signal(signal.SIGINT)
     code, errors = run.end()
     assert code == 130, errors
-    assert errors.endswith("trimaran: interrupted\n")
-    assert run.note()["reason"] == "interrupted"
+    assert "trimaran: SIGINT ended the training after step" in errors
+    assert run.note()["status"] == "stopped"
     assert_nothing_left(run)
 
 
@@ -136,4 +146,16 @@ def test_a_killed_rank_is_named(start) -> None:  # type: ignore[no-untyped-def]
     assert code == 5, errors
     assert "SIGKILL" in errors
     assert run.note()["status"] == "failed"
+    assert_nothing_left(run)
+
+
+def test_a_stopped_rank_is_named_and_its_process_ends(start) -> None:  # type: ignore[no-untyped-def]
+    run = start("never_ends", "--hang-timeout", "3")
+    run.wait_until_training()
+    stopped = run.ranks()[-1]
+    os.kill(stopped, signal.SIGSTOP)
+    code, errors = run.end()
+    assert code == 5, errors
+    assert f"its process {stopped} is stopped by a signal" in " ".join(errors.split())
+    assert (run.note()["status"], run.note()["code"]) == ("failed", "rank.hangs")
     assert_nothing_left(run)

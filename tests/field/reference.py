@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from trimaran.base.job import Job
+from trimaran.graph.randomness import derive_seed, host_states, restore_host, seed_generators, seeded
 from trimaran.runtime.data import sample_order
-from trimaran.runtime.seeds import derive_seed, host_states, restore_host, seed_generators, seeded
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,10 +1,18 @@
-"""Files: read or refused, written whole or not at all, and those that come with the package; TOML texts."""
+"""Files: read within bounds or refused, written whole or not at all, and those that come with the package; TOML texts.
+
+Whatever a person, another program or an earlier run left is read by `read_bytes` and `read_text`, and its content is
+decoded by `trimaran.base.decoding`. They open regular files only, so that a pipe that nobody writes or a device without
+end is refused instead of waited for, and read no more than a bound.
+"""
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
+import re
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -12,6 +20,149 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
+from trimaran.base.signals import leaving
+
+MOST_BYTES = 64 * 2**20
+"""Of a file, where its reader names no other bound [bytes]."""
+
+MOST_TEXT_BYTES = 16 * 2**20
+"""Of a text, which takes up to a hundred times its size as values [bytes]."""
+
+_AT_A_TIME = 2**20
+
+
+def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: the file
+        most_bytes: that it may have [bytes]
+
+    Raises:
+        InputError: it cannot be read, is no regular file, or has more bytes
+    """
+    try:
+        # A pipe without a writer would be waited for, and a terminal would become that of the process.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "no file")
+                raise InputError(
+                    f"{path} cannot be read: it is {kind}. Give a regular file", code="file.not-regular", path=str(path)
+                )
+            content = bytearray()
+            # The size is a hint: files of the kernel say 0, and another process may write.
+            expected = found.st_size
+            while expected <= most_bytes and (
+                part := os.read(descriptor, min(_AT_A_TIME, most_bytes + 1 - len(content)))
+            ):
+                content += part
+                expected = max(expected, len(content))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InputError(f"{path} cannot be read: {reason}", code="file.unreadable", source=str(path)) from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no name of a file: {error}", code="file.bad-name", source=str(path)) from error
+    if expected > most_bytes:
+        raise InputError(
+            f"{path} has over {most_bytes:,} bytes, which is no file for Trimaran: give a shorter one",
+            code="file.too-long",
+            path=str(path),
+            most_bytes=most_bytes,
+        )
+    return bytes(content)
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
+    """The text of a file, without a byte order mark.
+
+    Args:
+        path: the file
+        most_bytes: that it may have [bytes]
+
+    Raises:
+        InputError: it cannot be read, is no regular file, or has more bytes
+        CorruptDataError: it is not text
+    """
+    content = read_bytes(path, most_bytes=most_bytes)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise CorruptDataError(
+            f"{path} is not UTF-8 text, in line {line}: {error}", code="file.not-utf8", source=str(path), line=line
+        ) from error
+
+
+def read_end(path: Path, *, most_bytes: int = _AT_A_TIME) -> str:
+    """The end of a log, of which anything may be the rest; "" where it cannot be read.
+
+    Args:
+        path: of the log, which may be of any length
+        most_bytes: from the end [bytes]
+    """
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode):
+                start = max(0, found.st_size - most_bytes)
+                return os.pread(descriptor, most_bytes, start).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+    return ""
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file of a cache to `<name>.damaged`, so that work goes on without it and a person may look.
+
+    Args:
+        path: of the file
+
+    Returns:
+        Its new name; the file has it, but where its folder cannot be written.
+    """
+    aside = path.with_suffix(".damaged")
+    with contextlib.suppress(OSError):
+        path.replace(aside)
+    return aside
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock of a file that is there for nothing else; it is made where there is none, and stays.
+
+    Args:
+        path: of the file; a symbolic link is refused, since its target would be another file
+        wait: until no other process holds it
+
+    Raises:
+        OSError: the file cannot be made, or is no regular file
+        BlockingIOError: another process holds it, and `wait` is false
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def put_in_place(path: Path, content: bytes) -> None:
@@ -25,43 +176,13 @@ def put_in_place(path: Path, content: bytes) -> None:
         OSError: it cannot be written there
     """
     with unfinished(path) as part:
-        with part.open("wb") as file:
+        part.unlink(missing_ok=True)
+        # "x" follows no symbolic link that somebody left under this name.
+        with part.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file that a person named.
-
-    Args:
-        path: the file
-
-    Raises:
-        InputError: it cannot be read
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{path} cannot be read: {reason}", code="file.unreadable", source=str(path)) from error
-
-
-def read_text(path: Path) -> str:
-    """The text of a file that a person named.
-
-    Args:
-        path: the file
-
-    Raises:
-        InputError: it cannot be read
-        CorruptDataError: it is not text
-    """
-    try:
-        return read_bytes(path).decode()
-    except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{path} is not UTF-8 text: {error}", code="file.not-utf8", source=str(path)) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -90,7 +211,25 @@ def check_writable(path: Path) -> None:
     with _reported(path), unfinished(path) as part:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        part.write_bytes(b"")
+        part.unlink(missing_ok=True)
+        part.open("xb").close()
+
+
+_LONGEST_NAME = 100
+
+
+def file_name(name: str) -> str:
+    """A name for a file or a folder, made of any name: it stays in its folder, and starts with no dot.
+
+    Args:
+        name: such as that of a job
+
+    Example:
+        >>> file_name("digits"), file_name("../../x"), file_name("a b/c"), file_name("..")
+        ('digits', 'x', 'a-b-c', 'unnamed')
+    """
+    plain = re.sub(r"[^\w.+=@,-]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST_NAME].decode(errors="ignore") or "unnamed"
 
 
 @contextlib.contextmanager
@@ -101,11 +240,12 @@ def unfinished(path: Path) -> Iterator[Path]:
         path: of the file, which the complete content replaces
     """
     part = path.parent / f".{path.name}.{os.getpid()}"
-    try:
-        yield part
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+    with leaving(lambda _: part.unlink(missing_ok=True)):
+        try:
+            yield part
+        finally:
+            with contextlib.suppress(OSError):
+                part.unlink()
 
 
 @contextlib.contextmanager
@@ -129,7 +269,35 @@ def packaged_toml(package: str, name: str) -> dict[str, Any]:
         FileNotFoundError: the package was installed without it
         tomllib.TOMLDecodeError: it was edited
     """
-    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
+    return tomllib.loads(packaged_text(package, name))
+
+
+def packaged_text(package: str, name: str) -> str:
+    """The text of a file that comes with the package.
+
+    Args:
+        package: it is in
+        name: of the file, with folders of the package before it
+
+    Raises:
+        FileNotFoundError: the package was installed without it
+    """
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def packaged_names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
+    """The files of a folder of the package, sorted.
+
+    Args:
+        package: it is in
+        folder: in the package
+        suffix: that their names end in
+
+    Returns:
+        Names for `packaged_text`.
+    """
+    found = resources.files(package).joinpath(folder).iterdir()
+    return tuple(sorted(f"{folder}/{file.name}" for file in found if file.name.endswith(suffix)))
 
 
 def toml_text(plain: Mapping[str, Any]) -> str:

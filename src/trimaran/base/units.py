@@ -55,7 +55,7 @@ _SECONDS = {
 
 _WATTS = {"W": 1.0, "kW": 1e3}
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([^\s0-9.](?:.*\S)?)?\s*", re.IGNORECASE)
-_COUNTED = re.compile(r"([0-9]+)\s*x?\s+(\S+)")
+_COUNTED = re.compile(r"([0-9]{1,9})\s*x?\s+(\S+)")
 _LEAST_BYTES = 1e6
 """Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
 
@@ -182,6 +182,22 @@ def parse_counted(text: str) -> tuple[int, str]:
     if found is None or int(found[1]) == 0:
         raise InputError(f'expected a count and a name such as "4 ib-edr", got "{text}"', text=text)
     return int(found[1]), found[2]
+
+
+def whole_number(text: str, *, least: int = 0, most: int = 10**12) -> int | None:
+    """A whole number of decimal digits; None where a text is none, or has another value than wanted.
+
+    Args:
+        text: such as "16"; digits of other scripts and signs are none
+        least: wanted
+        most: wanted
+
+    Example:
+        >>> whole_number("16"), whole_number("16", most=8), whole_number("-1"), whole_number("9" * 5000)
+        (16, None, None, None)
+    """
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else -1
+    return value if least <= value <= most else None
 
 
 def _quantity(text: str, units: Mapping[str, float], *, what: str, example: str, least: float) -> float:

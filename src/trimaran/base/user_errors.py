@@ -7,7 +7,7 @@ own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,8 +46,17 @@ def told(error: BaseException) -> str:
 
 def user_lines(error: BaseException) -> list[str]:
     """The innermost lines of the user's code, indented, each place with its code; empty where there are none."""
+    return frame_lines(_user_frames(error))
+
+
+def frame_lines(frames: Iterable[traceback.FrameSummary]) -> list[str]:
+    """The same of the frames of a thread or of an exception.
+
+    Args:
+        frames: of whosever code, innermost last
+    """
     lines = []
-    for frame in _user_frames(error)[-_FRAMES:]:
+    for frame in [frame for frame in frames if is_users(frame.filename)][-_FRAMES:]:
         lines.append(f"    {_shown(frame.filename)}:{frame.lineno}, in {frame.name}")
         if frame.line:
             lines.append(f"        {frame.line}")
@@ -69,7 +78,7 @@ def innermost_lines(error: BaseException) -> list[str]:
 def raised_by_user(error: BaseException) -> bool:
     """Whether the line that raised is the user's own, and not one of a library that it called."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and _is_users(frames[-1].filename)
+    return bool(frames) and is_users(frames[-1].filename)
 
 
 @contextmanager
@@ -97,14 +106,19 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if _is_users(frame.filename)]
+        frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if is_users(frame.filename)]
         if frames:
             return frames
         cause = cause.__cause__ or cause.__context__
     return []
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own: none of Trimaran, of the standard library or of an installed package.
+
+    Args:
+        filename: of a frame of Python
+    """
     # What is installed may lie below the folder of the standard library, and both below the user's own.
     if filename.startswith((*_PACKAGES, "<", *_STANDARD)):
         return False

@@ -28,6 +28,7 @@ from trimaran.cli import (
     simulate,
     train,
 )
+from trimaran.cli.output import guard_log
 
 app = typer.Typer(
     name="trimaran",
@@ -71,4 +72,5 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Entry point of the `trimaran` command."""
+    guard_log()
     app()

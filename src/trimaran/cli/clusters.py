@@ -47,6 +47,7 @@ def clusters(
     """List machines of the catalog, or draw one: pairs, tree, rings, figures and where they come from."""
     with errors_reported(as_json=as_json):
         from trimaran.base.errors import InputError
+        from trimaran.base.printable import printable
         from trimaran.machine.catalog import catalog
         from trimaran.machine.find import find_machine
         from trimaran.machine.machine_files import import_node, node_text
@@ -73,7 +74,7 @@ def clusters(
             return
         machine = find_machine(name or "") if file is None else Machine(node=import_node(file, device, network))
         if as_toml:
-            typer.echo(node_text(machine.node), nl=False)
+            typer.echo(printable(node_text(machine.node)), nl=False)
         elif as_json:
             print_json({"machine": machine_document(machine)})
         else:

@@ -102,12 +102,8 @@ def converge(
             microbatch=microbatch,
             parent=runs,
         )
-        try:
-            with progress_shown() as progress:
-                converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
-        except KeyboardInterrupt as interrupt:
-            typer.echo("\n".join(getattr(interrupt, "__notes__", ())), err=True)
-            raise
+        with progress_shown() as progress:
+            converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
         if as_json:
             print_json(convergence_document(converged))
         else:

@@ -1,11 +1,13 @@
 """`trimaran observe`: run an unmodified script, and say what limits it."""
 
+import signal
 from typing import Annotated
 
 import typer
 
+from trimaran.base.signals import exit_code
 from trimaran.cli.options import Json
-from trimaran.cli.output import INTERRUPTED, console, errors_reported, print_json
+from trimaran.cli.output import console, errors_reported, print_json
 
 Command = Annotated[
     list[str] | None,
@@ -42,7 +44,7 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
             print_json({"exit_code_of_command": observed.exit_code} | observation_document(observation))
         else:
             console().print(observation_view(observation))
-        if observed.exit_code in (-2, INTERRUPTED):
+        if observed.exit_code in (-signal.SIGINT, exit_code(signal.SIGINT)):
             raise KeyboardInterrupt
         if ended is not None:
             raise SystemExit(_say(ended))

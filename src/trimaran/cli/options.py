@@ -1,14 +1,27 @@
-"""Options that several commands share, so that they are spelled and explained once."""
+"""Options that several commands share, so that they are spelled, explained and read once.
 
+A command takes options that belong together as one value: a parameter whose type is one of the groups at the end.
+`grouped` shows it to typer with the options themselves.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import short_spelling
 from trimaran.base.units import parse_seconds
+
+if TYPE_CHECKING:
+    from trimaran.planner.pins import Pins
+    from trimaran.planning.requests import PlanRequest
 
 Reference = Annotated[
     str,
@@ -166,6 +179,14 @@ def seconds_of(text: str | float) -> float:
         raise typer.BadParameter(error.message) from None
 
 
+def hang_seconds(text: str | float) -> float:
+    """A duration above 0 that was typed, or "none" for an infinite one [s]; arguments and errors as of `seconds_of`."""
+    seconds = math.inf if text == "none" else seconds_of(text)
+    if seconds <= 0:
+        raise typer.BadParameter(f'expected a duration above 0, or "none", got "{text}"')
+    return seconds
+
+
 TimeLimit = Annotated[
     float | None,
     typer.Option(
@@ -279,3 +300,126 @@ SamplesPerEpoch = Annotated[
         show_default="those of the job, or as the curve says",
     ),
 ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Groups of options
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command for typer: each parameter whose type is a group of options is replaced by these options.
+
+    Args:
+        command: takes the groups as values
+
+    Example:
+        >>> def command(pins: PinOptions, gap: Gap = 0.0) -> None:
+        ...     print(pins.dp, gap)
+        >>> list(inspect.signature(grouped(command)).parameters)[-3:]
+        ['powersgd_samples', 'workers', 'gap']
+        >>> grouped(command)(dp=2)
+        2 0.0
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        group = parameter.annotation
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            groups[parameter.name] = group
+            parameters += inspect.signature(group).parameters.values()
+        else:
+            parameters.append(parameter)
+
+    @functools.wraps(command)
+    def called(**options: Any) -> None:
+        for name, group in groups.items():
+            known = {field.name for field in dataclasses.fields(group)} & options.keys()
+            options[name] = group(**{option: options.pop(option) for option in known})
+        command(**options)
+
+    plain = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    called.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined]  # typer reads it
+    called.__annotations__ = {one.name: one.annotation for one in plain}
+    return called
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PinOptions:
+    """Options that decide parts of a strategy."""
+
+    allow: Allow = None
+    forbid: Forbid = None
+    keep: Keep = None
+    strategy: StrategyName = None
+    dp: Replicas = None
+    pp: Rows = None
+    tp: Shards = None
+    zero: Zero = None
+    microbatches: Microbatches = None
+    schedule: ScheduleOption = None
+    nodes: Nodes = None
+    compression: CompressionName = None
+    powersgd_samples: PowersgdSamples = None
+    workers: Workers = None
+
+    def read(self) -> "Pins":
+        """The pins.
+
+        Raises:
+            InputError: a word or a figure that means nothing, or two pins that contradict each other
+        """
+        from trimaran.planner.pins import parse_pins
+
+        given = vars(self)
+        return parse_pins(**given | {name: given[name] or () for name in ("allow", "forbid", "keep")})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """Options of a request for a plan of this machine, besides pins."""
+
+    devices: Devices = None
+    memory: Memory = None
+    oversubscribe: Oversubscribe = False
+    link: Link = None
+    objective: Objective = None
+    execution: Execution = "any"
+    calibration: Calibration = None
+
+    def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
+        """The request.
+
+        Args:
+            pins: of it
+            more: of its other options, as `parse_request` takes them
+
+        Raises:
+            InputError: a text that means nothing, or an option that means nothing there or here
+        """
+        from trimaran.planning.requests import parse_request
+
+        return parse_request(**vars(self), pins=pins.read(), **more)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchOptions(RequestOptions):
+    """Options of a request for a new plan, which may be for a target cluster."""
+
+    cluster: ClusterName = None
+    precision: PrecisionName = None
+    software: SoftwareName = None
+    batch: Batch = None
+    time_limit_s: TimeLimit = None
+    gap: Gap = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Options of a training to a target, as `parse_target` takes them."""
+
+    curve: CurveName = None
+    batches: GlobalBatches = None
+    most_local_batch: MostLocalBatch = None
+    price: PriceText = None
+    least_saved: LeastSaved = 0.1
+    samples_per_epoch: SamplesPerEpoch = None

@@ -1,6 +1,8 @@
 """Where a command's results go: JSON for programs, tables for people, errors as one message and an exit code."""
 
 import json
+import logging
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,15 +14,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
+from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
-
-INTERRUPTED = 130
 
 
 def console() -> Console:
     """The console for results; honours NO_COLOR and the width of the terminal."""
-    return Console(highlight=False, soft_wrap=False)
+    from trimaran.report.tables import make_console
+
+    return make_console(soft_wrap=False)
 
 
 def print_json(value: dict[str, object]) -> None:
@@ -42,19 +46,22 @@ def check_plot(path: Path | None) -> None:
 
 @contextmanager
 def errors_reported(*, as_json: bool) -> Iterator[None]:
-    """Turn errors of Trimaran into a message and their exit code.
+    """Turn errors of Trimaran, and signals that ask for the end, into a message and their exit code.
 
     The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`. What else
     is raised is told by the lines of the user's code that led to it, as wrong input; where there are none, by the
     innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first.
     """
     try:
-        yield
+        with Catcher(raise_interrupted):
+            yield
     except TrimaranError as error:
         _end(error, error, as_json=as_json)
-    except KeyboardInterrupt:
-        sys.stderr.write("trimaran: interrupted\n")
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
+        by = "interrupted" if number == signal.SIGINT else f"ended by {signal_name(number)}"
+        say("\n".join([f"trimaran: {by}", *getattr(interrupt, "__notes__", ())]))
+        raise SystemExit(exit_code(number)) from None
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`).
         sys.stderr.close()
@@ -80,13 +87,26 @@ def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
         ours = {"kind": kind, "code": told.code, "message": told.message, "exit_code": told.exit_code}
         print_json({"error": {**ours, **figures}})
     if debugging():
-        sys.stderr.write("".join(traceback.format_exception(error)))
-    sys.stderr.write(f"trimaran: {told.message}\n")
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+    sys.stderr.write(f"trimaran: {printable(told.message)}\n")
     raise SystemExit(told.exit_code) from None
 
 
 def _plain(value: object) -> bool:
     return isinstance(value, str | int | float | bool | None)
+
+
+class _PrintableLines(logging.Formatter):
+    """Lines of the log, whose messages name files and quote them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def guard_log() -> None:
+    """Keep control characters out of the warnings that reach standard error where a program sets up no log."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableLines())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -102,9 +122,12 @@ def progress_shown() -> Iterator[Reported]:
         tasks: dict[str, object] = {}
 
         def report(what: str, done: int, total: int) -> None:
+            what = printable(what)
             key = what.split(":")[0]
             if key not in tasks:
                 tasks[key] = bars.add_task(what, total=total or None)
             bars.update(tasks[key], description=what, completed=done, total=total or None)  # type: ignore[arg-type]
 
-        yield report
+        # The cursor is off while bars are shown.
+        with leaving(lambda _: console.show_cursor(True)):
+            yield report

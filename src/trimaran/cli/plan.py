@@ -9,85 +9,27 @@ from rich.markup import escape
 
 from trimaran.cli.options import (
     AcceptInexact,
-    Allow,
-    Batch,
-    Calibration,
-    ClusterName,
-    CompressionName,
-    CurveName,
-    Devices,
-    Execution,
-    Forbid,
-    Gap,
-    GlobalBatches,
     Json,
-    Keep,
-    LeastSaved,
-    Link,
-    Memory,
-    Microbatches,
-    MostLocalBatch,
-    Nodes,
-    Objective,
-    Oversubscribe,
-    PowersgdSamples,
-    PrecisionName,
-    PriceText,
+    PinOptions,
     Reference,
-    Replicas,
-    Rows,
-    SamplesPerEpoch,
-    ScheduleOption,
+    SearchOptions,
     Seed,
-    Shards,
-    SoftwareName,
-    StrategyName,
-    TimeLimit,
-    Workers,
-    Zero,
+    TargetOptions,
+    grouped,
 )
 from trimaran.cli.output import console, errors_reported
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
 
 
+@grouped
 def plan(
     job: Reference,
-    devices: Devices = None,
-    cluster: ClusterName = None,
-    memory: Memory = None,
-    batch: Batch = None,
+    asked: SearchOptions,
+    pins: PinOptions,
+    target: TargetOptions,
     seed: Seed = None,
     output: Output = None,
-    allow: Allow = None,
-    forbid: Forbid = None,
-    keep: Keep = None,
-    strategy: StrategyName = None,
-    dp: Replicas = None,
-    pp: Rows = None,
-    tp: Shards = None,
-    zero: Zero = None,
-    microbatches: Microbatches = None,
-    schedule: ScheduleOption = None,
-    nodes: Nodes = None,
-    compression: CompressionName = None,
-    powersgd_samples: PowersgdSamples = None,
-    workers: Workers = None,
-    time_limit: TimeLimit = None,
-    gap: Gap = 0.0,
-    precision: PrecisionName = None,
-    software: SoftwareName = None,
-    oversubscribe: Oversubscribe = False,
-    link: Link = None,
-    objective: Objective = None,
-    curve: CurveName = None,
-    batches: GlobalBatches = None,
-    max_local_batch: MostLocalBatch = None,
-    price: PriceText = None,
-    least_saved: LeastSaved = 0.1,
-    samples_per_epoch: SamplesPerEpoch = None,
-    execution: Execution = "any",
-    calibration: Calibration = None,
     accept_inexact: AcceptInexact = False,
     as_json: Json = False,
 ) -> None:
@@ -95,53 +37,13 @@ def plan(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import show_plan
         from trimaran.jobs.resolve import JobSource
-        from trimaran.planner.pins import parse_pins
-        from trimaran.planning.requests import parse_request, parse_target
+        from trimaran.planning.requests import parse_target
 
-        pins = parse_pins(
-            keep=keep or (),
-            forbid=forbid or (),
-            allow=allow or (),
-            strategy=strategy,
-            dp=dp,
-            pp=pp,
-            tp=tp,
-            zero=zero,
-            microbatches=microbatches,
-            schedule=schedule,
-            nodes=nodes,
-            compression=compression,
-            powersgd_samples=powersgd_samples,
-            workers=workers,
-        )
-        request = parse_request(
-            cluster=cluster,
-            devices=devices,
-            batch=batch,
-            memory=memory,
-            oversubscribe=oversubscribe,
-            link=link,
-            objective=objective,
-            execution=execution,
-            calibration=calibration,
-            precision=precision,
-            software=software,
-            pins=pins,
-            time_limit_s=time_limit,
-            gap=gap,
-            target=parse_target(
-                curve=curve,
-                batches=batches,
-                batch=batch,
-                most_local_batch=max_local_batch,
-                price=price,
-                least_saved=least_saved,
-                samples_per_epoch=samples_per_epoch,
-            ),
-            accept_inexact=accept_inexact,
+        request = asked.read(
+            pins, target=parse_target(batch=asked.batch, **vars(target)), accept_inexact=accept_inexact
         )
         planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json)
-        if as_json or cluster is not None:
+        if as_json or not request.is_here:
             return
         if planned.outlook is not None:
             # What a training to a target takes of the job is in the plan file.
@@ -150,20 +52,20 @@ def plan(
         command = next_command(
             job,
             output,
-            devices=devices,
-            batch=batch,
+            devices=asked.devices,
+            batch=asked.batch,
             seed=seed,
-            memory=memory,
-            oversubscribe=oversubscribe,
-            link=link,
-            objective=objective,
-            execution=None if execution == "any" else execution,
-            calibration=calibration,
+            memory=asked.memory,
+            oversubscribe=asked.oversubscribe,
+            link=asked.link,
+            objective=asked.objective,
+            execution=None if asked.execution == "any" else asked.execution,
+            calibration=asked.calibration,
             **{"accept-inexact": accept_inexact},
         )
-        if output is None and pins.names:
+        if output is None and request.pins.names:
             accepted = ["--accept-inexact"] if accept_inexact else []
-            options = [word for name in pins.names for word in name.split(" ", 1)]
+            options = [word for name in request.pins.names for word in name.split(" ", 1)]
             words = ["trimaran", "plan", job, *options, *accepted, "--output", "plan.json"]
             command = shlex.join(words)
         console().print(f"Next: {escape(command)}", soft_wrap=True)

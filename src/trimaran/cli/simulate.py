@@ -1,61 +1,31 @@
 """`trimaran simulate`: one step of a plan or of a job's best plan, on the simulator."""
 
-from trimaran.cli.options import (
-    Batch,
-    Calibration,
-    Devices,
-    Execution,
-    Json,
-    Link,
-    Memory,
-    Objective,
-    Oversubscribe,
-    StrategyName,
-    Subject,
-    Trace,
-)
+from trimaran.cli.options import Batch, Json, PinOptions, RequestOptions, Subject, Trace, grouped
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
+@grouped
 def simulate(
     subject: Subject,
-    devices: Devices = None,
+    asked: RequestOptions,
+    pins: PinOptions,
     batch: Batch = None,
-    strategy: StrategyName = None,
-    memory: Memory = None,
     trace: Trace = None,
-    oversubscribe: Oversubscribe = False,
-    link: Link = None,
-    objective: Objective = None,
-    execution: Execution = "any",
-    calibration: Calibration = None,
     as_json: Json = False,
 ) -> None:
     """Simulate one step: its time, its memory, and how each device spends it."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_simulation, simulation_document
         from trimaran.jobs.resolve import JobSource
-        from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
-        from trimaran.planning.requests import parse_request
         from trimaran.program.plan import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
         plan = plan_path(subject)
         reference = subject if plan is None else read_plan(plan).job
         source = JobSource(reference=reference, global_batch_size=batch)
-        request = parse_request(
-            devices=devices,
-            memory=memory,
-            oversubscribe=oversubscribe,
-            link=link,
-            objective=objective,
-            execution=execution,
-            calibration=calibration,
-            pins=parse_pins(strategy=strategy),
-        )
         with progress_shown() as progress:
-            planned = obtain_plan(source, request, path=plan, progress=progress)
+            planned = obtain_plan(source, asked.read(pins), path=plan, progress=progress)
         if trace is not None:
             write_trace(trace, planned.simulated.chosen.program, planned.simulated.chosen.timeline)
         if as_json:

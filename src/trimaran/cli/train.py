@@ -1,31 +1,24 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.cli.options import (
     AcceptInexact,
-    Allow,
     Batch,
-    Calibration,
-    CompressionName,
     CurveName,
-    Devices,
-    Execution,
-    Forbid,
     Json,
-    Link,
-    Memory,
-    Objective,
-    Oversubscribe,
+    PinOptions,
     PlanFile,
-    PowersgdSamples,
     Reference,
+    RequestOptions,
     Runs,
     Seed,
-    StrategyName,
-    Workers,
+    grouped,
+    hang_seconds,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
@@ -50,64 +43,65 @@ Verify = Annotated[
     ),
 ]
 
+HangTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--hang-timeout",
+        help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
+        'and say which rank holds the others up; "none": never.',
+        parser=hang_seconds,
+        metavar="TIME",
+        show_default="20 median steps, at least 30 s; 30 min in anything but a step",
+    ),
+]
 
+OnNan = Annotated[
+    str,
+    typer.Option(
+        "--on-nan",
+        help='Where the loss of a step is not a finite number: "stop", or "skip" its update on every rank (10 such '
+        "steps in a row still stop).",
+    ),
+]
+
+
+@grouped
 def train(
     job: Reference,
-    devices: Devices = None,
+    asked: RequestOptions,
+    pins: PinOptions,
     plan: PlanFile = None,
     epochs: Epochs = None,
     batch: Batch = None,
     seed: Seed = None,
-    memory: Memory = None,
     runs: Runs = None,
-    oversubscribe: Oversubscribe = False,
-    link: Link = None,
-    objective: Objective = None,
     curve: CurveName = None,
-    execution: Execution = "any",
-    allow: Allow = None,
-    forbid: Forbid = None,
-    compression: CompressionName = None,
-    powersgd_samples: PowersgdSamples = None,
-    strategy: StrategyName = None,
-    workers: Workers = None,
-    calibration: Calibration = None,
     gradient_noise: GradientNoise = False,
     accept_inexact: AcceptInexact = False,
     verify: Verify = 0,
+    on_nan: OnNan = "stop",
+    hang_timeout: HangTimeout = None,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
-        from trimaran.features.training.train import train_planned
+        from trimaran.features.training.run_record import check_runs
+        from trimaran.features.training.train import how_to_go_on, train_planned, weights_of
         from trimaran.jobs.resolve import JobSource
-        from trimaran.planner.pins import parse_pins
         from trimaran.planning.plan import obtain_plan
-        from trimaran.planning.requests import parse_request, parse_target
+        from trimaran.planning.requests import parse_target
         from trimaran.report.run_report import report_document
+        from trimaran.runtime.step.on_nan import check_on_nan
 
+        # Before the plan, which may take long to make.
+        check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
-        request = parse_request(
-            devices=devices,
-            memory=memory,
-            oversubscribe=oversubscribe,
-            link=link,
-            objective=objective,
-            execution=execution,
-            calibration=calibration,
-            pins=parse_pins(
-                strategy=strategy,
-                allow=allow or (),
-                forbid=forbid or (),
-                compression=compression,
-                powersgd_samples=powersgd_samples,
-                workers=workers,
-            ),
-            target=parse_target(curve=curve),
-            accept_inexact=accept_inexact,
-        )
+        request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
+        # Before the plan, which may take long to make, and before the model, which may too.
+        check_runs(runs)
+        check_runs(runs, weights_of(source))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan
@@ -116,9 +110,20 @@ def train(
             print_plan(out, planned)
         with progress_shown() as progress:
             trained = train_planned(
-                planned, parent=runs, gradient_noise=gradient_noise, verify=verify, progress=progress
+                planned,
+                parent=runs,
+                gradient_noise=gradient_noise,
+                verify=verify,
+                on_nan=on_nan,
+                hang_timeout=hang_timeout,
+                progress=progress,
             )
+        stopped = trained.stopped
         if as_json:
-            print_json(report_document(trained.report))
+            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
+        if stopped is not None:
+            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            raise SystemExit(exit_code(stopped.signal))

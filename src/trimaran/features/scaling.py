@@ -430,7 +430,7 @@ def _row(job: DataParallelJob, step: ScaledStep, base: float) -> ScalingRow:
         speedup=speedup,
         efficiency=speedup / step.devices,
         peak_bytes=memory.peak_bytes,
-        own_peak_bytes=memory.own_peak_bytes,
+        own_peak_bytes=job.memory(step, owns=False).peak_bytes,
         card_bytes=memory.card_bytes,
         fits=memory.fits,
     )

@@ -34,7 +34,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -54,10 +53,10 @@ from trimaran.graph.batches import (
     slice_batch,
 )
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
-from trimaran.graph.capture.verify import host_generators
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
+from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
@@ -588,10 +587,8 @@ class _Examination:
         for one, _ in saved:
             one.grad = None
         before = _copied(name_tensors(batch)) if bound is None and not self.changed else {}
-        torch.manual_seed(job.seed + seed)
-        random.seed(job.seed + seed)
-        numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - a forward of the user's draws from this one
-        hosts = host_generators()
+        seed_generators(job.seed + seed)
+        hosts = host_states(PYTHON_AND_NUMPY)
         coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
         versions = {name: one._version for name, one in parameters.items()}
@@ -620,7 +617,7 @@ class _Examination:
         self.mixed |= coupled.mixed
         self.reads |= coupled.reads
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
-        self.host_draws |= host_generators() != hosts
+        self.host_draws |= bool(find_moved(hosts))
         return _Pass(
             value=float(total),
             weight=None if weight is None else float(weight),

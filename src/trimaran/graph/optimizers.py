@@ -14,7 +14,6 @@ another thing after thousands of steps than in its first four.
 
 import inspect
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -27,7 +26,8 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.user_model import preserved_randomness, quiet
+from trimaran.graph.randomness import host_states, preserved_randomness
+from trimaran.graph.user_model import quiet
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a loss function of the user's holds: modules and parameters, by the names under which it does
@@ -651,7 +651,7 @@ def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[tor
 def _random_states(tensors: Named) -> list[Any]:
     devices = {tensor.device for _, tensor in tensors if tensor.is_cuda}
     gpus = [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
-    return [torch.random.get_rng_state(), random.getstate(), *gpus]
+    return [host_states(), *gpus]
 
 
 def _required(function: Callable[..., Any]) -> list[str]:

@@ -12,12 +12,13 @@ mistake is told with its path in the file.
 import difflib
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from trimaran.base.decoding import decode_object, from_plain
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 
@@ -82,16 +83,11 @@ def read_profiled(path: Path) -> ProfiledGraph:
         InputError: it cannot be read, is no such graph, says nothing of edges, names a node twice or one that is not
             there, has a time or size that is negative or no number, or a cycle
     """
-    text = read_bytes(path)
-    try:
-        found = msgspec.json.decode(text, type=_File)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path} is no profiled graph: {error}", file=str(path)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no whole JSON file: {error}", file=str(path)) from error
+    plain = decode_object(read_bytes(path), source=str(path))
+    found = from_plain(plain, _File, source=f"{path} is no profiled graph")
     _check_nodes(path, found.nodes)
     if isinstance(found.edges, msgspec.UnsetType) and len(found.nodes) > 1:
-        raise _without_edges(path, text, len(found.nodes))
+        raise _without_edges(path, plain, len(found.nodes))
     position = {node.id: index for index, node in enumerate(found.nodes)}
     edges = _positions(path, found.edges or [], position)
     order = _order(path, found.nodes, edges)
@@ -113,10 +109,9 @@ def _profiled(node: _Node, *, loads: bool) -> ProfiledNode:
     )
 
 
-def _without_edges(path: Path, text: bytes, count: int) -> InputError:
+def _without_edges(path: Path, plain: Mapping[str, object], count: int) -> InputError:
     """What to say of several operations and no word on what they read: that none reads any is rarely meant."""
-    others = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys() - {"nodes"}
-    near = difflib.get_close_matches("edges", sorted(others), n=1, cutoff=0.7)
+    near = difflib.get_close_matches("edges", sorted(plain.keys() - {"nodes"}), n=1, cutoff=0.7)
     advice = (
         f'rename "{near[0]}"'
         if near

@@ -24,7 +24,6 @@ as its parts may lie in several segments: a hook on it would never fire, and a s
 import copy
 import io
 import logging
-import random
 import sys
 import warnings
 import weakref
@@ -45,6 +44,7 @@ from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
 from trimaran.graph.batches import cast_batch, move_batch, name_tensors
 from trimaran.graph.datasets import batching_fault, check_map_style, first_samples, is_stream, reading_fault
+from trimaran.graph.randomness import preserved_randomness, seed_host
 
 AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 """To what the forward of a job is cast, by its precision; others run as they are."""
@@ -69,22 +69,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, value in buffers:
                     tensor.copy_(value)
-
-
-@contextmanager
-def preserved_randomness(model: nn.Module | None = None) -> Iterator[None]:
-    """Put back the random states of torch, of Python and, where it is loaded, of NumPy."""
-    cuda = {tensor.device for tensor in _tensors(model) if tensor.is_cuda}
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numbers = numpy.random.get_state() if numpy is not None else None
-    with torch.random.fork_rng(devices=sorted(device.index or 0 for device in cuda)):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            if numpy is not None:
-                numpy.random.set_state(numbers)
 
 
 def uncompiled() -> AbstractContextManager[Any]:
@@ -315,10 +299,7 @@ class Samples:
 
     def _drawn(self, number: int) -> Any:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
-        seed = hash((self._job.seed, number)) % 2**32
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        numpy.random.seed(seed)  # noqa: NPY002 - data sets draw from this one
+        seed_host(hash((self._job.seed, number)) % 2**32)
         return _read(self._dataset, number)
 
 

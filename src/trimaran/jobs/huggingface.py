@@ -12,14 +12,16 @@ and values, which serves generation only, is off.
 import copy
 import functools
 import importlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
+from trimaran.base.units import whole_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -157,11 +159,9 @@ def _transformers() -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}", code="configuration.not-json", path=str(path)) from error
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+    # Some published configurations have an infinite figure, such as the largest time step of a state-space model.
+    values = decode_object(read_bytes(path), source=str(path), finite=False)
+    if not isinstance(values.get("model_type"), str):
         raise InputError(
             f'{path} has no "model_type", so it is no configuration of a Hugging Face model',
             code="configuration.no-model-type",
@@ -189,7 +189,54 @@ def _config(values: dict[str, Any], path: Path, transformers: Any) -> Any:
             f"{path}: {' '.join(str(error).split())}", code="configuration.rejected", path=str(path)
         ) from error
     config.use_cache = False
+    _check_figures(config, path)
     return config
+
+
+def _check_figures(config: Any, path: Path) -> None:
+    """Refuse values that data are made by and no model has; transformers takes any.
+
+    Raises:
+        InputError: one of them
+    """
+    names = config.architectures
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise _bad_figure(path, "architectures", names, "a list of names")
+    text = config.get_text_config()
+    for holder, name, least, most in (
+        (config, "num_labels", 1, 10**7),
+        (config, "num_channels", 1, 10**4),
+        (text, "vocab_size", 1, 10**9),
+        # -1 where any number of positions will do.
+        (text, "max_position_embeddings", -1, 10**9),
+    ):
+        value = getattr(holder, name, None)
+        if value is not None and not _is_whole(value, least, most):
+            raise _bad_figure(path, name, value, f"a whole number from {least} to {most:,}")
+    size = getattr(config, "image_size", None)
+    sizes = size if isinstance(size, list | tuple) else [size]
+    if size is not None and not (len(sizes) <= 3 and all(_is_whole(one, 1, _MOST_PIXELS) for one in sizes)):
+        raise _bad_figure(path, "image_size", size, f"at most {_MOST_PIXELS:,} pixels in each direction")
+
+
+_MOST_PIXELS = 8192
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _bad_figure(path: Path, name: str, value: object, expected: str) -> InputError:
+    return InputError(
+        f"{path}: {name}: expected {expected}, got {str(value)[:_SHOWN]}",
+        code="configuration.bad-figure",
+        path=str(path),
+        key=name,
+    )
+
+
+_SHOWN = 80
+"""Of a value in an error [characters]."""
 
 
 def _task(config: Any, path: Path, transformers: Any) -> str:
@@ -210,25 +257,27 @@ def _task(config: Any, path: Path, transformers: Any) -> str:
 
 
 def _sequence(config: Any, options: str, reference: str) -> int:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    positions: int = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    positions = positions if positions > 0 else POSITIONS
     if not options:
         # A power of two: some models keep a few of their positions for themselves.
-        return min(LONGEST, 1 << (int(positions).bit_length() - 1))
+        return min(LONGEST, 1 << (positions.bit_length() - 1))
     name, _, value = options.partition("=")
-    if name != "sequence" or not value.isdecimal() or int(value) < 1:
+    window = whole_number(value, least=1)
+    if name != "sequence" or window is None:
         raise InputError(
             f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
             code="configuration.bad-option",
         )
-    if int(value) > positions:
+    if window > positions:
         raise InputError(
             f'"{reference}": the model has positions for {positions} tokens, not for {value}: take fewer, or raise '
             "max_position_embeddings in the file",
             code="configuration.window-too-long",
-            sequence=int(value),
+            sequence=window,
             positions=positions,
         )
-    return int(value)
+    return window
 
 
 def _make_model(transformers: Any, finder: str, config: Any) -> "nn.Module":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
 from trimaran.jobs.resolve import load_function
 
@@ -81,8 +82,8 @@ def digest_of_rule(rule: str) -> str:
     if not is_function(rule):
         return ""
     try:
-        return hashlib.sha256(Path(rule.rpartition(":")[0]).read_bytes()).hexdigest()[:_DIGITS]
-    except OSError:
+        return hashlib.sha256(read_bytes(Path(rule.rpartition(":")[0]))).hexdigest()[:_DIGITS]
+    except InputError:
         return ""
 
 

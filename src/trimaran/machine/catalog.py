@@ -13,12 +13,10 @@ What the table does not say is in `assumed.toml`, by generation and slot.
 import difflib
 import functools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
-from importlib import resources
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.files import packaged_toml
+from trimaran.base.files import packaged_names, packaged_toml
 from trimaran.base.precision import Precision, short_spelling
 from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
@@ -191,12 +189,9 @@ def entries_of(kind: str) -> tuple[Table, ...]:
     Args:
         kind: "devices" or "nodes", which is also the folder
     """
-    folder = resources.files("trimaran.machine") / kind
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     found: list[Table] = []
-    for file in files:
-        document = Table(tomllib.loads(file.read_text(encoding="utf-8")), file=f"{kind}/{file.name}")
-        found += document.tables(kind)
+    for name in packaged_names("trimaran.machine", kind, ".toml"):
+        found += Table(packaged_toml("trimaran.machine", name), file=name).tables(kind)
     return tuple(found)
 
 

@@ -16,14 +16,14 @@ import subprocess
 from pathlib import Path
 
 from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.units import parse_counted
+from trimaran.base.units import parse_counted, whole_number
 from trimaran.machine.catalog import find_device, find_link
 from trimaran.machine.detect import detect_processor
 from trimaran.machine.machine_files import read_machine_file
 from trimaran.machine.matching import match_device
 from trimaran.machine.node_catalog import find_node, is_machine, nearest_machine, plain_node, usual_node
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
-from trimaran.machine.types import Link, Machine, Node
+from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # This machine as a node, by `nvidia-smi`
@@ -62,7 +62,14 @@ def detect_node() -> Node:
 
 def _printed(*arguments: str) -> str:
     try:
-        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True)
+        done = subprocess.run(
+            ["nvidia-smi", *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentProblem(
             f"nvidia-smi {' '.join(arguments)} cannot be run here: {error}", code="nvidia-smi.cannot-run"
@@ -73,7 +80,7 @@ def _printed(*arguments: str) -> str:
 _NETWORK = "ethernet-10g"
 """Between several nodes, where no network is named and they have no cards."""
 
-_SEVERAL = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
+_SEVERAL = re.compile(r"([0-9]{1,9})\s*[x×]\s*(\S.*)")
 
 
 def find_machine(text: str) -> Machine:
@@ -107,13 +114,14 @@ def _nodes_of(name: str) -> tuple[str, int | None]:
     head, colon, tail = name.rpartition(":")
     if not colon:
         return name, None
-    if not tail.strip().isdigit() or int(tail) == 0:
+    nodes = whole_number(tail.strip(), least=1, most=MOST_NODES)
+    if nodes is None:
         raise InputError(
-            f'expected a number of nodes after ":", as in "{head}:4", got "{tail}"',
+            f'expected a number of nodes up to {MOST_NODES:,} after ":", as in "{head}:4", got "{tail}"',
             code="machine.bad-node-count",
             machine=name,
         )
-    return head.strip(), int(tail)
+    return head.strip(), nodes
 
 
 def _node(name: str, text: str) -> Node:

@@ -4,12 +4,12 @@ Tables have the form of the catalog's own files. What the file does not define i
 is `[machine]`, or the only node of the file.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from trimaran.base.decoding import decode_toml
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import read_text, toml_text
 from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
@@ -17,7 +17,7 @@ from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.node_catalog import CATALOG_NAMES, Names, named, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.toml_tables import Table
-from trimaran.machine.types import Link, Machine, Node
+from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 
 Found = TypeVar("Found")
 
@@ -41,10 +41,7 @@ def read_machine(text: str, *, file: str) -> Machine:
         text: to read
         file: name of it, for messages
     """
-    try:
-        document = Table(tomllib.loads(text), file=file)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{file}: not TOML: {error}", code="machine-file.not-toml", file=file) from None
+    document = Table(decode_toml(text, source=file), file=file)
     document.allow("machine", "nodes", "devices", "links")
     devices = {device.name: device for device in map(read_device, document.tables("devices"))}
     links = {link.name: link for link in map(read_link, document.tables("links"))}
@@ -69,7 +66,7 @@ def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:
         raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
-    count = machine.whole("nodes", 1)
+    count = machine.whole("nodes", 1, most=MOST_NODES)
     fabric = _fabric(machine, names) or nodes[name].network_cards
     if count > 1 and fabric is None:
         raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')

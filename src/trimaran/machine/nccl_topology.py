@@ -12,7 +12,9 @@ import xml.parsers.expat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from trimaran.base.decoding import MOST_DEPTH
 from trimaran.base.errors import InputError
+from trimaran.base.units import whole_number
 from trimaran.machine.catalog import find_device, find_link
 from trimaran.machine.types import Device, Edge, Link, Node
 
@@ -52,6 +54,12 @@ def read_xml(text: str, *, file: str, root_tag: str) -> Element:
     parser = xml.parsers.expat.ParserCreate()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        if len(open_elements) > MOST_DEPTH:
+            raise InputError(
+                f"{file}: line {parser.CurrentLineNumber}: elements inside of each other, more than {MOST_DEPTH} deep",
+                code="xml.too-deep",
+                file=file,
+            )
         element = Element(tag=tag, attributes=attributes, line=parser.CurrentLineNumber)
         open_elements[-1].children.append(element)
         open_elements.append(element)
@@ -59,6 +67,15 @@ def read_xml(text: str, *, file: str, root_tag: str) -> Element:
     def end(tag: str) -> None:
         open_elements.pop()
 
+    def refuse_doctype(*_: object) -> None:
+        # Entities that it declares may stand for very long texts, or for other files.
+        raise InputError(
+            f"{file}: line {parser.CurrentLineNumber}: a document type, which a topology of NCCL has not: remove it",
+            code="xml.document-type",
+            file=file,
+        )
+
+    parser.StartDoctypeDeclHandler = refuse_doctype
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     try:
@@ -81,6 +98,10 @@ def read_xml(text: str, *, file: str, root_tag: str) -> Element:
 
 GENERATIONS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}
 """Of PCIe, by its transfers per second [GT/s]."""
+
+_MOST_LANES = 64
+_MOST_LINKS = 1000
+"""Of PCIe, and between two devices; more than any machine has."""
 
 _SOCKETS = {"GenuineIntel": "upi-10.4", "AuthenticAMD": "xgmi-rome", "ppc64": "x-bus-p9"}
 _INTEL = {63: "qpi-9.6", 79: "qpi-9.6", 85: "upi-10.4", 106: "upi-11.2", 143: "upi-16", 207: "upi-20"}
@@ -136,8 +157,8 @@ def socket_edges(system: Element) -> Iterator[Edge]:
     for b, cpu in enumerate(cpus):
         attributes: Mapping[str, str] = cpu.attributes
         vendor = "ppc64" if attributes.get("arch", "").startswith("ppc") else attributes.get("vendor", "GenuineIntel")
-        model = int(attributes["modelid"]) if attributes.get("modelid", "").isdigit() else 0
-        name = _INTEL.get(model, "upi-10.4") if vendor == "GenuineIntel" else _SOCKETS.get(vendor, "upi-10.4")
+        model = whole_number(attributes.get("modelid", ""))
+        name = _INTEL.get(model or 0, "upi-10.4") if vendor == "GenuineIntel" else _SOCKETS.get(vendor, "upi-10.4")
         for a in range(b):
             yield Edge(a=f"cpu{a}", b=f"cpu{b}", link=find_link(name))
 
@@ -300,10 +321,10 @@ class _Graph:
         self.edges.append(Edge(a=vertex, b=f"gpu{number}", link=link))
 
     def _add_card(self, net: Element, vertex: str) -> None:
-        speed = self._text(net, "speed")
-        if not speed.isdigit() or int(speed) == 0:
+        speed = whole_number(self._text(net, "speed"), least=1)
+        if speed is None:
             raise self._wrong(net, "speed", "a rate in Mb/s such as 100000")
-        link = card_link(net.attributes.get("name", ""), int(speed) * 1e6 / 8, self.assumed)
+        link = card_link(net.attributes.get("name", ""), speed * 1e6 / 8, self.assumed)
         self.edges.append(Edge(a=vertex, b=f"nic{len(self.cards)}", link=link))
         self.cards.append(link)
 
@@ -315,9 +336,10 @@ class _Graph:
             return find_link(f"pcie{self.device.pcie_generation}x{self.device.pcie_lanes}")
         if speed not in GENERATIONS:
             raise self._wrong(pci, "link_speed", 'a speed such as "16 GT/s"')
-        if not width.isdigit():
+        lanes = whole_number(width, least=1, most=_MOST_LANES)
+        if lanes is None:
             raise self._wrong(pci, "link_width", "a number of lanes such as 16")
-        return pcie(GENERATIONS[speed], int(width))
+        return pcie(GENERATIONS[speed], lanes)
 
     def _own_link(self, element: Element) -> Link:
         if not self.device.link:
@@ -329,10 +351,10 @@ class _Graph:
         return find_link(self.device.link)
 
     def _count(self, element: Element) -> int:
-        count = self._text(element, "count")
-        if not count.isdigit() or int(count) == 0:
+        count = whole_number(self._text(element, "count"), least=1, most=_MOST_LINKS)
+        if count is None:
             raise self._wrong(element, "count", "a number of links")
-        return int(count)
+        return count
 
     def _text(self, element: Element, key: str) -> str:
         if not element.attributes.get(key):

@@ -30,11 +30,17 @@ from trimaran.machine.catalog import entries_of, find_device, find_link, squeeze
 from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import Device, Edge, Link, Node, Price, parse_price
 
+MOST_DEVICES = 1024
+"""Of a node; the largest ones of today have less than a tenth."""
+
+MOST_EDGES = 100_000
+"""Of a node."""
+
 KINDS = ("gpu", "cpu", "plx", "nvsw", "nic")
 """Devices, sockets of the host, PCIe switches, NVLink switches, cards for the network."""
 
-_END = re.compile(r"([a-z]+)([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)")
-_COUNT = re.compile(r"x([1-9][0-9]*)")
+_END = re.compile(r"([a-z]+)([0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4})?)*)")
+_COUNT = re.compile(r"x([1-9][0-9]{0,3})")
 _FORM = 'expected a line such as "gpu0 gpu3 nvlink2 x2"'
 
 
@@ -80,6 +86,12 @@ def read_line(text: str) -> LinkLine:
         share = len(right) // len(left)
         pairs = tuple((left[index // share], vertex) for index, vertex in enumerate(right))
     else:
+        if len(left) * len(right) > MOST_EDGES:
+            raise InputError(
+                f'"{text}" joins {len(left)} vertices to {len(right)}; a node has at most {MOST_EDGES:,} links',
+                code="link-line.too-many-pairs",
+                line=text,
+            )
         pairs = tuple((a, b) for a in left for b in right)
     loops = [a for a, b in pairs if a == b]
     if loops:
@@ -148,6 +160,9 @@ class Names:
     node: Callable[[str], Table]
 
 
+_MOST_LIKE = 20
+"""Tables of which each is like the next."""
+
 _OWN = ("name", "title", "aliases", "like", "source", "price", "usual")
 """Keys that a table does not take over from the one that it is like."""
 
@@ -172,10 +187,10 @@ def read_node(entry: Table, names: Names, *, device: Device | None = None) -> No
         title=entry.text("title", entry.text("name")),
         aliases=entry.texts("aliases", ()),
         device=device,
-        devices=entry.whole("devices"),
+        devices=entry.whole("devices", most=MOST_DEVICES),
         edges=_edges(entry, device, names),
         peer_access=entry.flag("peer_access", default=device.peer_access),
-        cpu_cores=entry.whole("cores", 1),
+        cpu_cores=entry.whole("cores", 1, most=1_000_000),
         host_memory_bytes=entry.size("host_memory", 0),
         network_cards=network and (network[0], named(entry, "network", network[1], names.link)),
         caveat=entry.text("caveat", " ").strip(),
@@ -193,7 +208,7 @@ def read_price(entry: Table) -> Price | None:
     return named(entry, "price", entry.text("price"), parse_price) if "price" in entry else None
 
 
-def _completed(entry: Table, names: Names) -> Table:
+def _completed(entry: Table, names: Names, above: tuple[str, ...] = ()) -> Table:
     """A table with what it takes over from the one that it is like.
 
     Where it names another network and no links, it has the links of that one without the cards for the network.
@@ -201,7 +216,10 @@ def _completed(entry: Table, names: Names) -> Table:
     entry.allow(*_KEYS)
     if "like" not in entry:
         return entry
-    base = _completed(named(entry, "like", entry.text("like"), names.node), names)
+    like = entry.text("like")
+    if like in above or len(above) == _MOST_LIKE:
+        raise entry.wrong("like", f"{' is like '.join((*above, like))}: name a machine that is complete by itself")
+    base = _completed(named(entry, "like", like, names.node), names, (*above, like))
     values = {key: value for key, value in base.values.items() if key not in _OWN} | dict(entry.values)
     if "network" in entry and "links" not in entry:
         values["links"] = [line for line in base.texts("links") if " nic" not in line]
@@ -221,7 +239,7 @@ def fewer_devices(node: Node, devices: int) -> Node:
 
 
 def _edges(entry: Table, device: Device, names: Names) -> tuple[Edge, ...]:
-    devices, bridges = entry.whole("devices"), entry.text("bridges", "none")
+    devices, bridges = entry.whole("devices", most=MOST_DEVICES), entry.text("bridges", "none")
     if bridges not in ("pairs", "none"):
         raise entry.wrong("bridges", f'expected "pairs" or "none", got "{bridges}"')
     edges: dict[tuple[str, str, str], Edge] = {}
@@ -237,6 +255,8 @@ def _edges(entry: Table, device: Device, names: Names) -> tuple[Edge, ...]:
                     raise entry.wrong(f"links[{index}]", f'"{text}" names a device past the last of {devices}')
                 continue
             key = (edge.a, edge.b, edge.link.name)
+            if len(edges) == MOST_EDGES:
+                raise entry.wrong(f"links[{index}]", f"a node has at most {MOST_EDGES:,} links")
             edges[key] = replace(edge, count=edge.count + edges[key].count) if key in edges else edge
     for number in range(0, devices - 1, 2) if bridges == "pairs" and device.links else ():
         a, b = f"gpu{number}", f"gpu{number + 1}"

@@ -15,8 +15,8 @@ from trimaran.machine.catalog import find_link
 from trimaran.machine.types import Device, Edge, Link, Node
 
 _CELLS = ("X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
-_NVLINKS = re.compile(r"NV([1-9][0-9]*)")
-_DEVICE = re.compile(r"GPU([0-9]+)")
+_NVLINKS = re.compile(r"NV([1-9][0-9]{0,2})")
+_DEVICE = re.compile(r"GPU([0-9]{1,4})")
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _NEAR = ("PIX", "PXB")
 _MOST_LINKS = 18

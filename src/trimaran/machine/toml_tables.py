@@ -64,11 +64,11 @@ class Table:
             raise self.wrong(key, f"expected a list of texts, got {_shown(value)}")
         return tuple(value)
 
-    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
         """A whole number."""
-        expected = f"a whole number of at least {least}"
+        expected = f"a whole number of at least {least}" + (f", at most {most:,}" if most is not None else "")
         value = self._value(key, default, expected=expected)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most or value) < value:
             raise self.wrong(key, f"expected {expected}, got {_shown(value)}")
         return value
 

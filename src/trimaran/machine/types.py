@@ -210,16 +210,6 @@ class Device:
             )
         return budget
 
-    def sustained_flops_per_s(self, precision: str) -> float:
-        """Rate that products and convolutions sustain in a precision [FLOP/s].
-
-        Raises:
-            InputError: the device does not compute in it
-        """
-        self.check_computes(precision)
-        peak = self.compute[precision]
-        return peak.flops_per_s * peak.fraction
-
     def check_computes(self, precision: str) -> None:
         """Refuse a precision in which the device does not compute; of fp8 the architecture says it.
 
@@ -412,6 +402,10 @@ class Node:
     caveat: str = ""
     source: str
     price: Price | None = None
+
+
+MOST_NODES = 100_000
+"""Of a machine, by a file or a name; several times what the largest ones of today have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

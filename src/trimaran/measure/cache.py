@@ -6,22 +6,25 @@ one step, so that a reader never sees half a file. A damaged file is set aside, 
 measured again.
 """
 
-import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.base.files import put_in_place
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
+from trimaran.base.files import locked, put_in_place, read_bytes, set_aside
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 
 _LOG = logging.getLogger(__name__)
+
+Kept = TypeVar("Kept")
 
 
 def cache_directory() -> Path:
@@ -45,11 +48,7 @@ def load_cached(fingerprint: Fingerprint) -> CostTable:
     A damaged file, or one of another version, is renamed to `<name>.damaged` and logged.
     """
     path = cache_path(fingerprint)
-    try:
-        return _read(path, fingerprint)
-    except (CorruptDataError, InputError):
-        with _locked(path.with_suffix(".lock")):
-            return _read_or_set_aside(path, fingerprint)
+    return _table(path, fingerprint, lock=path.with_suffix(".lock"))
 
 
 def store(table: CostTable) -> CostTable:
@@ -65,8 +64,8 @@ def store(table: CostTable) -> CostTable:
         EnvironmentProblem: the directory cannot be written
     """
     path = cache_path(table.fingerprint)
-    with cache_written(path, "measured costs"), _locked(path.with_suffix(".lock")):
-        merged = merge([_read_or_set_aside(path, table.fingerprint), table])
+    with cache_written(path, "measured costs"), locked(path.with_suffix(".lock")):
+        merged = merge([_table(path, table.fingerprint, lock=None), table])
         put_in_place(path, encode_table(merged))
     return merged
 
@@ -94,31 +93,45 @@ def cache_written(path: Path, content: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def read_kept(path: Path, decode: Callable[[bytes], Kept], *, then: str, lock: Path | None = None) -> Kept | None:
+    """The content of a file of the cache. A damaged file, or one of another version, is set aside and said once.
 
+    Args:
+        path: of the file
+        decode: makes its content a value, or raises a `TrimaranError`
+        then: what is done without it, such as "measuring again"
+        lock: of those who write the file; None: each writes it whole, and the last one counts
 
-def _read(path: Path, fingerprint: Fingerprint) -> CostTable:
+    Returns:
+        The content; None where there is none that can be used.
+    """
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        if not isinstance(error, FileNotFoundError):
-            _LOG.warning("cannot read %s (%s), measuring again", path, error.strerror)
-        return CostTable(fingerprint=fingerprint)
-    table = decode_table(data, origin=str(path))
-    return table if table.fingerprint == fingerprint else CostTable(fingerprint=fingerprint)
+        return _decoded(path, decode, then)
+    except TrimaranError as error:
+        damage = error
+    with suppress(OSError), nullcontext() if lock is None else locked(lock):
+        # Another process may have put a sound file in place since the damage was seen.
+        try:
+            return _decoded(path, decode, then)
+        except TrimaranError as error:
+            _LOG.warning("%s: set aside as %s, %s", error.message, set_aside(path).name, then)
+            return None
+    _LOG.warning("%s: %s", damage.message, then)
+    return None
 
 
-def _read_or_set_aside(path: Path, fingerprint: Fingerprint) -> CostTable:
-    # Under the lock: another run may have put a sound file in place since the damage was seen.
+def _decoded(path: Path, decode: Callable[[bytes], Kept], then: str) -> Kept | None:
     try:
-        return _read(path, fingerprint)
-    except (CorruptDataError, InputError) as error:
-        aside = path.with_suffix(".damaged")
-        with suppress(OSError):
-            path.replace(aside)
-        _LOG.warning("%s: set aside as %s, measuring again", error.message, aside.name)
-        return CostTable(fingerprint=fingerprint)
+        content = read_bytes(path)
+    except InputError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        if not isinstance(error.__cause__, FileNotFoundError):
+            _LOG.warning("%s, %s", error.message, then)
+        return None
+    return decode(content)
+
+
+def _table(path: Path, fingerprint: Fingerprint, *, lock: Path | None) -> CostTable:
+    table = read_kept(path, partial(decode_table, origin=str(path)), then="measuring again", lock=lock)
+    return table if table is not None and table.fingerprint == fingerprint else CostTable(fingerprint=fingerprint)

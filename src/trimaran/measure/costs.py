@@ -18,6 +18,7 @@ from typing import Any
 
 import trimaran
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
@@ -160,7 +161,7 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
         ) from error
     reference = str(getattr(getattr(make_job, "__self__", None), "reference", ""))
     path = Path(reference.rpartition(":")[0])
-    parts.append(path.read_bytes() if path.is_file() else trimaran.__version__.encode())
+    parts.append(read_bytes(path) if path.is_file() else trimaran.__version__.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

@@ -265,7 +265,7 @@ def front_of(
     return tuple(front)
 
 
-def largest_peak(candidate: Candidate) -> int:
+def largest_peak(candidate: Option) -> int:
     """Most bytes that live at once on any rank [bytes]."""
     return max(candidate.peak_bytes, default=0)
 
@@ -304,13 +304,13 @@ def _is_ordinary(strategy: Strategy) -> bool:
 
 
 def shown(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[Option],
     *,
-    always: Sequence[Candidate],
-    front: Sequence[Candidate],
+    always: Sequence[Option],
+    front: Sequence[Option],
     rows: int = 12,
     each: int = 3,
-) -> tuple[Candidate, ...]:
+) -> tuple[Option, ...]:
     """The candidates that a person should see.
 
     Those that must be there, then the front of time, memory and devices, then the best few of each family: one device,
@@ -326,11 +326,11 @@ def shown(
     Returns:
         In the order of `candidates`.
     """
-    families: dict[tuple[bool, ...], list[Candidate]] = {}
+    families: dict[tuple[bool, ...], list[Option]] = {}
     for candidate in candidates:
         families.setdefault(family(candidate.strategy), []).append(candidate)
     best = [members[place] for place in range(each) for members in families.values() if place < len(members)]
-    kept: dict[int, Candidate] = {}
+    kept: dict[int, Option] = {}
     for candidate in (*always, *front, *best):
         if len(kept) < rows or any(candidate is one for one in always):
             kept[id(candidate)] = candidate

@@ -10,19 +10,20 @@ Each figure is a difference of two simulations by the same costs, not a rule of 
 
 Names of a strategy or a group of them, such as "pp", "dp2", "pp2-gpipe-m4", "fsdp", "one device".
 
-A name is a list of words. A strategy belongs to it if each word holds: "dp", "pp", "tp", "zero" (or "fsdp"),
-"placement", "sharded" (the kinds of `pins.py`), "compress", "bf16", "fp16", "powersgd" with its rank "r2", "hybrid"
-(replicas of stages, places or sharded operations), "one" or "single" (one device), "eager"; any other word is one that
-names of strategies have: "dp2", "tp2", "zero3", "m4", "gpipe", "b1MiB". A name with kinds excludes strategies that use
-other kinds: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one pipeline.
+A name is a list of words. A strategy belongs to it if each word holds: words that names of strategies have ("dp2",
+"zero3", "m4", "gpipe", "b1MiB", "bf16", "powersgd-r2", "compiled"), read as `read_strategy` reads them, and words of
+kinds: "dp", "pp", "tp", "zero" (or "fsdp"), "placement", "sharded" (the kinds of `pins.py`), "compress", "powersgd",
+"hybrid" (replicas of stages, places or sharded operations), "one" or "single" (one device). A name with kinds
+excludes strategies that use other kinds: "dp" are replicas of whole networks that exchange whole gradients, "pp" is one
+pipeline.
 """
 
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
@@ -38,8 +39,8 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import METHODS, Rejection, unplaced
 from trimaran.planner.what_if import Change
-from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, Method
-from trimaran.program.strategy import Schedule, Strategy, Sync
+from trimaran.program.gradients import Compression
+from trimaran.program.strategy import Strategy, said_by
 
 _EXAMPLES = (
     *("one device", "dp", "dp2", "pp", "pp2", "tp", "tp2", "placement", "fsdp", "zero1", "sharded", "p2p", "hybrid"),
@@ -48,27 +49,20 @@ _EXAMPLES = (
 )
 
 _SINGLE = frozenset({"one", "single", "device"})
-_ORDERS: dict[str, Schedule] = {
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-    "interleaved": "interleaved",
-    "zerobubble": "zero-bubble",
-}
-# Other ways to say a word, and two words that are one.
-_SAME = (("zero-bubble", "zerobubble"), ("zero bubble", "zerobubble"), ("fsdp2", "fsdp"), ("placed on", "placement"))
-_RANKED = re.compile(r"powersgd[-: ]?r?([1-9][0-9]{0,3})")
-_SYNONYMS = {"fsdp": "zero3", "placed": "placement", "ddp": "dp", "classifier": "sharded", "zb": "zerobubble"}
-_SYNONYMS |= dict.fromkeys(("compressed", "compression"), "compress")
-_KINDS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "placement": "placement", "sharded": "sharded"}
-_METHODS: dict[str, Method] = {"bf16": "bf16", "fp16": "fp16", "powersgd": "powersgd"}
-_SYNCS: dict[str, Sync] = {"p2p": "p2p", "hierarchical": "hierarchical"}
-_GENERIC = frozenset({"hybrid", "eager", "compiled", "compress", *_SYNCS, *_ORDERS, *_KINDS, *_METHODS}) | _SINGLE
-_RANK = re.compile(r"r([1-9][0-9]{0,3})")
-_NUMBERED = re.compile(r"(dp|pp|tp|zero|m|x)([1-9][0-9]{0,3})")
-_SIZED = re.compile(r"b([1-9][0-9]{0,11})([kmg]i)?b")
-_UNITS = {None: 1, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-# Numbers in names of strategies, by their attributes.
-_NUMBERS = {"dp": "dp", "pp": "pp", "tp": "tp", "zero": "zero", "m": "microbatches", "x": "chunks"}
+_KINDS = frozenset({"dp", "pp", "tp", "zero", "placement", "sharded"})
+_GENERIC = _KINDS | _SINGLE | {"hybrid", "compress", "powersgd"}
+# Other ways to say a word.
+_SYNONYMS = {"fsdp": "zero3", "fsdp2": "zero3", "placed": "placement", "ddp": "dp", "classifier": "sharded"}
+_SYNONYMS |= dict.fromkeys(("zb", "zerobubble"), "zero-bubble") | dict.fromkeys(
+    ("compressed", "compression"), "compress"
+)
+_WORD = re.compile(r"powersgd-r[0-9]+|zero-bubble|[a-z0-9.B]+")
+_SPELLINGS = (
+    (re.compile(r"powersgd[-: ]?r?([1-9][0-9]{0,3})"), r"powersgd-r\1"),
+    (re.compile("zero bubble"), "zero-bubble"),
+    (re.compile("placed on"), "placed"),
+    (re.compile(r"\b(b[0-9]+)b\b"), r"\1B"),
+)
 # Where a name does not say how many microbatches there are: the number of stages, times these.
 _RATIOS = (1, 2, 4)
 
@@ -79,29 +73,40 @@ class Family:
 
     Attributes:
         name: as it was written
-        words: of it, in lower case
+        kinds: its words of kinds
+        said: fields of a strategy, as its other words say them
     """
 
     name: str
-    words: tuple[str, ...]
+    kinds: frozenset[str]
+    said: Mapping[str, Any]
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The kinds of parallelism that it names, with degrees or without."""
+        return _KINDS & (self.kinds | self.said.keys())
+
+    @property
+    def is_of_compression(self) -> bool:
+        """Whether it says something of compression."""
+        return bool(self.kinds & {"compress", "powersgd"}) or "compression" in self.said
 
     def __contains__(self, strategy: Strategy) -> bool:
         """Whether a strategy belongs to the family."""
-        if set(self.words) & _SINGLE:
-            return strategy.devices == 1 and all(_holds(word, strategy) for word in self.words_of_rest())
-        named = {kind for word in self.words if (kind := _kind_of(word))}
-        if named and "hybrid" not in self.words:
-            used = spreading(strategy) & frozenset(_KINDS)
-            # Replicas share their state, so the name omits them.
-            if not used <= named | ({"dp"} if named & {"zero", "sharded"} else set()):
-                return False
-            if strategy.compression is not None and not any(_is_of_compression(word) for word in self.words):
-                return False
-        return all(_holds(word, strategy) for word in self.words)
-
-    def words_of_rest(self) -> tuple[str, ...]:
-        """The words that do not say how many devices there are."""
-        return tuple(word for word in self.words if word not in _SINGLE)
+        if any(getattr(strategy, name) != value for name, value in self.said.items()):
+            return False
+        # What names leave out where it says nothing.
+        lone = ("schedule" in self.said and (strategy.pp == 1 or strategy.parts)) or (
+            strategy.dp == 1 and self.said.keys() & {"bucket_bytes", "sync"}
+        )
+        if lone or not all(_holds(kind, strategy) for kind in self.kinds):
+            return False
+        if not self.named or self.kinds & (_SINGLE | {"hybrid"}):
+            return True
+        # Replicas share their state, so the name omits them.
+        implied = {"dp"} if self.named & {"zero", "sharded"} else set()
+        lossless = strategy.compression is None or self.is_of_compression
+        return lossless and spreading(strategy) & _KINDS <= self.named | implied
 
 
 def read_family(name: str) -> Family:
@@ -111,24 +116,33 @@ def read_family(name: str) -> Family:
         name: in any case; words are separated by anything but letters and digits
 
     Raises:
-        InputError: an unknown word, with similar ones
+        InputError: an unknown word, with similar ones; a degree that is not possible, or a word twice
 
     Example:
         >>> Strategy(pp=2, microbatches=4, boundaries=("a",)) in read_family("PP")
         True
-        >>> read_family("pp2-gpipe-m4").words
-        ('pp2', 'gpipe', 'm4')
+        >>> dict(read_family("pp2-gpipe-m4").said)
+        {'pp': 2, 'schedule': 'gpipe', 'microbatches': 4}
     """
-    words = tuple(_split(name))
-    strange = [word for word in words if not _is_word(word)]
-    if strange or not words:
-        near = difflib.get_close_matches(" ".join(words), _EXAMPLES, n=2, cutoff=0.5)
+    text = name.lower()
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    words = [_SYNONYMS.get(word, word) for word in _WORD.findall(text)]
+    kinds = frozenset(words) & _GENERIC
+    try:
+        said = said_by(" ".join(word for word in words if word not in kinds))
+    except InputError as error:
+        if error.code != "strategy.unknown-word":
+            raise
+        said, words = {}, [*words, ""]
+    if not words or "" in words:
+        near = difflib.get_close_matches(" ".join(words).strip(), _EXAMPLES, n=2, cutoff=0.5)
         hint = "did you mean " + " or ".join(f'"{one}"' for one in near) + "?"
         known = f"names are made of {', '.join(_EXAMPLES)}, as in pp2-gpipe-m4"
         raise InputError(
             f'no strategy is called "{name}"; {hint if near else known}', code="strategy.unknown-name", strategy=name
         )
-    return Family(name=name, words=words)
+    return Family(name=name, kinds=kinds, said=said)
 
 
 def imagine(family: Family) -> Sequence[Strategy]:
@@ -144,34 +158,26 @@ def imagine(family: Family) -> Sequence[Strategy]:
         >>> [strategy.name for strategy in imagine(read_family("powersgd:2"))]
         ['dp2 powersgd-r2']
     """
-    figures = {match[1]: int(match[2]) for word in family.words if (match := _NUMBERED.fullmatch(word))}
-    kinds = {kind for word in family.words if (kind := _kind_of(word))}
-    sizes = [_size(match) for word in family.words if (match := _SIZED.fullmatch(word))]
-    orders = [_ORDERS[word] for word in family.words if word in _ORDERS]
-    both = "hybrid" in family.words
-    staged = bool(orders) or bool(kinds & {"pp", "placement"}) or (both and not kinds & {"tp"})
+    said, kinds, both = family.said, family.named, "hybrid" in family.kinds
+    staged = "schedule" in said or bool(kinds & {"pp", "placement"}) or (both and "tp" not in kinds)
     methods = compressions_of(family) or (None,)
-    syncs = [_SYNCS[word] for word in family.words if word in _SYNCS]
-    nodes = 2 if "hierarchical" in syncs else 1
+    nodes = 2 if said.get("sync") == "hierarchical" else 1
     # Only replicas have buckets, owners, nodes and shared state.
-    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or bool(syncs) or bool(sizes and not staged)
-    replicated = replicated or methods != (None,)
-    strategy = Strategy(
-        dp=figures.get("dp", 2 * nodes if replicated else 1),
-        pp=figures.get("pp", 2 if staged else 1),
-        tp=figures.get("tp", 2 if "tp" in kinds else 1),
-        schedule=orders[0] if orders else "gpipe",
-        chunks=figures.get("x", 2) if "interleaved" in orders else 1,
-        zero=cast(Literal[0, 1, 2, 3], min(3, figures.get("zero", 3 if "zero" in kinds else 0))),
-        sync=syncs[0] if syncs else "all-reduce",
-        nodes=nodes,
-        bucket_bytes=sizes[0] if sizes else DEFAULT_BUCKET_BYTES,
-        execution="compiled" if "compiled" in family.words else "eager",
-    )
+    replicated = both or bool(kinds & {"dp", "zero", "sharded"}) or "sync" in said
+    replicated = replicated or ("bucket_bytes" in said and not staged) or methods != (None,)
+    usual: dict[str, Any] = {
+        "dp": 2 * nodes if replicated else 1,
+        "pp": 2 if staged else 1,
+        "tp": 2 if "tp" in kinds else 1,
+        "zero": 3 if "zero" in kinds else 0,
+        "nodes": nodes,
+    }
+    chunks = said.get("chunks", 2) if said.get("schedule") == "interleaved" else 1
+    strategy = Strategy(**{**usual, **said, "chunks": chunks, "compression": None})
     if "placement" in kinds:
-        return (dataclasses.replace(unplaced(strategy), microbatches=figures.get("m", 1)),)
-    counts: Sequence[int] = (figures.get("m", 1),)
-    if strategy.pp > 1 and "m" not in figures:
+        return (unplaced(strategy),)
+    counts: Sequence[int] = (strategy.microbatches,)
+    if strategy.pp > 1 and "microbatches" not in said:
         counts = tuple(strategy.pp * ratio for ratio in _RATIOS)
     return tuple(
         dataclasses.replace(strategy, microbatches=count, compression=method) for count in counts for method in methods
@@ -185,63 +191,25 @@ def compressions_of(family: Family) -> tuple[Compression, ...]:
         >>> [method.name for method in compressions_of(read_family("dp2 powersgd-r8"))]
         ['powersgd-r8']
     """
-    ranks = [int(match[1]) for word in family.words if (match := _RANK.fullmatch(word))]
-    named = [_METHODS[word] for word in family.words if word in _METHODS]
-    if "powersgd" in named or ranks:
-        tried = ranks or [method.rank for method in METHODS if method.method == "powersgd"]
-        return tuple(Compression(method="powersgd", rank=rank) for rank in tried)
-    if named:
-        return (Compression(method=named[0]),)
-    return METHODS if "compress" in family.words else ()
+    if "compression" in family.said:
+        return (family.said["compression"],)
+    if "powersgd" in family.kinds:
+        return tuple(method for method in METHODS if method.method == "powersgd")
+    return METHODS if "compress" in family.kinds else ()
 
 
-def _is_of_compression(word: str) -> bool:
-    return word == "compress" or word in _METHODS or bool(_RANK.fullmatch(word))
-
-
-def _is_word(word: str) -> bool:
-    return word in _GENERIC or any(pattern.fullmatch(word) for pattern in (_NUMBERED, _SIZED, _RANK))
-
-
-def _split(name: str) -> list[str]:
-    text = name.lower()
-    for said, meant in _SAME:
-        text = text.replace(said, meant)
-    text = _RANKED.sub(r"powersgd r\1", text)
-    return [_SYNONYMS.get(word, word) for word in re.findall(r"[a-z0-9.]+", text)]
-
-
-def _kind_of(word: str) -> str:
-    """The kind of parallelism that a word names; empty where it names none."""
-    match = _NUMBERED.fullmatch(word)
-    return _KINDS.get(match[1] if match else word, "")
-
-
-def _holds(word: str, strategy: Strategy) -> bool:
-    if word == "hybrid":
+def _holds(kind: str, strategy: Strategy) -> bool:
+    """Whether a strategy is of a kind."""
+    if kind in _SINGLE:
+        return strategy.devices == 1
+    if kind == "hybrid":
         return strategy.dp > 1 and strategy.pp * strategy.tp > 1
-    if word == "dp":
+    if kind == "dp":
         return strategy.dp > 1
-    if word == "compress":
-        return strategy.compression is not None
-    if word == "pp":
-        return strategy.pp > 1 and not strategy.parts
-    if word in _KINDS:
-        return word in spreading(strategy)
-    if word == "eager":
-        return strategy.execution == "eager"
-    if word in _ORDERS:
-        return strategy.pp > 1 and not strategy.parts and strategy.schedule == _ORDERS[word]
-    if match := _NUMBERED.fullmatch(word):
-        return int(getattr(strategy, _NUMBERS[match[1]])) == int(match[2])
-    if match := _SIZED.fullmatch(word):
-        return strategy.dp > 1 and strategy.bucket_bytes == _size(match)
-    return word in _split(strategy.name)
-
-
-def _size(match: re.Match[str]) -> int:
-    """The size that a word such as "b1mib" says [bytes]."""
-    return int(match[1]) * _UNITS[match[2]]
+    if kind in ("compress", "powersgd"):
+        method = strategy.compression
+        return method is not None and kind in ("compress", method.method)
+    return kind in spreading(strategy)
 
 
 # Causes that rule a strategy out at any speed.

@@ -5,19 +5,22 @@
 
 A lower bound on any step: the time of one device for all samples at its best microbatch, divided by the devices. Where
 this bound, times the updates of the batch, does not beat the baseline by more than the model's error, the search skips
-the batch: ties go to the simpler strategy. Every other strategy is bounded by its own totals (`bounds.py`), and
-simulated while its bound is below the best.
+the batch: ties go to the simpler strategy. Every other strategy is bounded by its own totals (`bounds.py`), refined and
+simulated in the order of these bounds while they are below the best (`best_first.py`).
 """
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
+from trimaran.planner.best_first import best_first
 from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import MODEL_ERROR, largest_peak, simplicity
+from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
+from trimaran.planner.search import Hunt
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
@@ -72,27 +75,28 @@ class GridSearch:
         return tuple(contender_of(one, batch) for batch, found in self.candidates.items() for one in found)
 
 
-def contender_of(candidate: Candidate, batch: int) -> Contender:
-    """A simulated strategy as one of those that are compared.
+def contender_of(option: Option, batch: int) -> Contender:
+    """A strategy as one of those that are compared.
 
     Args:
-        candidate: simulated
+        option: simulated, or priced by the analytical model
         batch: samples of one update
     """
-    strategy = candidate.strategy
+    strategy = option.strategy
+    low, high = option.interval_s
     return Contender(
         name=strategy.name,
         devices=strategy.devices,
         global_batch=batch,
         replicas=strategy.dp,
         microbatches=strategy.microbatches,
-        cases=(candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1]),
-        peak_bytes=largest_peak(candidate),
-        simplicity=simplicity(strategy),
-        is_hybrid=strategy.pp * strategy.tp > 1,
-        limiter=candidate.limiter,
-        samples_factor=candidate.samples_factor,
-        origin=candidate,
+        cases=(low, option.step_time_s, high),
+        peak_bytes=largest_peak(option),
+        simplicity=option.simplicity if isinstance(option, AnalyticalCandidate) else simplicity(strategy),
+        is_hybrid=strategy.pp * strategy.tp * strategy.cp > 1,
+        limiter=option.limiter,
+        samples_factor=option.samples_factor,
+        origin=option,
     )
 
 
@@ -186,105 +190,122 @@ def search_grid(grid: Grid) -> GridSearch:
         InfeasibleError: nothing fits at any batch
     """
     begun_s = time.monotonic()
-    cells = _Cells(grid)
+    cells = _Cells(grid, until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
     for batch in grid.problems:
         for count in grid.counts:
             cells.try_replicas(batch, count)
-    complete = cells.try_others(until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
-    if not any(cells.found.values()):
-        raise InfeasibleError(_nothing_fits(cells.rejected), code="plan.no-batch-fits")
+    complete = cells.try_others()
+    rejected = {batch: tuple(hunt.rejected) for batch, hunt in cells.hunts.items()}
+    if not cells.has_found:
+        raise InfeasibleError(_nothing_fits(rejected), code="plan.no-batch-fits")
     return GridSearch(
-        candidates={batch: tuple(found) for batch, found in cells.found.items() if found},
-        rejected={batch: tuple(found) for batch, found in cells.rejected.items()},
+        candidates={batch: tuple(hunt.candidates) for batch, hunt in cells.hunts.items() if hunt.candidates},
+        rejected=rejected,
         is_complete=complete,
         seconds=time.monotonic() - begun_s,
     )
 
 
-class _Cells:
-    """Batches × counts, with the result of each."""
+_Node = tuple[int, Prospect]
+"""A batch, and a strategy there."""
 
-    def __init__(self, grid: Grid) -> None:
+
+class _Cells:
+    """Batches × counts of devices: the space of `best_first`; a hunt for each batch, as one batch alone has."""
+
+    def __init__(self, grid: Grid, *, until_s: float) -> None:
         self.grid = grid
-        self.found: dict[int, list[Candidate]] = {batch: [] for batch in grid.problems}
-        self.rejected: dict[int, list[Rejection]] = {batch: [] for batch in grid.problems}
+        self.hunts: dict[int, Hunt] = {}
+        self._until_s = until_s
         self._bounds = {batch: quick_bounds(problem) for batch, problem in grid.problems.items()}
         self._alone_s: dict[int, float] = {}
-        self._trials: dict[int, Trials] = {}
         for batch, problem in grid.problems.items():
-            first = next(iter(self._trials.values()), None)
-            self._trials[batch] = Trials(problem, alike=first)
+            first = next((hunt.trials for hunt in self.hunts.values()), None)
+            self.hunts[batch] = Hunt(problem=problem, trials=Trials(problem, alike=first), until_s=until_s)
         self._too_large = float("inf")
         self._cut_short = False
         self._tried = 0
+
+    @property
+    def has_found(self) -> bool:
+        """Whether something fits at any batch."""
+        return any(hunt.candidates for hunt in self.hunts.values())
 
     def try_replicas(self, batch: int, count: int) -> None:
         """Simulate data parallelism on a number of devices, with the fewest microbatches that fit."""
         problem, rejection = self.grid.problems[batch], None
         if self._is_too_local(batch, count):
             why = f"{count} replicas would have more than {self.grid.most_local_batch} samples each in one update"
-            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
+            self.hunts[batch].rejected.append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
             return
         local, rest = divmod(batch, count)
         if rest or not local:
             why = f"a global batch of {batch} has no equal shares for {count} devices"
-            self.rejected[batch].append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
+            self.hunts[batch].rejected.append(Rejection(strategy=Strategy(dp=count), cause="batch", reason=why))
             return
         for strategy in _replicas(count, local, problem):
             # A strategy that does not fit at some microbatch does not fit at a larger one either.
             if local // strategy.microbatches >= self._too_large:
                 continue
-            result = self._trials[batch].try_out(strategy, problem)
+            result = self.hunts[batch].trials.try_out(strategy, problem)
             if isinstance(result, Candidate):
-                self.found[batch].append(result)
+                self.hunts[batch].candidates.append(result)
                 return
             rejection = result
             if result.cause == "memory":
                 self._too_large = min(self._too_large, local // strategy.microbatches)
         if rejection is not None:
-            self.rejected[batch].append(rejection)
+            self.hunts[batch].rejected.append(rejection)
 
-    def try_others(self, *, until_s: float) -> bool:
+    def try_others(self) -> bool:
         """Simulate strategies that may beat the replicas; False where the search ended before all of them."""
-        waiting = sorted(
-            (
-                (weight * prospect.bound.step_time_s, number, batch, prospect)
-                for number, (batch, weight, prospect) in enumerate(self._prospects(until_s))
-            ),
-            key=lambda entry: entry[:2],
-        )
-        for bound, _, batch, prospect in waiting:
-            if bound * (1.0 + MODEL_ERROR) >= self._best(prospect.strategy.devices):
-                continue
-            if self._is_over(until_s) and any(self.found.values()):
-                return not self._cut_short and not any(
-                    self._may_be_chosen(bound, prospect.strategy.devices) for bound, _, _, prospect in waiting
-                )
-            self._try(batch, prospect)
-        self._show_hybrid(until_s)
-        return not self._cut_short
+        left = best_first(self, list(self._prospects()))
+        is_complete = not self._cut_short and not any(self._may_be_chosen(node) for node in left)
+        self._show_hybrid()
+        return is_complete
 
-    def _is_over(self, until_s: float) -> bool:
+    def order(self, node: _Node) -> tuple[float]:
+        """The lowest weighted bound first."""
+        batch, prospect = node
+        return (self.grid.weights[batch] * prospect.bound.step_time_s,)
+
+    def expand(self, node: _Node) -> Iterable[_Node]:
+        """Refine an outline, simulate a refined strategy, unless something on no more devices is known to be better."""
+        batch, prospect = node
+        if not self._may_beat(*self.order(node), prospect.strategy.devices):
+            return ()
+        self._tried += not prospect.is_refined
+        return [(batch, better) for better in self.hunts[batch].expand(prospect)]
+
+    def is_done(self, bound_s: float) -> bool:
+        """Whether nothing with this bound is better on any number of devices, or the search is over."""
+        return not self._may_beat(bound_s, self.grid.counts[0]) or (self._is_over() and self.has_found)
+
+    def _may_beat(self, bound: float, devices: int) -> bool:
+        """Whether a weighted lower bound is below the best on no more devices, by more than the model's error."""
+        return bound * (1.0 + MODEL_ERROR) < self._best(devices)
+
+    def _is_over(self) -> bool:
         """Whether `most_tried` strategies were tried, or the user's time limit is over."""
-        return self._tried >= self.grid.most_tried or time.monotonic() > until_s
+        return self._tried >= self.grid.most_tried or time.monotonic() > self._until_s
 
-    def _may_be_chosen(self, bound: float, devices: int) -> bool:
-        """Whether a strategy with this weighted lower bound on some devices may be better than all known ones."""
-        by_cost, weights = self.grid.by_cost, self.grid.weights
-        known = [
-            weights[batch] * one.worth_s * (one.strategy.devices if by_cost else 1)
-            for batch, found in self.found.items()
-            for one in found
-        ]
+    def _known(self) -> Iterator[tuple[float, int, Candidate]]:
+        """The weighted time of each simulated strategy, its batch, and it."""
+        for batch, hunt in self.hunts.items():
+            for one in hunt.candidates:
+                yield self.grid.weights[batch] * one.worth_s, batch, one
+
+    def _may_be_chosen(self, node: _Node) -> bool:
+        """Whether a strategy may be better than all known ones."""
+        by_cost, devices = self.grid.by_cost, node[1].strategy.devices
+        known = [time_s * (one.strategy.devices if by_cost else 1) for time_s, _, one in self._known()]
+        (bound,) = self.order(node)
         return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known)
 
-    def _show_hybrid(self, until_s: float) -> None:
+    def _show_hybrid(self) -> None:
         """Simulate the hybrid that may be best, with the best replicas, so that the choice can be seen."""
-        if any(one.strategy.pp * one.strategy.tp > 1 for found in self.found.values() for one in found):
-            return
-        weights = self.grid.weights
-        known = [(weights[batch] * one.worth_s, batch, one) for batch, found in self.found.items() for one in found]
-        if not known or self._is_over(until_s):
+        known = list(self._known())
+        if not known or self._is_over() or any(one.strategy.pp * one.strategy.tp > 1 for _, _, one in known):
             return
         _, batch, best = min(known, key=lambda entry: entry[:2])
         prospects = [
@@ -292,38 +313,23 @@ class _Cells:
             for prospect in self._outlines(batch, (best.strategy.devices,))
             if prospect.strategy.pp * prospect.strategy.tp > 1
         ]
+        hunt = self.hunts[batch]
         for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
-            before = len(self.found[batch])
-            self._try(batch, prospect, whatever=True)
-            if len(self.found[batch]) > before or self._is_over(until_s):
+            before = len(hunt.candidates)
+            self._tried += 1
+            for refined in hunt.expand(prospect):
+                hunt.run(refined)
+            if len(hunt.candidates) > before or self._is_over():
                 return
 
-    def _try(self, batch: int, outline: Prospect, *, whatever: bool = False) -> None:
-        problem, trials = self.grid.problems[batch], self._trials[batch]
-        weight = self.grid.weights[batch]
-        self._tried += 1
-        seen = trials.refine(outline, problem)
-        if isinstance(seen, Prospect):
-            bound = weight * seen.bound.step_time_s
-            if not whatever and bound * (1.0 + MODEL_ERROR) >= self._best(seen.strategy.devices):
-                return
-            result = trials.run(seen, problem)
-        else:
-            result = seen
-        if isinstance(result, Rejection):
-            self.rejected[batch].append(result)
-        else:
-            self.found[batch].append(result)
-
-    def _prospects(self, until_s: float) -> Iterator[tuple[int, float, Prospect]]:
+    def _prospects(self) -> Iterator[_Node]:
         """Strategies of the cells in which something may beat the replicas, with their bounds."""
         for batch in self.grid.problems:
             counts = [count for count in self.grid.counts if self._may_win(batch, count)]
-            if counts and self._is_over(until_s) and any(self.found.values()):
+            if counts and self._is_over() and self.has_found:
                 self._cut_short = True
             elif counts:
-                for seen in self._outlines(batch, counts):
-                    yield batch, self.grid.weights[batch], seen
+                yield from ((batch, outline) for outline in self._outlines(batch, counts))
 
     def _outlines(self, batch: int, counts: Sequence[int]) -> Iterator[Prospect]:
         """Strategies on some counts of devices with their bounds; rejections of the others are kept."""
@@ -336,37 +342,29 @@ class _Cells:
             pins=problem.pins,
             hosts=problem.cluster.hosts,
         )
-        self.rejected[batch] += [one for one in rejected if one.strategy.devices in counts]
+        self.hunts[batch].rejected += [one for one in rejected if one.strategy.devices in counts]
         for strategy in strategies:
             if strategy.devices not in counts or self._is_too_local(batch, strategy.dp):
                 continue
-            seen = self._trials[batch].outline(strategy)
+            seen = self.hunts[batch].trials.outline(strategy)
             if isinstance(seen, Prospect):
                 yield seen
             else:
-                self.rejected[batch].append(seen)
+                self.hunts[batch].rejected.append(seen)
 
     def _may_win(self, batch: int, count: int) -> bool:
         """Whether any strategy on a number of devices may beat the known ones on no more of them."""
-        best = self._best(count)
-        if best == float("inf"):
+        if self._best(count) == float("inf"):
             return True
         if batch not in self._alone_s:
             self._bounds[batch].share(next(iter(self._bounds.values())))
             self._alone_s[batch] = _alone_s(self.grid.problems[batch], self._bounds[batch])
-        alone_s = self._alone_s[batch]
-        return self.grid.weights[batch] * alone_s / count * (1.0 + MODEL_ERROR) < best
+        return self._may_beat(self.grid.weights[batch] * self._alone_s[batch] / count, count)
 
     def _best(self, devices: int) -> float:
         """The least weighted time of a step on no more devices."""
         return min(
-            (
-                self.grid.weights[batch] * one.worth_s
-                for batch, found in self.found.items()
-                for one in found
-                if one.strategy.devices <= devices
-            ),
-            default=float("inf"),
+            (time_s for time_s, _, one in self._known() if one.strategy.devices <= devices), default=float("inf")
         )
 
     def _is_too_local(self, batch: int, replicas: int) -> bool:

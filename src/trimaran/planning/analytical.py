@@ -7,7 +7,6 @@ would have more ranks than are simulated one by one, or more weights than a trac
 """
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -24,6 +23,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
 from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planner.target_search import contender_of
 from trimaran.planning.plan_files import plan_of_degrees
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
@@ -139,7 +139,7 @@ class Analytical(CatalogBackend):
             problem = self.problem(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))
             searches[cell] = problem, search_degrees(problem)
             for one in of_interest(*searches[cell]):
-                yield contender_of_degrees(one, cell.batch)
+                yield contender_of(one, cell.batch)
 
         def settle(contender: Contender) -> tuple[Planned, Contender]:
             problem, found = searches[Cell(batch=contender.global_batch, devices=contender.devices)]
@@ -286,27 +286,3 @@ def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) 
     for one in (*found.candidates, *found.references):
         if one is not found.chosen and one.memory.peak <= problem.memory_limit:
             yield one
-
-
-def contender_of_degrees(priced: AnalyticalCandidate, batch: int) -> Contender:
-    """A strategy of the analytical model as one of those that are compared.
-
-    Args:
-        priced: with its costs
-        batch: sequences of one update
-    """
-    strategy = priced.strategy
-    spread = strategy.tp * strategy.pp * strategy.cp
-    shape = 4 * (strategy.tp * strategy.cp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
-    return Contender(
-        name=priced.name,
-        devices=priced.devices,
-        global_batch=batch,
-        replicas=strategy.dp,
-        microbatches=max(1, math.ceil(batch / (strategy.dp * strategy.microbatch))),
-        cases=priced.cases,
-        peak_bytes=priced.memory.peak,
-        simplicity=(shape, priced.devices, spread, strategy.chunks, strategy.microbatches),
-        is_hybrid=spread > 1,
-        origin=priced,
-    )

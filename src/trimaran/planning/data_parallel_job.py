@@ -9,13 +9,17 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
-from trimaran.planning.replica_memory import RankMemory, rank_memory
-from trimaran.planning.workloads import workload
+from trimaran.planning.workloads import memory_of_step, workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.replica_memory import ReplicaMemory, replica_memory
 from trimaran.pricing.exchange.step import ScaledStep, Sync
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
+from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
+
+_DROPPED_SINCE = 2023.2
+"""Since torch 2.0 `zero_grad` drops gradients; before, and in other frameworks, they stay from step to step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,18 +110,31 @@ class DataParallelJob:
             self._steps[key] = data_parallel_step(self.setup(batch, devices, sync=sync, links=links))
         return self._steps[key]
 
-    def memory(self, step: ScaledStep) -> RankMemory:
-        """Memory of the ranks of a group.
+    def memory(self, step: ScaledStep, *, owns: bool = True) -> ReplicaMemory:
+        """Memory of a rank of a group.
 
         Args:
             step: of the group
+            owns: of the rank that sums the most tensors, where ranks own some; else of one that owns none
         """
         work, _ = self.known(step.local_batch)
-        return rank_memory(
-            self.reference,
-            work,
-            step,
+        software = self.software
+        return replica_memory(
+            memory_of_step(self.reference, batch=work.batch, precision=work.precision, options=self.options or None),
+            work.works,
+            batch=work.batch,
+            devices=step.devices,
+            sync=step.sync,
             device=self.machine.node.device,
-            software=self.software,
-            options=self.options or None,
+            summed_bytes=_summed_at_most(work, step.devices) if owns and step.sync == "kvstore" else 0,
+            keeps_gradients=software.framework != "pytorch" or software.year < _DROPPED_SINCE,
         )
+
+
+def _summed_at_most(work: Workload, devices: int) -> int:
+    """Gradients of the owner with the most [bytes]."""
+    nbytes = [gradient.nbytes for gradient in work.gradients]
+    loads = dict.fromkeys(map(str, range(devices)), 0)
+    for owner, size in zip(owners_by_size(nbytes, tuple(loads)), nbytes, strict=True):
+        loads[owner] += size
+    return max(loads.values())

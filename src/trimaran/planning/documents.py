@@ -1,17 +1,16 @@
-"""Results of a search as JSON: the same keys for this machine and for target clusters."""
+"""Plans as JSON: the same keys for this machine and for target clusters, for plans and for explanations."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Machine
 from trimaran.measure.costs import name_link
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import GOALS, Option
 from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
+from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
@@ -70,29 +69,23 @@ def price_document(entry: PinPrice) -> dict[str, Any]:
     }
 
 
-def chosen_document(graph: Graph, found: Search[Candidate], *, one_device_s: float | None = None) -> dict[str, Any]:
-    """Entries of the plan besides its candidate: degrees, speedup, gap, and where operations run.
-
-    Args:
-        graph: the job's
-        found: the search
-        one_device_s: time on one device, where the search does not know it [s]
-    """
-    strategy = found.chosen.strategy
-    base_s = one_device(found) if one_device_s is None else one_device_s
-    return {
-        "degrees": degrees(found.chosen),
-        "speedup": None if base_s is None else base_s / found.chosen.step_time_s,
-        "gap": found.gap,
-        "bound_s": found.bound_s,
-        "placement": placement_document(graph, strategy),
-    }
-
-
 def one_device(found: Search[Any]) -> float | None:
     """Time of a step on one device [s]; None where it fits in no way."""
     plain = [one for one in (*found.candidates, *found.references) if one.strategy.devices == 1]
     return min((one.step_time_s for one in plain), default=None)
+
+
+def one_device_of(planned: Planned) -> tuple[float | None, bool]:
+    """Time of a step on one device [s], None where it is not known; and whether it fits there.
+
+    Args:
+        planned: its backend may have simulated the whole batch on one device; else it is one of the candidates
+    """
+    evidence, found = planned.evidence, planned.evidence.search
+    if isinstance(evidence, Simulated) and evidence.alone is not None:
+        return evidence.alone.step_time_s, not lack_of_memory(evidence.alone.peak_bytes, evidence.problem)
+    alone_s = None if found is None else one_device(found)
+    return alone_s, alone_s is not None
 
 
 def degrees(option: Option) -> dict[str, Any]:
@@ -315,7 +308,7 @@ def _stop(stop: Stop) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A plan as a document, for programs and for tables
+# A plan as a document
 
 
 SHOWN_REJECTIONS = 40
@@ -326,143 +319,102 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     """A plan, the alternatives and the rejected strategies.
 
     Args:
-        planned: as it was made
+        planned: as it was made, by whichever backend
 
     Returns:
-        Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list.
+        Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
+        backend does not say it. Plans of this machine also say how ranks are fed (`feeding`), those of the analytical
+        model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
-    document = document_at_batch(planned)
+    evidence, found = planned.evidence, planned.evidence.search
+    chosen = evidence.chosen
+    document = head_document(planned)
+    if isinstance(evidence, Simulated) and planned.request.is_here:
+        document["feeding"] = feeding_document(evidence.chosen.strategy, evidence.search)
+    if found is None:
+        return document | {"chosen": option_document(chosen)}
+    alone_s, fits_alone = one_device_of(planned)
+    front = {id(one) for one in found.pareto}
+
+    def entry(one: Option) -> dict[str, Any]:
+        samples_per_s = planned.global_batch_size / one.step_time_s
+        figures = option_document(one) | {
+            "pareto": id(one) in front,
+            "samples_per_s": samples_per_s,
+            "speedup": None if alone_s is None else alone_s / one.step_time_s,
+        }
+        if isinstance(evidence, Modelled):
+            return figures | {"tokens_per_s": samples_per_s * evidence.problem.shape.sequence}
+        return figures
+
+    listed: Iterable[Option] = found.candidates
+    rejected = found.rejected if planned.request.is_here else found.rejected[:SHOWN_REJECTIONS]
+    if isinstance(evidence, Modelled):
+        problem = evidence.problem
+        listed = list(dict.fromkeys((found.chosen, *found.candidates, *found.references)))
+        layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen.strategy)}
+        document |= {
+            "sequence": problem.shape.sequence,
+            "memory_limit_bytes": problem.memory_limit,
+            "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
+        }
+    else:
+        strategy = evidence.chosen.strategy
+        layout = {
+            "placement": placement_document(evidence.graph, strategy),
+            "device_order": list(strategy.device_order),
+        }
+    document |= {
+        "one_device_s": alone_s,
+        "one_device_fits": fits_alone,
+        "candidates": [entry(one) for one in listed],
+        "chosen": entry(found.chosen) | {"gap": found.gap, "bound_s": found.bound_s} | layout,
+        "baseline": entry(found.baseline),
+        "rejected": rejections_document(rejected),
+        **search_document(found, one_device_s=alone_s, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
+    }
     return document if planned.outlook is None else with_outlook(document, planned.outlook)
 
 
-def document_at_batch(planned: Planned) -> dict[str, Any]:
-    """As `plan_document`, without a training to a target."""
-    evidence = planned.evidence
-    if not isinstance(evidence, Simulated):
-        return _degrees_only(planned, evidence)
-    return _here(planned, evidence) if planned.request.is_here else _elsewhere(planned, evidence)
-
-
-def _here(planned: Planned, evidence: Simulated) -> dict[str, Any]:
-    found, chosen = evidence.search, evidence.chosen
-    if found is None:
-        return {
-            "job": planned.reference,
-            "objective": evidence.plan.objective,
-            "chosen": candidate_document(chosen),
-            "feeding": feeding_document(chosen.strategy, None),
-        }
-    front = {id(candidate) for candidate in found.pareto}
+def head_document(planned: Planned) -> dict[str, Any]:
+    """The question of a plan: job, devices, batch, precision, software, objective; and notes on the answer."""
+    node, link = planned.machine.node, planned.link
     return {
         "job": planned.reference,
-        "global_batch_size": evidence.plan.premises.global_batch_size,
-        "devices": evidence.cluster.size,
-        "link": None if evidence.link is None else name_link(evidence.link),
-        "objective": evidence.plan.objective,
-        "candidates": [candidate_document(one) | {"pareto": id(one) in front} for one in found.candidates],
-        "chosen": candidate_document(found.chosen)
-        | {"pareto": id(found.chosen) in front}
-        | chosen_document(evidence.graph, found),
-        "feeding": feeding_document(found.chosen.strategy, found),
-        "baseline": candidate_document(found.baseline) | {"pareto": id(found.baseline) in front},
-        **search_document(found, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
-        "rejected": [
-            {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason} for entry in found.rejected
-        ],
+        "cluster": planned.request.cluster or None,
+        "machine": node.title,
+        "device": node.device.title,
+        "devices": planned.devices,
+        "link": None if link is None else name_link(link),
+        "global_batch_size": planned.global_batch_size,
+        "precision": planned.precision,
+        "precision_source": planned.precision_source,
+        "software": planned.software,
+        "objective": planned.chosen.objective if planned.outlook is None else planned.outlook.goal,
         "notes": list(planned.notes),
     }
 
 
-def candidate_document(candidate: Candidate) -> dict[str, Any]:
-    """A simulated strategy, for programs."""
-    return {
-        "strategy": candidate.strategy.name,
-        "step_time_s": candidate.step_time_s,
-        "interval_s": list(candidate.interval_s),
-        "peak_bytes": list(candidate.peak_bytes),
-        "limiter": candidate.limiter,
-    } | _epoch(candidate)
-
-
-def _epoch(candidate: Candidate) -> dict[str, Any]:
-    if candidate.epoch_s is None or candidate.epoch_interval_s is None:
-        return {}
-    return {"epoch_s": candidate.epoch_s, "epoch_interval_s": list(candidate.epoch_interval_s)}
-
-
-def _elsewhere(planned: Planned, evidence: Simulated) -> dict[str, Any]:
-    problem, chosen, found = evidence.problem, evidence.chosen, evidence.search
-    alone_s = None if evidence.alone is None else evidence.alone.step_time_s
-    machine = problem.cluster.machine
-    document: dict[str, Any] = _head(planned, machine, precision=planned.request.precision) | {
-        "software": problem.table.fingerprint.torch,
-        "one_device_s": alone_s,
-        "one_device_fits": evidence.alone is not None and not lack_of_memory(evidence.alone.peak_bytes, problem),
-        "chosen": _entry(chosen, problem.batch, alone_s) | {"device_order": list(chosen.strategy.device_order)},
-    }
-    if found is None:
-        return document
-    document["chosen"] |= chosen_document(problem.graph, found, one_device_s=alone_s)
-    return document | {
-        "candidates": [_entry(candidate, problem.batch, alone_s) for candidate in found.candidates],
-        "rejected": [
-            {"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason}
-            for one in found.rejected[:SHOWN_REJECTIONS]
-        ],
-        **search_document(found, one_device_s=alone_s, goal=goal_of_plan(planned.outlook)),
-    }
-
-
-def _head(planned: Planned, machine: Machine, *, precision: str | None) -> dict[str, Any]:
-    evidence = planned.evidence
-    return {
-        "job": planned.reference,
-        "cluster": planned.request.cluster,
-        "machine": machine.node.title,
-        "device": machine.node.device.title,
-        "devices": evidence.problem.devices,
-        "global_batch_size": evidence.problem.batch,
-        "precision": precision,
-        "precision_source": planned.request.precision_source,
-        "notes": list(planned.notes),
-    }
-
-
-def _entry(candidate: Candidate, batch: int, alone_s: float | None) -> dict[str, Any]:
-    return _figures_of(candidate) | {
-        "samples_per_s": batch / candidate.step_time_s,
-        "speedup": None if alone_s is None else alone_s / candidate.step_time_s,
-    }
-
-
-def _figures_of(option: Option) -> dict[str, Any]:
-    return {
+def option_document(option: Option) -> dict[str, Any]:
+    """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch."""
+    figures = {
         "strategy": option.name,
         "degrees": degrees(option),
         "step_time_s": option.step_time_s,
         "interval_s": list(option.interval_s),
+        "epoch_s": option.epoch_s,
+        "epoch_interval_s": None if option.epoch_interval_s is None else list(option.epoch_interval_s),
         "peak_bytes": list(option.peak_bytes),
         "limiter": option.limiter,
     }
+    if isinstance(option, AnalyticalCandidate):
+        return figures | {"parts_s": option.parts, "mfu": option.utilization}
+    return figures
 
 
-def _degrees_only(planned: Planned, evidence: Modelled) -> dict[str, Any]:
-    found, problem = evidence.search, evidence.problem
-
-    def entry(one: AnalyticalCandidate) -> dict[str, Any]:
-        tokens_per_s = problem.batch * problem.shape.sequence / one.step_time_s
-        return _figures_of(one) | {"tokens_per_s": tokens_per_s, "mfu": one.utilization, "parts_s": one.parts}
-
-    chosen = entry(found.chosen) | {"gap": found.gap, "bound_s": found.bound_s}
-    return _head(planned, problem.machine, precision=problem.program.precision) | {
-        "software": f"megatron {problem.program.year:g}",
-        "sequence": problem.shape.sequence,
-        "memory_limit_bytes": problem.memory_limit,
-        "chosen": chosen | {"layout": _layout(problem, found.chosen.strategy)},
-        "candidates": [entry(one) for one in dict.fromkeys((found.chosen, *found.candidates, *found.references))],
-        "front": [entry(one) | {"devices": one.devices} for one in found.pareto],
-        **search_document(found, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
-    }
+def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:
+    """Rejected strategies, each with its cause."""
+    return [{"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason} for one in rejected]
 
 
 def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:

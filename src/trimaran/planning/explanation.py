@@ -11,7 +11,6 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Link
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.explain import (
@@ -44,7 +43,7 @@ from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, PlannedTraining, check_plan, plan_program, read_plan
+from trimaran.program.plan import Plan, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 
@@ -64,56 +63,6 @@ class Explained:
     found: Search[Any]
     explanation: Explanation
     notes: tuple[str, ...] = ()
-
-    @property
-    def reference(self) -> str:
-        """Of the job."""
-        return self.planned.reference
-
-    @property
-    def name(self) -> str:
-        """Of the job, for people."""
-        evidence = self.planned.evidence
-        return evidence.job.name if isinstance(evidence, Simulated) else self.reference
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of one update."""
-        return self.planned.evidence.problem.batch
-
-    @property
-    def devices(self) -> int:
-        """That may take part."""
-        return self.planned.evidence.problem.devices
-
-    @property
-    def cluster(self) -> str | None:
-        """The machine of the catalog; None: this machine."""
-        evidence = self.planned.evidence
-        if not isinstance(evidence, Simulated):
-            return self.planned.request.cluster
-        machine = evidence.cluster.machine
-        name = machine.node.name
-        if machine.node.measured:
-            return None
-        return name if machine.nodes == 1 else f"{name}:{machine.nodes}"
-
-    @property
-    def memory_bytes(self) -> float:
-        """Memory limit of a rank [bytes]."""
-        evidence = self.planned.evidence
-        return min(evidence.cluster.memory_bytes) if isinstance(evidence, Simulated) else evidence.problem.memory_limit
-
-    @property
-    def link(self) -> Link | None:
-        """The rate limit of links; None: there is none."""
-        evidence = self.planned.evidence
-        return evidence.link if isinstance(evidence, Simulated) else None
-
-    @property
-    def training(self) -> PlannedTraining | None:
-        """The training to a target in the plan file; None: none."""
-        return self.planned.evidence.plan.training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

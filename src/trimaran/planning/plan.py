@@ -8,7 +8,7 @@ Each searches at one batch. A training to a target is one loop around all of the
 backend for the alternatives at each, and `target.conclude` chooses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -17,14 +17,15 @@ from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Price
+from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.analytical import Analytical, contender_of_degrees, of_interest, shape_of
+from trimaran.planning.analytical import Analytical, of_interest, shape_of
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Outlook, Planned, Simulated
+from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.target import (
     Compared,
     Known,
@@ -241,9 +242,11 @@ def contenders_of(planned: Planned, batch: int) -> list[Contender]:
         batch: samples of one update
     """
     evidence = planned.evidence
-    if isinstance(evidence, Simulated):
-        return [contender_of(one, batch) for one in (evidence.search.candidates if evidence.search else ())]
-    return [contender_of_degrees(one, batch) for one in of_interest(evidence.problem, evidence.search)]
+    if isinstance(evidence, Modelled):
+        options: Iterable[Option] = of_interest(evidence.problem, evidence.search)
+    else:
+        options = evidence.search.candidates if evidence.search else ()
+    return [contender_of(one, batch) for one in options]
 
 
 def _with_outlook(planned: Planned, outlook: Outlook) -> Planned:

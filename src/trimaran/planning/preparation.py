@@ -141,7 +141,7 @@ def epoch_data(job: Job) -> EpochData:
         InputError: the data or the sampler will not do
     """
     from trimaran.graph.datasets import is_stream
-    from trimaran.graph.user_model import preserved_randomness
+    from trimaran.graph.randomness import preserved_randomness
     from trimaran.runtime.data.datasets import (
         check_length,
         check_streamed,

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.precision import Precision
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Allocation, Link, Price
+from trimaran.machine.types import Allocation, Link, Machine, Price
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option
@@ -158,9 +159,62 @@ class Planned:
         return self.source.reference
 
     @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        return self.evidence.job.name if isinstance(self.evidence, Simulated) else self.reference
+
+    @property
     def chosen(self) -> Option:
         """The strategy to run, with its time, its memory and its devices."""
         return self.evidence.chosen
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one update."""
+        return self.evidence.problem.batch
+
+    @property
+    def devices(self) -> int:
+        """That may take part."""
+        return self.evidence.problem.devices
+
+    @property
+    def machine(self) -> Machine:
+        """That the plan is for."""
+        evidence = self.evidence
+        return evidence.cluster.machine if isinstance(evidence, Simulated) else evidence.problem.machine
+
+    @property
+    def link(self) -> Link | None:
+        """The rate limit of links; None: there is none."""
+        return self.machine.node.rate_limit
+
+    @property
+    def precision(self) -> Precision:
+        """Of compute: here that of the job, on a machine of the catalog that of the request."""
+        evidence = self.evidence
+        own = evidence.job.precision if isinstance(evidence, Simulated) else evidence.problem.program.precision
+        return self.request.precision or own
+
+    @property
+    def precision_source(self) -> str:
+        """Who chose the precision."""
+        return self.request.precision_source if self.request.precision else "as the job says"
+
+    @property
+    def software(self) -> str:
+        """By which it computes: here torch, on a machine of the catalog what was asked for or assumed."""
+        evidence = self.evidence
+        if isinstance(evidence, Modelled):
+            return f"megatron {evidence.problem.program.year:g}"
+        known = evidence.table.fingerprint.torch
+        return f"pytorch {known.partition('+')[0]}" if self.request.is_here else known
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory limit of a rank [bytes]."""
+        evidence = self.evidence
+        return min(evidence.cluster.memory_bytes) if isinstance(evidence, Simulated) else evidence.problem.memory_limit
 
     @property
     def simulated(self) -> Simulated:

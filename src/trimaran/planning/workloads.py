@@ -16,8 +16,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 import trimaran
-from trimaran.base.errors import InputError
-from trimaran.base.files import put_in_place
+from trimaran.base.decoding import decode_typed
+from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.files import put_in_place, read_text
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS, AffineWorkload, Workload
 from trimaran.graph.trace.live_bytes import StepMemory
@@ -34,7 +35,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.published_networks import with_options as add_options
-from trimaran.measure.cache import cache_directory
+from trimaran.measure.cache import cache_directory, read_kept
 
 if TYPE_CHECKING:
     from trimaran.planning.workload_tracing import WorkloadTracer
@@ -141,8 +142,8 @@ def _content(reference: str) -> str:
         if not reference.startswith("hf:"):
             return ""
     try:
-        return metadata.version("transformers") + path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, metadata.PackageNotFoundError):
+        return metadata.version("transformers") + read_text(path)
+    except (TrimaranError, metadata.PackageNotFoundError):
         return ""  # the code that makes the job reports the error
 
 
@@ -175,8 +176,7 @@ class Kept(Generic[Made]):
     """
 
     def __init__(self, folder: str, kind: type[Made], again: str) -> None:
-        self._folder, self._again = folder, again
-        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._folder, self._kind, self._again = folder, kind, again
 
     def path(self, request: Request) -> Path:
         """The file of a request."""
@@ -187,17 +187,8 @@ class Kept(Generic[Made]):
         if not request.lasting:
             return None
         path = self.path(request)
-        try:
-            return self._decoder.decode(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            _LOG.warning("cannot read %s (%s), %s again", path, error.strerror, self._again)
-        except msgspec.MsgspecError:
-            with suppress(OSError):
-                path.replace(path.with_suffix(".damaged"))
-            _LOG.warning("%s is damaged: set aside, %s again", path, self._again)
-        return None
+        decode = partial(decode_typed, wanted=self._kind, source=str(path), packed=True)
+        return read_kept(path, decode, then=f"{self._again} again")
 
     def store(self, request: Request, made: Made) -> None:
         """Keep it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import read_bytes
 from trimaran.pricing.tables import (
@@ -111,26 +112,21 @@ def decode_table(data: bytes, *, origin: str = "cost table") -> CostTable:
         CorruptDataError: truncated, edited, or with figures that no measurement gives
         InputError: written by another version of Trimaran
     """
-    try:
-        file = msgspec.json.decode(data, type=_File)
-        if file.schema_version != SCHEMA_VERSION:
-            raise InputError(
-                f"{origin}: schema version {file.schema_version}, this Trimaran reads {SCHEMA_VERSION}; measure again",
-                code="cost-table.schema-version",
-                found=file.schema_version,
-                expected=SCHEMA_VERSION,
-            )
-        body = msgspec.json.format(bytes(file.table), indent=-1)
-        if _digest(body) != file.digest:
-            raise CorruptDataError(
-                f"{origin}: the digest does not match the content, it was edited; measure again",
-                code="cost-table.digest-mismatch",
-            )
-        table = _table(msgspec.json.decode(body, type=_Table))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    file = decode_typed(data, _File, source=origin, advice="measure again")
+    if file.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{origin}: schema version {file.schema_version}, this Trimaran reads {SCHEMA_VERSION}; measure again",
+            code="cost-table.schema-version",
+            found=file.schema_version,
+            expected=SCHEMA_VERSION,
+        )
+    body = msgspec.json.format(bytes(file.table), indent=-1)
+    if _digest(body) != file.digest:
         raise CorruptDataError(
-            f"{origin}: not a cost table ({error}); delete it and measure again", code="cost-table.malformed"
-        ) from error
+            f"{origin}: the digest does not match the content, it was edited; measure again",
+            code="cost-table.digest-mismatch",
+        )
+    table = _table(decode_typed(body, _Table, source=origin, advice="measure again"))
     _check(table, origin)
     return table
 

@@ -9,16 +9,12 @@ import json
 import math
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
-
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.program.types import Program
 
 PROGRAM_VERSION = 1
-
-Value = TypeVar("Value")
 
 
 def encode_program(program: Program) -> str:
@@ -59,58 +55,6 @@ def decode_program(text: str, *, source: str = "program") -> Program:
     return from_plain(plain, Program, source=source)
 
 
-def decode_object(text: str, *, source: str) -> dict[str, Any]:
-    """Read one JSON object.
-
-    Args:
-        text: JSON
-        source: what to call it in errors
-
-    Returns:
-        Its keys and values.
-
-    Raises:
-        CorruptDataError: not JSON, as a truncated file is
-        InputError: JSON, but no object
-    """
-    try:
-        plain = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise CorruptDataError(
-            f"{source} is not JSON, it may have been truncated: {error}", code="file.not-json", source=source
-        ) from error
-    if not isinstance(plain, dict):
-        raise InputError(
-            f"{source} must be a JSON object, got {type(plain).__name__}", code="file.not-an-object", source=source
-        )
-    return plain
-
-
-def check_version(plain: dict[str, Any], *known: int, source: str) -> int:
-    """Take the schema version off an object.
-
-    Args:
-        plain: the object; loses its key `schema_version`
-        known: the versions that we read
-        source: what to call it in errors
-
-    Returns:
-        The version.
-
-    Raises:
-        InputError: no version, or another one
-    """
-    version = plain.pop("schema_version", None)
-    if version not in known or not isinstance(version, int) or isinstance(version, bool):
-        raise InputError(
-            f"{source}: schema_version is {version!r}, this version of Trimaran reads {', '.join(map(str, known))}",
-            code="file.schema-version",
-            source=source,
-            schema_version=version,
-        )
-    return version
-
-
 def to_plain(value: object, *, defaults: bool = True) -> Any:
     """A value of our types as JSON data.
 
@@ -148,28 +92,6 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def from_plain(plain: object, wanted: type[Value], *, source: str) -> Value:
-    """JSON data as a value of one of our types.
-
-    Args:
-        plain: what JSON gave
-        wanted: a dataclass
-        source: what to call it in errors
-
-    Returns:
-        The value.
-
-    Raises:
-        InputError: a wrong type, a missing or unknown key, with the path, such as `$.strategy.dp`
-    """
-    try:
-        value = msgspec.convert(plain, wanted, strict=True)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{source}: {error}", code="file.wrong-value", source=source) from error
-    _refuse_unknown(plain, value, path="$", source=source)
-    return value
-
-
 def digest(plain: object) -> str:
     """Digest of JSON data, whatever the order of its keys and its white space."""
     canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"))
@@ -180,24 +102,3 @@ def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:
     if field.default is not dataclasses.MISSING:
         return bool(value == field.default)
     return field.default_factory is not dataclasses.MISSING and bool(value == field.default_factory())
-
-
-def _refuse_unknown(plain: object, value: object, *, path: str, source: str) -> None:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and isinstance(plain, dict):
-        known = [field.name for field in dataclasses.fields(value)]
-        for key, item in plain.items():
-            if key not in known:
-                raise InputError(
-                    f"{source}: unknown key `{path}.{key}`; known here: {', '.join(known)}",
-                    code="file.unknown-key",
-                    source=source,
-                    key=key,
-                )
-            _refuse_unknown(item, getattr(value, key), path=f"{path}.{key}", source=source)
-    elif isinstance(value, (tuple, list)) and isinstance(plain, list):
-        for number, (item, made) in enumerate(zip(plain, value, strict=True)):
-            _refuse_unknown(item, made, path=f"{path}[{number}]", source=source)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import read_text, write_whole
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
-from trimaran.program.json_files import check_version, decode_object, digest, from_plain, to_plain
+from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Degrees, Strategy, check_planned
 from trimaran.program.text import format_program, parse_program
@@ -352,6 +353,7 @@ def read_plan(path: Path) -> Plan:
             source=source,
         )
     plan = from_plain(plain, Plan, source=source)
+    _check_degrees(plan.strategy, source=source)
     check_planned(plan.strategy.feeding, source=source)
     if plan.has_program:
         plan_program(plan, source=source)
@@ -427,6 +429,7 @@ def _of_degrees_file(plain: dict[str, Any], *, source: str) -> Plan:
     taken = {name: plain[name] for name in names if name in plain} | {"division": degrees}
     found = from_plain(taken, _DegreesFile, source=source)
     decided = found.division
+    _check_degrees(decided, source=source)
     fields = {field.name: getattr(decided, field.name) for field in dataclasses.fields(decided)}
     return Plan(
         job=found.job,
@@ -441,20 +444,43 @@ def _of_degrees_file(plain: dict[str, Any], *, source: str) -> Plan:
             layers=found.layers,
             sequence_length=found.sequence_length,
         ),
-        prediction=_predicted(plain.get("chosen")),
+        prediction=_predicted(plain.get("chosen"), source=source),
     )
 
 
-def _predicted(chosen: object) -> Prediction:
+def _predicted(chosen: object, *, source: str) -> Prediction:
     """What a file of degrees says of the chosen ones; zeros where it does not."""
     known = chosen if isinstance(chosen, dict) else {}
-    step_s, interval, peaks = (known.get(name) for name in ("step_time_s", "interval_s", "peak_bytes"))
-    low, high = interval if isinstance(interval, list) and len(interval) == 2 else (0.0, 0.0)
-    return Prediction(
-        step_time_s=step_s if isinstance(step_s, int | float) else 0.0,
-        interval_s=(low, high),
-        peak_bytes=tuple(map(int, peaks)) if isinstance(peaks, list) else (),
-    )
+    found = {name: known[name] for name in ("step_time_s", "interval_s", "peak_bytes") if known.get(name) is not None}
+    peaks = found.get("peak_bytes")
+    if isinstance(peaks, list):
+        # Fractions of a byte, as these files have them.
+        found["peak_bytes"] = [int(peak) if isinstance(peak, float) else peak for peak in peaks]
+    return from_plain({"step_time_s": 0.0, "interval_s": [0.0, 0.0]} | found, Prediction, source=f"{source}, $.chosen")
+
+
+def _check_degrees(degrees: Degrees, *, source: str) -> None:
+    """Refuse degrees that no machine has, before there is a value for each rank of them."""
+    for name in ("dp", "pp", "tp", "chunks", "microbatches", "cp", "ep", "expert_tp", "microbatch"):
+        degree = getattr(degrees, name)
+        if degree is not None and not 1 <= degree <= _MOST_RANKS:
+            raise InputError(
+                f"{source}: $.strategy.{name} is {degree}, expected 1 to {_MOST_RANKS:,}",
+                code="plan-file.degree-out-of-range",
+                source=source,
+                degree=degree,
+            )
+    if degrees.devices > _MOST_RANKS:
+        raise InputError(
+            f"{source}: its strategy takes {degrees.devices:,} ranks, more than {_MOST_RANKS:,}",
+            code="plan-file.too-many-ranks",
+            source=source,
+            devices=degrees.devices,
+        )
+
+
+_MOST_RANKS = 1_000_000
+"""Of a plan, and of each of its degrees."""
 
 
 def _check_layers(plan: Plan, *, source: str) -> None:

@@ -359,6 +359,22 @@ def read_strategy(name: str) -> Strategy:
         >>> read_strategy("pp2 1f1b cp2 recompute").name
         'pp2 1f1b cp2 recompute'
     """
+    return Strategy(**said_by(name))
+
+
+def said_by(name: str) -> dict[str, Any]:
+    """The fields of a strategy that a name says, a degree of 1 too where the name has it.
+
+    Args:
+        name: as for `read_strategy`
+
+    Raises:
+        InputError: as of `read_strategy`
+
+    Example:
+        >>> said_by("dp1 pp2 m4")
+        {'dp': 1, 'pp': 2, 'microbatches': 4}
+    """
     text = name.replace(",", " ")
     for phrase, word in _PHRASES:
         text = phrase.sub(word, text)
@@ -392,7 +408,7 @@ def read_strategy(name: str) -> Strategy:
             found["bucket_bytes"] = parse_bytes(word[1:])
         else:
             found["compression"] = _read_method(word, name)
-    return Strategy(**found, feeding=Feeding(**feeding))
+    return found | {"feeding": Feeding(**feeding)} if feeding else found
 
 
 def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], name: str) -> None:

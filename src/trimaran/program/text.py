@@ -27,16 +27,17 @@ import re
 from collections.abc import Iterator
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import whole_number
 from trimaran.program.lowering.schedules import Compute, Order, check_order
 from trimaran.program.types import SENDS, Instruction, Kind, Mark, Program
 
 _NAME = r"[A-Za-z0-9_.-]+"
 _KINDS = "|".join(sorted((str(kind) for kind in Kind), key=len, reverse=True))
-_TOKEN = re.compile(rf"(\d*)({_KINDS})(\d*)(?:([<>])(\d+))?(?:#({_NAME}))?")
+_TOKEN = re.compile(rf"([0-9]{{0,9}})({_KINDS})([0-9]{{0,9}})(?:([<>])([0-9]{{1,9}}))?(?:#({_NAME}))?")
 _PLAIN = r"[^\s\",#:]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_HEADER = re.compile(r"program segments=(\d+) microbatches=(\d+) ranks=(\d+)(?: tp=(\d+))?")
-_RANK = re.compile(r"rank (\d+)")
+_HEADER = re.compile(r"program segments=([0-9]{1,9}) microbatches=([0-9]{1,9}) ranks=([0-9]{1,9})(?: tp=([0-9]{1,9}))?")
+_RANK = re.compile(r"rank ([0-9]{1,9})")
 _FIELD = re.compile(rf'\s+(\w+)=((?:{_QUOTED}|[^\s"])*)(?=\s|$)')
 _LINE = re.compile(rf"(\S+)\s+({_NAME})")
 _MARK = re.compile(rf"({_NAME})([@^])({_PLAIN}|{_QUOTED})(?::([^\s\",:]+))?(?:,|$)")
@@ -196,9 +197,10 @@ def _format_mark(mark: Mark) -> str:
 
 
 def _integer(text: str, source: str, number: int) -> int:
-    if not text.isdecimal() or not text.isascii():
+    value = whole_number(text, most=2**63 - 1)
+    if value is None:
         raise _unexpected(source, number, "a whole number", text)
-    return int(text)
+    return value
 
 
 def _quote(text: str) -> str:
@@ -210,7 +212,7 @@ def _unquote(text: str, source: str, number: int) -> str:
         return text
     try:
         return str(json.loads(text))
-    except json.JSONDecodeError:
+    except ValueError:
         raise _unexpected(source, number, "a JSON string", text) from None
 
 
@@ -224,7 +226,7 @@ def _unexpected(source: str, number: int, expected: str, found: str) -> InputErr
     )
 
 
-_STEP = re.compile(r"(\d+)([FBIW])(\d+)")
+_STEP = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
 _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 _REDUCE = re.compile(r"\d+(WAIT_)?REDUCE_GRAD")
 
@@ -250,7 +252,7 @@ def parse_order(text: str, *, source: str = "order") -> Order:
         ['1F0', '1B0']
     """
     rows = []
-    for number, cells in enumerate(csv.reader(io.StringIO(text))):
+    for number, cells in enumerate(_cells(text, source)):
         if not any(cell.strip() for cell in cells):
             continue
         rows.append(
@@ -259,6 +261,13 @@ def parse_order(text: str, *, source: str = "order") -> Order:
     order = tuple(rows)
     check_order(order)
     return order
+
+
+def _cells(text: str, source: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(io.StringIO(text, newline=""))
+    except csv.Error as error:
+        raise InputError(f"{source}: not CSV: {error}", code="torch-pipelining.not-csv", source=source) from None
 
 
 def format_order(order: Order) -> str:

@@ -3,7 +3,7 @@
 from trimaran.report.breakdown import utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
 from trimaran.report.run_report import RunReport, noise_document, noise_line, report_document, write_report
-from trimaran.report.timelines import read_timeline, write_timeline
+from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "compare",
     "noise_document",
     "noise_line",
-    "read_timeline",
     "report_document",
     "utilization",
     "write_report",

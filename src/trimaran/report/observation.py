@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console
 
 WIDTH = 80
 
@@ -74,7 +74,7 @@ class Observation:
 
     def __str__(self) -> str:
         text = StringIO()
-        Console(file=text, width=WIDTH, no_color=True, highlight=False).print(observation_view(self))
+        make_console(file=text, width=WIDTH, no_color=True).print(observation_view(self))
         return text.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""The text of a plan for a target cluster, from its document."""
+"""The text of a training to a target, from the document of a plan: the table by batch and devices, the choice, why."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,14 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.precision import precision_words
-from trimaran.base.units import format_bytes, format_duration, format_seconds
-from trimaran.program.strategy import strategy_legend
+from trimaran.base.units import format_duration, format_seconds
 from trimaran.report.tables import add_figures, add_words, frame_table
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The text of a training to a target, from the document of a plan: the table by batch and devices, the choice, why
-
 
 TARGET_ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
@@ -174,84 +168,3 @@ def _target_interval(ends: Sequence[float | None]) -> str:
 
 def _end(seconds: float | None, *, unit_of: float | None = None) -> str:
     return "?" if seconds is None else format_duration(seconds, unit_of=unit_of)
-
-
-STRATEGY_ROWS = 12
-"""Strategies that are listed."""
-
-
-def machine_plan_lines(document: Mapping[str, Any]) -> list[str | Table]:
-    """A plan as sentences and a table of strategies, readable at 80 columns.
-
-    Args:
-        document: as `trimaran plan --cluster … --json` prints it
-    """
-    chosen = document["chosen"]
-    lines: list[str | Table] = [
-        f"{document['job']} on {document['devices']} of {document['machine']} ({document['device']}), "
-        f"global batch {document['global_batch_size']}, "
-        f"{precision_words(document['precision'], document['precision_source'])}, {document['software']}",
-        "",
-        _strategy_table(document),
-        strategy_legend(row["strategy"] for row in _listed_rows(document)),
-        "",
-        f"Chosen: {chosen['strategy']}, {format_seconds(chosen['step_time_s'])} a step "
-        f"({_step_interval(chosen['interval_s'])}), {_gain(document)}.",
-    ]
-    if document["rule"]:
-        lines.append(document["rule"])
-    if chosen.get("device_order"):
-        lines.append(f"Devices of ranks 0, 1, …: {_listed(chosen['device_order'])}.")
-    placement = chosen.get("placement", {})
-    if len(set(placement.values())) > 1:
-        lines += ["Placement:", *_placement(placement)]
-    if "time_to_accuracy_s" in document:
-        lines += ["", *outlook_lines(document), ""]
-    counts = document["rejected_counts"]
-    if counts:
-        lines.append("Rejected: " + ", ".join(f"{number} ({cause})" for cause, number in counts.items()) + ".")
-    return [*lines, *(f"Note: {note}." for note in document["notes"])]
-
-
-def _gain(document: Mapping[str, Any]) -> str:
-    chosen = document["chosen"]
-    if "speedup" not in chosen:
-        return f"{chosen['tokens_per_s']:,.0f} tokens/s, {chosen['mfu']:.0%} of the devices' peak"
-    lone = "" if document["one_device_fits"] else ", on which the whole would not fit"
-    return f"{chosen['speedup']:.2f} times one device{lone}"
-
-
-def _listed_rows(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    rows: Sequence[Mapping[str, Any]] = document.get("at_batch", document)["candidates"][:STRATEGY_ROWS]
-    return rows
-
-
-def _strategy_table(document: Mapping[str, Any]) -> Table:
-    rows = _listed_rows(document)
-    gain = "speedup" if "speedup" in rows[0] else "mfu"
-    table = frame_table()
-    add_words(table, "strategy")
-    add_figures(table, "step", gain, "memory")
-    if any(row["limiter"] for row in rows):
-        add_words(table, "limited by")
-    for row in rows:
-        memory = format_bytes(max(row["peak_bytes"], default=0))
-        cells = (row["strategy"], format_seconds(row["step_time_s"]), f"{row[gain]:.2f}", memory, row["limiter"])
-        table.add_row(*map(Text, cells[: len(table.columns)]))
-    return table
-
-
-def _placement(placement: Mapping[str, int]) -> Iterator[str]:
-    rows = sorted(set(placement.values()))
-    for row in rows:
-        names = [name for name, where in placement.items() if where == row]
-        yield f"  {row}: {_listed(names)}"
-
-
-def _step_interval(ends: Sequence[float]) -> str:
-    return f"90 %: {format_seconds(ends[0])} to {format_seconds(ends[1])}"
-
-
-def _listed(values: Sequence[object], most: int = 16) -> str:
-    shown = ", ".join(str(value) for value in values[:most])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > most else shown

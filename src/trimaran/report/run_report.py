@@ -21,6 +21,7 @@ from trimaran.program.plan import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Comparison, Figure
+from trimaran.report.slow_rank import SlowRank
 
 
 def noise_line(noise: Noise | None) -> str:
@@ -86,6 +87,8 @@ class RunReport:
         memory: what the memory plan of rank 0 did, by name; None where there is none
         gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
         verified: how far the first steps were from those of one process; None where nobody asked
+        slow_ranks: ranks that compute slower than the others
+        skipped_steps: numbers of the steps whose update was left out, because their loss was not a finite number
         notes: what the user should know, such as what the model could not be used for
     """
 
@@ -101,6 +104,8 @@ class RunReport:
     memory: Mapping[str, Any] | None = None
     gradient_noise: Mapping[str, Any] | None = None
     verified: Mapping[str, Any] | None = None
+    slow_ranks: tuple[SlowRank, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -128,6 +133,8 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "memory": None if report.memory is None else dict(report.memory),
         **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
         **({} if report.verified is None else {"verified": dict(report.verified)}),
+        **({"slow_ranks": [to_plain(one) for one in report.slow_ranks]} if report.slow_ranks else {}),
+        **({"skipped_steps": list(report.skipped_steps)} if report.skipped_steps else {}),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import check_writable, write_whole
+from trimaran.base.printable import printable
 
 Point = tuple[float, float]
 
@@ -94,7 +95,7 @@ class Drawing:
         weight = ' font-weight="bold"' if bold else ""
         self._shapes.append(
             f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>'
-            f"{escape(text)}</text>"
+            f"{escape(printable(text))}</text>"
         )
 
     def render(self) -> str:

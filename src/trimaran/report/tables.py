@@ -5,14 +5,49 @@ where NO_COLOR is set.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from trimaran.base.printable import printable
 from trimaran.base.units import format_seconds
 from trimaran.report.breakdown import Breakdown
 from trimaran.report.comparison import Comparison, Figure
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The console of all pages: names of files, jobs and devices do on a terminal what letters do, and nothing else
+
+
+def make_console(**options: Any) -> Console:
+    """A console that writes control characters of what it is given as escapes; its own styles stay.
+
+    Args:
+        options: of `rich.console.Console`
+    """
+    console = Console(highlight=False, **options)
+    console.push_render_hook(_PrintableHook())
+    return console
+
+
+class _PrintableHook(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(one) for one in renderables]
+
+
+class _Printable:
+    """What `content` renders to, with every text of it printable."""
+
+    def __init__(self, content: RenderableType) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables that pages for people are made of: a title, one line under the head, no frame

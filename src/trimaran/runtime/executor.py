@@ -28,6 +28,7 @@ from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.optimizers import optimizer_traits
+from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.pricing.convergence.noise_scale import Observation
@@ -35,7 +36,7 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.checkpoint import model_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint.weights import model_weights, read_weights, write_weights
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
 from trimaran.runtime.communication.compression import CompressedBuckets, open_codec
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
@@ -46,6 +47,7 @@ from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, released_sends
+from trimaran.runtime.launch.activity import ACTIVITY, STEP
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
@@ -61,9 +63,9 @@ from trimaran.runtime.parts.setup import (
 )
 from trimaran.runtime.precision import LossScaler, place_batch, place_model
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.seeds import derive_seed, seed_generators
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
-from trimaran.runtime.step.state import State
+from trimaran.runtime.step.on_nan import OnNan, check_on_nan
+from trimaran.runtime.step.state import Asking, State
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -83,6 +85,7 @@ class Executor:
         record: write down what happens; `recording` switches it later
         gradient_noise: interval of steps in which the norms of gradients are noted, for `observations`; 0: never
         use: which parameters get a gradient; None: as the graph says, and without one it may depend on the data
+        on_nan: what to do where the loss of a step is not a finite number
 
     Attributes:
         program: of a training step
@@ -92,10 +95,13 @@ class Executor:
         scaler: scales losses in fp16, with the state that a checkpoint needs; None in any other precision
         reads: this rank reads data
         steps: training steps done
+        asked: a rank had a request (`runtime.launch.requests`) when it began the last step, or its last batch of an
+            evaluation; the same on every rank after a step
 
     Raises:
         InputError: the strategy or the program does not fit the world, or the model cannot be partitioned; or gradient
-            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop
+            noise cannot be seen under the strategy; or the optimizer cannot update under it as in a plain loop; or a
+            step cannot be left out under it
     """
 
     def __init__(
@@ -111,7 +117,9 @@ class Executor:
         record: bool = True,
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
+        on_nan: OnNan = "stop",
     ) -> None:
+        check_on_nan(on_nan, strategy, observes="gradient_noise" if gradient_noise else "")
         if gradient_noise:
             check_observable(strategy, None if capture is None else capture.graph)
         check_world(strategy, (program, evaluation), world)
@@ -163,12 +171,15 @@ class Executor:
         if self._part.record is not None:
             self._part.record(self._recorder)
         in_flight = InFlight(world.rank, streams, self._recorder)
-        self._reductions = self._make_reductions(in_flight)
+        self._reductions = self._make_reductions(in_flight, on_nan)
         self._noise = self._make_noise(gradient_noise) if gradient_noise else None
         self._reductions.gradient_noise = self._noise
         self._interpreter = self._make_interpreter(capture, in_flight)
         self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
         self.steps = 0
+        self.asked = False
+        # Ranks that share tensors add up losses apart from each other.
+        self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
@@ -180,6 +191,11 @@ class Executor:
     @recording.setter
     def recording(self, enabled: bool) -> None:
         self._recorder.enabled = enabled
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """Numbers of the steps whose update was left out, because their loss was not a finite number."""
+        return tuple(self._reductions.losses.skipped)
 
     @property
     def follows_metric(self) -> bool:
@@ -248,11 +264,13 @@ class Executor:
                 until the next step
 
         Returns:
-            Mean loss of the global batch, the same on every rank.
+            Mean loss of the global batch, the same on every rank. It is not a finite number where the update was left
+            out (`skipped`).
 
         Raises:
             InputError: the share has another size than this rank's, or the loss is no scalar
-            ExecutionError: the loss is not a finite number, on every rank; or another rank is gone
+            ExecutionError: the loss is not a finite number, on every rank, and the run ends by that; or another rank is
+                gone
         """
         state = self._step_state(batch, samples)
         if self._noise is not None:
@@ -261,24 +279,36 @@ class Executor:
         self._reductions.settled = (
             partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
         )
+        ACTIVITY.steps = self.steps
+        before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
+            if self._asking is not None:
+                self._asking.begin()
             self._interpreter.run(self._instructions, self._uses[0], state)
             loss = self._reductions.losses.loss(state)
+            self.asked = self._reductions.losses.asked
+            if self._asking is not None:
+                with in_contact(self._world.rank, "requests"):
+                    self.asked = self._asking.end()
         except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
             if isinstance(error, Exception) and not isinstance(error, TrimaranError):
                 error.add_note(f"in step {self.steps}")
             raise
+        finally:
+            ACTIVITY.phase = before
         self._recorder.end_step(self.steps)
         self.steps += 1
         return loss
 
-    def evaluate(self, dataset: Any) -> float:
+    def evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         """The job's metric over a data set, with the weights of now; nothing of it is recorded.
 
         Args:
             dataset: map-style, or a stream; read on the ranks that read data
+            breaks_off: after a batch at which a rank has a request, no further one is evaluated; `asked` says so then.
+                Where ranks share tensors, the evaluation is not broken off
 
         Returns:
             Mean over the samples, the same on every rank.
@@ -291,12 +321,15 @@ class Executor:
         total = torch.zeros(2, dtype=torch.float64)
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
-            with evaluating(self.model):
+            with ACTIVITY.during("evaluation"), evaluating(self.model):
                 for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+                    if breaks_off and self._asking is None and self._reductions.losses.asked:
+                        self.asked = True
+                        break
         except Exception as error:
             if not isinstance(error, TrimaranError):
                 error.add_note("in an evaluation")
@@ -330,7 +363,7 @@ class Executor:
 
     def timeline(self) -> Timeline:
         """What happened in the last steps, all ranks together: on rank 0; on the others an empty timeline."""
-        with in_contact(self._world.rank, "gathering the timeline"):
+        with ACTIVITY.during("gathering the timeline"), in_contact(self._world.rank, "gathering the timeline"):
             return self._recorder.timeline()
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -352,7 +385,7 @@ class Executor:
             InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
             ExecutionError: another rank is gone, or ranks that share a parameter have other pieces of its state
         """
-        with in_contact(self._world.rank, "gathering the state"):
+        with ACTIVITY.during("gathering the state"), in_contact(self._world.rank, "gathering the state"):
             return self._state.gather(
                 self._part,
                 self.updater,
@@ -369,9 +402,10 @@ class Executor:
             path: of a safetensors file
         """
         weights = self.weights()
-        if self._world.rank == 0:
-            write_weights(weights, path)
-        self.agreement.gather_integers([0], "writing the weights")
+        with ACTIVITY.during("writing the weights"):
+            if self._world.rank == 0:
+                write_weights(weights, path)
+            self.agreement.gather_integers([0], "writing the weights")
 
     def load(self, path: str | Path) -> None:
         """Read the plain `state_dict` of the user's model; every rank reads the file.
@@ -379,7 +413,8 @@ class Executor:
         Args:
             path: of a safetensors file
         """
-        read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
+        with ACTIVITY.during("reading weights"):
+            read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
 
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""
@@ -396,7 +431,7 @@ class Executor:
         # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self).clear()
 
-    def _make_reductions(self, in_flight: InFlight) -> Reductions:
+    def _make_reductions(self, in_flight: InFlight, on_nan: OnNan) -> Reductions:
         """The collectives of this rank, and its update."""
         job, strategy, part = self._job, self._strategy, self._part
         channels, recorder = self._channels, self._recorder
@@ -426,6 +461,7 @@ class Executor:
             used=part.used,
             never=part.never,
             typical=None if job.loss_weight is None else typical_weight(job),
+            on_nan=on_nan,
         )
 
     def _make_noise(self, every: int) -> GradientNoise:

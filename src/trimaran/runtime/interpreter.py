@@ -34,6 +34,7 @@ from trimaran.graph.types import TensorSpec
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
+from trimaran.runtime.launch.activity import ACTIVITY, DOING, padded
 from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
@@ -57,12 +58,14 @@ class Uses:
         values: for the token of each forward or send, the names of the tensors that it uses last
         completing: for each segment, the microbatches of its backwards (or of their wgrads), in order
         split: segments whose backward is split into dgrad and wgrad
+        notes: for each instruction what stands on the page of the rank while it is under way
     """
 
     batches: Collection[str]
     values: Mapping[str, Sequence[str]]
     completing: Mapping[int, Sequence[int]]
     split: Collection[int]
+    notes: Sequence[bytes] = ()
 
 
 def find_uses(
@@ -103,6 +106,7 @@ def find_uses(
         values=values,
         completing=completing,
         split=frozenset(segment for segment in split if segment is not None),
+        notes=tuple(padded(instruction.token) for instruction in instructions),
     )
 
 
@@ -209,9 +213,12 @@ class Interpreter:
         self._uses = uses
         for segment, microbatches in uses.completing.items():
             state.completing.update((segment, number) for number in microbatches if state.sizes[number])
-        for instruction in instructions:
+        for instruction, note in zip(instructions, uses.notes, strict=True):
             if instruction.microbatch is not None and not state.sizes[instruction.microbatch]:
                 continue
+            ACTIVITY.instruction = instruction
+            ACTIVITY.page[DOING] = note
+            ACTIVITY.started += 1
             _METHODS[instruction.kind](self, instruction, state)
         self._reductions.wait_for_all()
 

@@ -23,11 +23,11 @@ from trimaran.base.precision import Precision
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters
+from trimaran.graph.randomness import States, find_moved, host_states, restore_host
 from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
-from trimaran.runtime.seeds import States, find_moved, host_states, restore_host
 from trimaran.runtime.whole_state import WholeState
 
 
@@ -36,7 +36,7 @@ class RandomState:
     """States of the generators of one rank.
 
     Attributes:
-        host: of the host's generators, from `seeds.host_states`
+        host: of the host's generators, from `randomness.host_states`
         device: of its GPU's generator; None: it has no GPU
     """
 

@@ -1,8 +1,9 @@
 """The other end of `launch.ranks.launch`: one rank.
 
 Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
-its parent, and the ranks meet in the folder. The parent sends one `Request`, and one message more when all ranks have
-answered, so that the end of the pipe without it means that the parent is gone.
+its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
+value, which one thread of the rank reads and hands to whoever listens for their kind. The last command is
+"all-answered", so that the end of the pipe without it means that the parent is gone.
 
 The last rank that leaves removes the folder, as its parent does where that is still there: each has a shared lock on
 it, and can have it alone when the others have left.
@@ -11,6 +12,7 @@ it, and can have it alone when the others have left.
 import contextlib
 import faulthandler
 import fcntl
+import io
 import os
 import pickle
 import shutil
@@ -18,23 +20,29 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trimaran.runtime.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.runtime.launch.failures import to_failure
-from trimaran.runtime.launch.ranks import Request
-from trimaran.runtime.launch.world import Place, World, choose_device, leave_world, open_world
+from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
+from trimaran.runtime.launch.requests import REQUESTS
+from trimaran.runtime.launch.world import Listener, Place, World, choose_device, leave_world, open_world
 
 
 class _Parent:
-    """The pipe to the parent; any thread may send."""
+    """The pipe to the parent; any thread may send, one reads commands."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._listeners: dict[str, Listener] = {}
+        self._unheard: list[tuple[str, Any]] = []
+        self._listening = threading.RLock()
         self.all_answered = threading.Event()
 
     def report(self, event: Mapping[str, object]) -> None:
@@ -45,14 +53,79 @@ class _Parent:
         with self._lock:
             self._connection.send_bytes(message)
 
+    def listen(self, kind: str, listener: Listener) -> None:
+        """Call with the value of each command of a kind, also of those that have come already.
+
+        Args:
+            kind: of the commands
+            listener: called in the thread that reads commands, which waits for it, or here; it takes the place of
+                one that listened before
+        """
+        with self._listening:
+            self._listeners[kind] = listener
+            come, self._unheard = self._unheard, []
+            for command in come:
+                self._tell(*command)
+
+    def _tell(self, kind: str, value: Any) -> None:
+        with self._listening:
+            if kind in self._listeners:
+                self._listeners[kind](value)
+            else:
+                self._unheard.append((kind, value))
+
     def watch(self, folder: str) -> None:
-        """Block until the parent says that all have answered. If it is gone, end this rank and what it started."""
+        """Read commands until the parent says that all have answered. If it is gone, end this rank and its children."""
+        while not self.all_answered.is_set():
+            try:
+                # Written by the parent of this process, into a pipe that no other process can open.
+                kind, value = pickle.loads(self._connection.recv_bytes())  # noqa: S301
+            except (EOFError, OSError):
+                shutil.rmtree(folder, ignore_errors=True)
+                os.killpg(os.getpgid(0), signal.SIGKILL)
+            if kind == ALL_ANSWERED:
+                self.all_answered.set()
+            else:
+                self._tell(kind, value)
+
+
+class _Log(io.FileIO):
+    """What a rank prints into its log; where the disk is full, or the file gone, the training goes on without.
+
+    Args:
+        descriptor: of the log, which stays open
+        lost: called at the first text that cannot be written, with the reason
+    """
+
+    def __init__(self, descriptor: int, lost: Callable[[str], None]) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._lost: Callable[[str], None] | None = lost
+
+    def write(self, text: Any) -> int:
         try:
-            self._connection.recv_bytes()
-        except (EOFError, OSError):
-            shutil.rmtree(folder, ignore_errors=True)
-            os.killpg(os.getpgid(0), signal.SIGKILL)
-        self.all_answered.set()
+            return super().write(text)
+        except OSError as error:
+            lost, self._lost = self._lost, None
+            if lost is not None:
+                lost(error.strerror or "it cannot be written")
+            return len(text)
+
+
+def _print_on(parent: _Parent) -> None:
+    """Have what is printed no longer end the rank where it cannot be written."""
+
+    def lost(reason: str) -> None:
+        with contextlib.suppress(OSError):
+            parent.report({"lost_log": f"what the rank printed from then on is lost: {reason}"})
+
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        log = io.TextIOWrapper(
+            _Log(descriptor, lost),
+            encoding="utf-8",
+            errors="backslashreplace",
+            write_through=True,
+        )
+        setattr(sys, name, log)
 
 
 def main(descriptor: int, folder: str) -> NoReturn:
@@ -73,13 +146,27 @@ def main(descriptor: int, folder: str) -> NoReturn:
     _restore_python_path(request)
     inside = _share(folder)
     parent = _Parent(connection)
+    _print_on(parent)
+    # Also those that come before there is a session: a launcher may signal all processes of a job.
+    REQUESTS.told = lambda number: parent.report({"asked_to_stop": number})
+    REQUESTS.open()
+    parent.listen("stop", REQUESTS.ask_to_stop)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
+    parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
+    page = ACTIVITY.share()
+    if page is not None:
+        parent.send(PAGE, page)
+    done = threading.Event()
+    threading.Thread(target=send_beats, args=(partial(parent.send, BEAT), done), daemon=True).start()
     try:
-        parent.send("result", _work(request, folder, parent))
+        result = _work(request, folder, parent)
+        done.set()
+        parent.send("result", result)
     except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _send_failure(parent, request.rank, error)
+    done.set()
     # The others may still need what this rank holds open. Where a rank has failed, the parent ends all.
     parent.all_answered.wait()
     leave_world()
@@ -115,7 +202,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     function, arguments = pickle.loads(request.work)  # noqa: S301
     if request.ranks == 1:
-        world = World(device=choose_device(request.device), report=parent.report)
+        world = World(device=choose_device(request.device), report=parent.report, listen=parent.listen)
     else:
         place = Place(
             rank=request.rank,
@@ -125,7 +212,15 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
             started_by="trimaran",
         )
         store = FileStore(str(Path(folder) / "store"), request.ranks)
-        world = open_world(place, store=store, device=request.device, timeout_s=request.timeout_s, report=parent.report)
+        world = open_world(
+            place,
+            store=store,
+            device=request.device,
+            timeout_s=request.timeout_s,
+            report=parent.report,
+            listen=parent.listen,
+        )
+    ACTIVITY.before_bytes = memory_bytes()
     return function(world, *arguments)
 
 

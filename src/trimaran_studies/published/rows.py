@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.base.files import read_bytes
+from trimaran.base.files import read_text
 from trimaran_studies.validation.measurement import Row
 
 FAMILIES = (
@@ -81,6 +81,10 @@ _WHOLE = re.compile(r"^(\d+)\.0+$")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
+_MOST_BYTES = 8 * 2**20
+"""Of a file of rows; the one that comes with Trimaran has about a MiB [bytes]."""
+
+
 def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
     """The measurements of a CSV file.
 
@@ -100,12 +104,12 @@ def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
             code="rows.unknown-family",
             family=family,
         )
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not a text file in UTF-8 (byte {error.start})", path=str(path)) from error
+    text = read_text(path, most_bytes=_MOST_BYTES)
     reader = csv.DictReader(text.splitlines(keepends=True))
-    columns = tuple(name.strip() for name in reader.fieldnames or () if name)
+    try:
+        columns = tuple(name.strip() for name in reader.fieldnames or () if name)
+    except csv.Error as error:
+        raise InputError(f"{path}:1: {error}", code="rows.unreadable-header", path=str(path)) from error
     layout = _layout_of(path, columns, family)
     rows = (_row(path, reader.line_num, cells, layout) for cells in _cells(path, reader))
     return tuple(row for row in rows if wanted(row.family, family))

@@ -23,9 +23,9 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
 from trimaran.machine.find import find_machine
 from trimaran.planning.data_parallel_job import DataParallelJob
-from trimaran.planning.replica_memory import RankMemory
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
+from trimaran.pricing.exchange.replica_memory import ReplicaMemory
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
@@ -119,7 +119,7 @@ class RemedySteps:
 
         return share(AS_EXPECTED), self._interval(share)
 
-    def memory(self) -> RankMemory:
+    def memory(self) -> ReplicaMemory:
         """Memory of a rank, with one process for each device."""
         return self.job.memory(self.job.step(self.batch, self.devices))
 

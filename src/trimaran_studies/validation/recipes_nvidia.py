@@ -16,8 +16,8 @@ Source:
 
 import functools
 from dataclasses import replace
-from importlib import resources
 
+from trimaran.base.files import packaged_text
 from trimaran.pricing.kernels.software import Software
 from trimaran_studies.validation.measurement import Row, reduced
 from trimaran_studies.validation.recipes import Recipe, compiled, lowered, said
@@ -70,7 +70,7 @@ def table_year(row: Row) -> float:
 @functools.cache
 def revisions() -> dict[str, float]:
     """Revisions of read-me files, by the first eight characters of the commit, as years."""
-    text = resources.files("trimaran_studies.facts").joinpath("nvidia_revisions.csv").read_text("utf-8")
+    text = packaged_text("trimaran_studies.facts", "nvidia_revisions.csv")
     dates = (line.split(",") for line in text.splitlines()[1:])
     return {commit: int(date[:4]) + (int(date[5:7]) - 0.5) / 12 for commit, date in dates}
 

@@ -17,6 +17,7 @@ from trimaran.planner.explain import SimulatedCase, explain, read_family
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
 from trimaran.planner.what_if import parse_change
+from trimaran.planning.documents import plan_document
 from trimaran.planning.explanation import Explained
 from trimaran.planning.plan_files import predict
 from trimaran.planning.results import Planned
@@ -84,6 +85,14 @@ def test_a_simulation_says_of_what_it_is() -> None:
     assert (plain["link"], plain["objective"]) == (None, "throughput")
 
 
+def test_speed_is_that_against_one_device() -> None:
+    """98.5 ms against 60.0 ms."""
+    chosen = plan_document(planned(problem()))["chosen"]
+    assert chosen["speedup"] == pytest.approx(98.5 / 60.0, abs=0.01)
+    assert chosen["degrees"]["dp"] == 2
+    assert chosen["samples_per_s"] == pytest.approx(8 / chosen["step_time_s"])
+
+
 def test_an_explanation_says_by_what_it_compares() -> None:
     document = explanation_document(explained(epochs()))
     assert (document["link"], document["objective"]) == ("1 Gb/s", "epoch")
@@ -99,6 +108,6 @@ def test_an_explanation_names_links_and_keeps_brackets_as_they_are() -> None:
     text = io.StringIO()
     print_explanation(Console(file=text, width=80), explained(epochs()))
     words = " ".join(text.getvalue().split())
-    assert "dp2 for a [red] job, global batch 8 over 1 Gb/s: 60" in words
+    assert "Plan for a [red] job, global batch 8 over 1 Gb/s: dp2, 60" in words
     assert "an epoch, 60.0 ms a step" in words
     assert "Why not [pp]?" in words

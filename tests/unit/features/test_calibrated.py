@@ -51,7 +51,7 @@ def test_another_machines_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_one_that_is_named_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "machine.json", fingerprint_here(2))
     path.write_bytes(path.read_bytes()[:-100])
-    with raises("calibration.not-json", CorruptDataError, match=r"machine\.json"):
+    with raises("file.not-json", CorruptDataError, match=r"machine\.json"):
         find_calibrated(builders.plan_request(calibration=path))
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.raising import raises
 from torch.utils.data import default_collate
 
-from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.jobs.resolve import resolve
 
@@ -127,7 +127,7 @@ def test_a_model_can_be_made_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "code", "figures"),
     [
-        ([1, 2], "configuration.no-model-type", {"match": '"model_type"'}),
+        ([1, 2], "file.not-an-object", {"match": "config"}),
         ({"hidden_size": 3}, "configuration.no-model-type", {"match": '"model_type"'}),
         ({"model_type": "gpt-2"}, "configuration.unknown-model-type", {"model_type": "gpt-2"}),
         (LLAMA | {"hidden_size": 30}, "configuration.rejected", {"match": r"config\.json.*\b30\b"}),
@@ -146,10 +146,26 @@ def test_a_configuration_that_cannot_be_used_is_told_why(
         resolve(str(written(tmp_path, values)))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", 0),
+        ("vocab_size", "many"),
+        ("max_position_embeddings", 10**12),
+        ("architectures", [1]),
+        ("architectures", "LlamaForCausalLM"),
+    ],
+)
+def test_a_figure_that_no_model_has_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    path = written(tmp_path, LLAMA | {key: value})
+    with pytest.raises(InputError, match=rf"config\.json.*{key}"):
+        resolve(str(path))
+
+
 def test_a_torn_file_is_told_where(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"model_type": ')
-    with raises("configuration.not-json", match=r"config\.json.*\b1\b.*\b16\b"):
+    with raises("file.not-json", CorruptDataError, match=r"config\.json.*\b1\b.*\b16\b"):
         resolve(str(path))
 
 

@@ -17,7 +17,7 @@ def test_of_a_device_of_this_host_only_its_memory_is_known() -> None:
     with raises("device.bandwidth-unknown", device="1 thread of x"):
         _ = device.sustained_bytes_per_s
     with raises("device.precision-unsupported", precision="fp32"):
-        device.sustained_flops_per_s("fp32")
+        device.check_computes("fp32")
 
 
 def test_this_host_may_have_devices_that_differ() -> None:

@@ -84,7 +84,7 @@ def test_a_mistake_is_answered_with_its_place(right: str, wrong: str, figures: d
 
 
 def test_a_file_that_is_no_toml_is_told() -> None:
-    with raises("machine-file.not-toml", file="rack.toml"):
+    with raises("file.not-toml", source="rack.toml"):
         read_machine(EXAMPLE.replace("[machine]", "[machine", 1), file="rack.toml")
 
 
@@ -117,3 +117,32 @@ def test_a_node_written_and_read_again_is_the_same(name: str) -> None:
     again = read_machine(node_text(node), file="again.toml").node
     assert again.device == node.device
     assert _same(node, again)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "match"),
+    [
+        ("devices = 4", "devices = 1000000000", r"nodes\[0\]\.devices.*1,024"),
+        ("devices = 4", "devices = 9223372036854775807", r"nodes\[0\]\.devices.*1,024"),
+        ("gpu0", "gpu0-1000000000", r"nodes\[0\]\.links.*gpu0-1000000000"),
+        ("gpu0", "gpu0-9999", r"nodes\[0\]\.links"),
+        ("gpu0", "gpu" + "9" * 5000, r"nodes\[0\]\.links"),
+        ("nodes = 3", "nodes = 1000000000", r"machine\.nodes.*100,000"),
+    ],
+)
+def test_a_machine_that_nobody_has_is_refused_before_it_is_made(before: str, after: str, match: str) -> None:
+    assert before in EXAMPLE
+    with raises("machine-file.wrong-value", match=match):
+        read_machine(EXAMPLE.replace(before, after, 1), file="rack.toml")
+
+
+@pytest.mark.parametrize("figure", ["nan", "inf", "-inf"])
+def test_a_figure_without_an_end_is_refused(figure: str) -> None:
+    with raises("file.unusable-value", match=r"rack\.toml: \$\.nodes\[0\]\.devices"):
+        read_machine(EXAMPLE.replace("devices = 4", f"devices = {figure}", 1), file="rack.toml")
+
+
+def test_nodes_that_are_like_each_other_are_refused() -> None:
+    nodes = [f'[[nodes]]\nname = "{a}"\nlike = "{b}"\nsource = "s"\n' for a, b in (("a", "b"), ("b", "a"))]
+    with raises("machine-file.wrong-value", match=r"nodes\[\d\]\.like.*b is like a"):
+        read_machine("[machine]\nnode = 'a'\n" + "".join(nodes), file="rack.toml")

@@ -1,5 +1,6 @@
 import dataclasses
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -107,3 +108,36 @@ def test_the_directory_is_the_users_choice_or_that_of_the_desktop_standard(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_directory() == tmp_path / ".cache" / "trimaran"
+
+
+class TestWhatCannotBeUsed:
+    """A cache is no reason for a command to end: what cannot be decoded is renamed, said once, and measured again."""
+
+    @pytest.mark.parametrize("content", [b"[" * 100_000, b"", b"\xff\xfe", b'{"schema_version": 2}', b"[" * 50])
+    def test_a_damaged_file_is_renamed_and_said_once(self, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+        path = cache_path(HERE)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        for _ in range(3):
+            assert load_cached(HERE) == CostTable(fingerprint=HERE)
+        assert len(caplog.records) == 1
+        assert path.with_suffix(".damaged").read_bytes() == content
+        assert store(table_for(network())) == load_cached(HERE)
+
+    def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(self, tmp_path: Path) -> None:
+        path = cache_path(HERE)
+        path.parent.mkdir(parents=True)
+        (tmp_path / "letters").write_text("dear all")
+        path.with_suffix(".lock").symlink_to(tmp_path / "letters")
+        with raises("cache.unwritable", EnvironmentProblem):
+            store(table_for(network()))
+        path.write_bytes(b"{")
+        assert load_cached(HERE) == CostTable(fingerprint=HERE)
+        assert (tmp_path / "letters").read_text() == "dear all"
+
+    @pytest.mark.parametrize("kind", ["pipe", "folder", "loop"])
+    def test_what_is_no_file_is_not_waited_for(self, kind: str) -> None:
+        path = cache_path(HERE)
+        path.parent.mkdir(parents=True)
+        {"pipe": os.mkfifo, "folder": Path.mkdir, "loop": lambda name: name.symlink_to(name)}[kind](path)
+        assert load_cached(HERE) == CostTable(fingerprint=HERE)

@@ -117,7 +117,8 @@ def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> 
     found = make_plan("llama2:7b", asked)
     write_planned(tmp_path / "plan.json", found)
     explained = explain_plan("llama2:7b", path=tmp_path / "plan.json", why_not=["fsdp"])
-    assert (explained.cluster, explained.devices, explained.global_batch_size) == ("dgx-h100:2", 16, 64)
+    planned = explained.planned
+    assert (planned.request.cluster, planned.devices, planned.global_batch_size) == ("dgx-h100:2", 16, 64)
     assert explained.explanation.is_fresh
     assert explained.explanation.chosen.candidate.strategy == found.chosen.strategy
     assert explained.explanation.chosen.candidate.step_time_s == pytest.approx(found.chosen.step_time_s)

@@ -11,7 +11,7 @@ from trimaran.graph import Graph
 from trimaran.planner import search
 from trimaran.planner.search import PinPrice, prices
 from trimaran.planner.trials import Trials
-from trimaran.planning.documents import chosen_document, one_device, placement_document, search_document
+from trimaran.planning.documents import one_device, placement_document, search_document
 from trimaran.program import Part
 
 
@@ -53,11 +53,5 @@ def test_a_price_that_counts_the_samples_to_the_target_says_so() -> None:
     assert [entry["to_target"] for entry in search_document(found, prices=paid)["pins"]] == [True, False]
 
 
-def test_speed_is_that_against_one_device() -> None:
-    """98.5 ms against 60.0 ms."""
-    given = problem()
-    found = search(given)
-    chosen = chosen_document(given.graph, found)
-    assert chosen["speedup"] == pytest.approx(98.5 / 60.0, abs=0.01)
-    assert chosen["degrees"]["dp"] == 2
-    assert one_device(found) == pytest.approx(98.5e-3, rel=1e-3)
+def test_one_device_is_one_of_the_candidates() -> None:
+    assert one_device(search(problem())) == pytest.approx(98.5e-3, rel=1e-3)

@@ -16,7 +16,6 @@ from trimaran.pricing.collectives.parameter_servers import (
     byteps_time,
     colocated_server_time,
     owner_loads,
-    server_time,
     star_time,
 )
 
@@ -73,12 +72,6 @@ def test_an_all_reduce_by_a_ring_moves_two_n_minus_one_over_n() -> None:
     assert colocated_server_time(4e9, workers=8, bytes_per_s=1e9) == pytest.approx(7.0)
 
 
-@pytest.mark.parametrize(("servers", "seconds"), [(1, 8.0), (2, 4.0), (8, 1.0), (16, 1.0)])
-def test_servers_apart_take_the_longer_of_both_ends(servers: int, seconds: float) -> None:
-    """max(M/B, nM/(kB)) with n = 8, M = 1 GB, B = 1 GB/s."""
-    assert server_time(1e9, workers=8, servers=servers, bytes_per_s=1e9) == pytest.approx(seconds)
-
-
 def test_byteps_lies_between_a_ring_and_one_buffer() -> None:
     """2n(n-1)M / ((n^2 + kn - 2k)B), n = 8, k = 4: 112 / (64 + 32 - 8) = 112/88 s."""
     times = [byteps_time(1e9, workers=8, servers=spare, bytes_per_s=1e9) for spare in (0, 4, 8)]
@@ -107,7 +100,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         bus_factor("all_sum", 2)
     with raises("collective.no-rank", ranks=0):
         bus_factor("all_reduce", 0)
-    with raises("parameter-server.none", servers=0):
-        server_time(1.0, workers=2, servers=0, bytes_per_s=1.0)
     with raises("parameter-server.bad-spare-count", match=r"\b0\b.*\b2\b.*\b2\b", servers=3):
         byteps_time(1.0, workers=2, servers=3, bytes_per_s=1.0)

@@ -2,7 +2,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.pricing.collectives import all_reduce_time, collective_time, message_time, messages, volume
+from trimaran.pricing.collectives import collective_time, message_time, messages, volume
 
 LINK = builders.link(bytes_per_s=1e6, latency_s=0.25)
 
@@ -14,12 +14,12 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
 
 def test_a_ring_all_reduce_goes_twice_around() -> None:
     """3 ranks: 2 * 2 messages of 0.25 s, and 2 * 2/3 of 3 MB at 1 MB/s: 1 + 4 = 5 s."""
-    assert all_reduce_time(3_000_000, num_ranks=3, link=LINK) == pytest.approx(5.0)
+    assert collective_time("AR", 3_000_000, num_ranks=3, link=LINK) == pytest.approx(5.0)
 
 
 def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
     parts = sum(collective_time(kind, 12_345, num_ranks=5, link=LINK) for kind in ("RS", "AG"))
-    assert all_reduce_time(12_345, num_ranks=5, link=LINK) == pytest.approx(parts)
+    assert collective_time("AR", 12_345, num_ranks=5, link=LINK) == pytest.approx(parts)
 
 
 @pytest.mark.parametrize("kind", ["AR", "AG", "RS", "BC"])

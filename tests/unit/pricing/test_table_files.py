@@ -36,7 +36,7 @@ def test_every_truncation_is_refused() -> None:
     """Cut anywhere but in the last line break, a file is no table; not every byte, to be quick."""
     data = encode_table(table_for(network(2)))
     for length in range(0, len(data) - 2, 97):
-        with raises("cost-table.malformed", CorruptDataError):
+        with raises("file.malformed", CorruptDataError, match="measure again"):
             decode_table(data[:length])
 
 

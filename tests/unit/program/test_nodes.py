@@ -12,9 +12,10 @@ from tests.graphs import chain
 from tests.raising import raises
 from tests.unit.program.test_rules import broken_rule, drop, edit, on_rank
 
+from trimaran.base.decoding import from_plain
 from trimaran.graph.types import Graph
 from trimaran.program import check_program, format_program, lower, lower_order, parse_order, parse_program
-from trimaran.program.json_files import from_plain, to_plain
+from trimaran.program.json_files import to_plain
 from trimaran.program.layout import is_chained, is_last_level, shard_bytes
 from trimaran.program.lowering.lower import lower_replica
 from trimaran.program.rules.against_graph import check_against_graph

@@ -223,3 +223,20 @@ def test_a_plan_with_homes_comes_back_as_it_was(tmp_path: Path) -> None:
     plan = dataclasses.replace(PLAN, strategy=homes, program=program_lines(lower(GRAPH, homes, batch=8)))
     write_plan(tmp_path / "plan.json", plan)
     assert read_plan(tmp_path / "plan.json") == plan
+
+
+@pytest.mark.parametrize(("degree", "value"), [("dp", 10**9), ("dp", 0), ("tp", -1), ("microbatches", 2**62)])
+def test_degrees_that_no_machine_has_are_refused(tmp_path: Path, degree: str, value: int) -> None:
+    """Before there is a value for each rank of them."""
+    plain = json.loads(written(tmp_path).read_text())
+    strategy = plain["strategy"] | {degree: value}
+    with raises("plan-file.degree-out-of-range", match=rf"strategy\.{degree} is {value}", degree=value):
+        read_plan(edited(tmp_path / "plan.json", {"strategy": strategy}, by_hand=True))
+
+
+def test_a_version_of_degrees_with_too_many_ranks_is_refused(tmp_path: Path) -> None:
+    plain = json.loads((Path(__file__).parent / "files" / "degrees_version_2.json").read_text())
+    plain["division"] |= {"dp": 10_000, "pp": 1000}
+    (tmp_path / "plan.json").write_text(json.dumps(plain))
+    with raises("plan-file.too-many-ranks"):
+        read_plan(tmp_path / "plan.json")

@@ -9,7 +9,7 @@ from tests.raising import raises
 from torch import nn
 
 from trimaran.base.errors import CorruptDataError, ExecutionError
-from trimaran.runtime.checkpoint import read_weights, write_weights
+from trimaran.runtime.checkpoint.weights import read_weights, write_weights
 
 
 def save(model: nn.Module, path: Path) -> None:

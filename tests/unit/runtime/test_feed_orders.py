@@ -13,9 +13,9 @@ from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from trimaran.base.errors import InputError
+from trimaran.graph.randomness import host_states
 from trimaran.planning.preparation import epoch_data
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.seeds import host_states
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:

@@ -4,11 +4,13 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from trimaran.runtime.launch.ranks import Request
+from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
 from trimaran.runtime.launch.world import World
 
 
@@ -22,6 +24,38 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
     here.send_bytes(pickle.dumps(request))
     assert pickle.loads(here.recv_bytes()) == ("result", True)  # noqa: S301 from the rank that was made here
-    here.send_bytes(b"")
+    here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
     assert rank.wait(30) == 0
     here.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_command_that_comes_before_its_listener_is_heard(tmp_path: Path) -> None:
+    here, there = multiprocessing.Pipe()
+    command = [sys.executable, "-m", "trimaran.runtime.worker", str(there.fileno()), str(tmp_path / "absent")]
+    rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
+    there.close()
+    work = pickle.dumps((listen_late, ()))
+    request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
+    here.send_bytes(pickle.dumps(request))
+    for told in (("stop", 15), ("nobody listens", None), ("stop", 1)):
+        here.send_bytes(pickle.dumps(told))
+    assert pickle.loads(here.recv_bytes()) == ("result", [15, 1])  # noqa: S301 from the rank that was made here
+    here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
+    assert rank.wait(30) == 0
+    here.close()
+
+
+def listen_late(world: World) -> list[int]:
+    heard: list[int] = []
+    both = threading.Event()
+    time.sleep(0.2)
+
+    def listen(number: int) -> None:
+        heard.append(number)
+        if len(heard) == 2:
+            both.set()
+
+    world.listen("stop", listen)
+    both.wait(10)
+    return heard

@@ -8,15 +8,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.views.plans import over_links, print_notes, print_prices, print_rejections, print_rule
-from trimaran.measure.costs import name_link
+from trimaran.cli.views.plans import plan_sentence, print_notes, print_prices, print_rejections, print_rule
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
 from trimaran.planner.critical_path import Part
 from trimaran.planner.explain import Alternative, alternative
 from trimaran.planner.remedies import Outcome
-from trimaran.planning.documents import degrees, goal_of_plan, search_document
+from trimaran.planning.documents import (
+    goal_of_plan,
+    head_document,
+    option_document,
+    rejections_document,
+    search_document,
+)
 from trimaran.planning.explanation import Explained
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
@@ -35,15 +40,16 @@ def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
     explanation, outlook = explained.explanation, explained.planned.outlook
     print_notes(out, explained.notes)
-    out.print(_head(explained))
+    out.print(plan_sentence(explained.planned))
     sentence = binding(explanation.chosen)
     out.print(escape(sentence[:1].upper() + sentence[1:]))
     peak = format_bytes(explanation.chosen.peak_bytes)
-    out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.memory_bytes))}.\n")
+    out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.planned.memory_bytes))}.\n")
     if outlook is not None:
         out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."), soft_wrap=True)
-    if explained.training is not None:
-        out.print(escape(f"{training_line(to_plain(explained.training))}.\n"), soft_wrap=True)
+    training = explained.planned.evidence.plan.training
+    if training is not None:
+        out.print(escape(f"{training_line(to_plain(training))}.\n"), soft_wrap=True)
     out.print(parts_table(explanation.chosen))
     print_prices(out, explanation.prices)
     _print_alternatives(out, explained)
@@ -59,21 +65,6 @@ def print_explanation(out: Console, explained: Explained) -> None:
     _print_outcomes(out, explanation.outcomes)
     out.print()
     out.print(remedies_view(explanation.remedies, not_worth=explanation.not_worth_it))
-
-
-def _head(explained: Explained) -> str:
-    chosen = explained.explanation.chosen.candidate
-    low, high = chosen.interval_s
-    where = "" if explained.cluster is None else f", on {explained.devices} of {escape(explained.cluster)}"
-    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    of_peak = ""
-    if isinstance(chosen, AnalyticalCandidate):
-        of_peak = f", {100 * chosen.utilization:.0f} % of the devices' peak"
-    return (
-        f"[bold]{chosen.name}[/] for {escape(explained.name)}, global batch {explained.global_batch_size}"
-        f"{over_links(explained.link)}{where}: {epoch}{format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){of_peak}."
-    )
 
 
 def parts_table(anatomy: Anatomy) -> Table:
@@ -280,17 +271,11 @@ def _range(ends: tuple[float, float]) -> str:
 
 def explanation_document(explained: Explained) -> dict[str, Any]:
     """An explanation, for programs: the same keys for every plan; what needs a program is empty where there is none."""
-    explanation, outlook = explained.explanation, explained.planned.outlook
-    chosen = explanation.chosen.candidate
-    is_modelled = isinstance(chosen, AnalyticalCandidate)
-    found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(outlook))
+    explanation, planned = explained.explanation, explained.planned
+    training = planned.evidence.plan.training
+    found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(planned.outlook))
     return {
-        "job": explained.reference,
-        "cluster": explained.cluster,
-        "global_batch_size": explained.global_batch_size,
-        "devices": explained.devices,
-        "link": None if explained.link is None else name_link(explained.link),
-        "objective": outlook.goal if outlook is not None and is_modelled else chosen.objective,
+        **head_document(planned),
         "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
         "critical_path": [
             {
@@ -302,41 +287,24 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             for leg in explanation.chosen.legs
         ],
         "alternatives": [_alternative(one) for one in explanation.alternatives],
-        "rejected": [
-            {"strategy": entry.strategy.name, "cause": entry.cause, "reason": entry.reason}
-            for entry in explanation.rejected
-        ],
+        "rejected": rejections_document(explanation.rejected),
         **found,
         "references": [
             # Of parallel degrees also their parts: nothing else has them.
-            brief | (_option(one.candidate) if isinstance(one.candidate, AnalyticalCandidate) else {})
+            brief | (option_document(one.candidate) if isinstance(one.candidate, AnalyticalCandidate) else {})
             for brief, one in zip(found["references"], explained.found.baselines, strict=True)
         ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
         "what_if": [_outcome(outcome) for outcome in explanation.outcomes],
         "remedies": remedies_document(explanation.remedies),
         "not_worth_it": remedies_document(explanation.not_worth_it),
-        "training": None if explained.training is None else to_plain(explained.training),
+        "training": None if training is None else to_plain(training),
         "notes": list(explained.notes),
     }
 
 
-def _option(option: Option) -> dict[str, Any]:
-    common = {
-        "strategy": option.name,
-        "degrees": degrees(option),
-        "step_time_s": option.step_time_s,
-        "interval_s": list(option.interval_s),
-        "epoch_s": option.epoch_s,
-        "peak_bytes": list(option.peak_bytes),
-    }
-    if isinstance(option, AnalyticalCandidate):
-        return common | {"parts_s": option.parts, "mfu": option.utilization}
-    return common
-
-
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
-    return _option(anatomy.candidate) | {
+    return option_document(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
         "groups_s": groups(anatomy),
         "idle": anatomy.idle,
@@ -344,7 +312,7 @@ def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
 
 
 def _alternative(one: Alternative) -> dict[str, Any]:
-    return _option(one.candidate) | {
+    return option_document(one.candidate) | {
         "slower": one.slower,
         "slower_interval": list(one.interval),
         "within_uncertainty": not one.is_certain,

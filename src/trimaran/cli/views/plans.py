@@ -1,6 +1,6 @@
 """Pages of `trimaran plan`, `train`, `simulate` and `emulate`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
@@ -15,27 +16,35 @@ from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
-from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import shown, simplicity
+from trimaran.planner.analytical.candidates import AnalyticalCandidate
+from trimaran.planner.choice import Option, shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planning.documents import candidate_document, goal_of_plan, plan_document
+from trimaran.planning.documents import (
+    goal_of_plan,
+    head_document,
+    one_device_of,
+    option_document,
+    placement_document,
+    plan_document,
+)
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned
+from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program.json_files import to_plain
-from trimaran.program.strategy import Strategy, strategy_legend
+from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import machine_plan_lines, outlook_lines, training_line
+from trimaran.report.plans import outlook_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import (
     add_figures,
     add_words,
     frame_table,
     kind_table,
+    make_console,
     number_in,
     rank_table,
     unit_of,
@@ -57,10 +66,14 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
         out: where to
         lines: in order; brackets in sentences are no markup
     """
-    if not out.is_terminal:
-        out = Console(file=out.file, width=_ENDLESS, highlight=False)
+    out = _unfolded(out)
     for line in lines:
         out.print(line, markup=False)
+
+
+def _unfolded(out: Console) -> Console:
+    """A console that folds lines in a terminal alone."""
+    return out if out.is_terminal else make_console(file=out.file, width=_ENDLESS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -68,36 +81,89 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
 
 
 def print_plan(out: Console, planned: Planned) -> None:
-    """Print what was considered, what was chosen, and what the user should know."""
+    """Print what was considered, what was chosen, and what the user should know, for this machine or another one.
+
+    Args:
+        out: where to; elsewhere than in a terminal each sentence and row stays one line
+        planned: by whichever backend
+    """
+    out = _unfolded(out)
+    evidence, found = planned.evidence, planned.evidence.search
     print_notes(out, planned.notes)
-    run = planned.simulated
-    if run.search is not None:
-        print_candidates(out, run.search)
-    chosen = run.chosen
-    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    out.print(
-        f"\nPlan for [bold]{escape(run.job.name)}[/], "
-        f"global batch {run.plan.premises.global_batch_size}{over_links(run.link)}: "
-        f"[bold]{chosen.strategy.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step, "
-        f"limited by {escape(chosen.limiter)}"
-    )
+    if found is not None:
+        print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
+    out.print(f"\n{plan_sentence(planned)}")
+    if found is not None:
+        print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
+    if isinstance(evidence, Simulated):
+        _print_places(out, evidence)
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
-    print_training(out, planned)
-    if run.search is not None:
-        print_rule(out, run.search.rule(goal=goal_of_plan(planned.outlook)))
-    if run.search is not None and planned.outlook is None:
-        out.print(_against_baseline(run.search))
-        print_prices(out, run.prices)
-        _print_missing_baselines(out, run.search)
-        out.print(f"[dim]{escape(_search_line(run.search))}[/]")
+    elif evidence.plan.training is not None:
+        # Of a plan just made the table has it.
+        out.print(escape(training_line(to_plain(evidence.plan.training))), soft_wrap=True)
+    if found is not None and planned.outlook is None:
+        print_prices(out, evidence.prices)
+        _print_missing_baselines(out, found)
+        out.print(f"[dim]{escape(_search_line(found))}[/]")
 
 
-def print_training(out: Console, planned: Planned) -> None:
-    """Print the training to its target by a plan from a file; of a plan just made the table has it."""
-    training = planned.simulated.plan.training
-    if training is not None and planned.outlook is None:
-        out.print(escape(training_line(to_plain(training))), soft_wrap=True)
+def plan_sentence(planned: Planned) -> str:
+    """A plan in a sentence, with marks for bold words: job, batch, devices, strategy, times, gain, limiter."""
+    chosen = planned.chosen
+    low, high = chosen.interval_s
+    epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
+    limiter = f", limited by {escape(chosen.limiter)}" if chosen.limiter else ""
+    return (
+        f"Plan for [bold]{escape(planned.name)}[/], global batch {planned.global_batch_size}{_where(planned)}: "
+        f"[bold]{chosen.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step "
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){limiter}{_gain(planned)}"
+    )
+
+
+def _where(planned: Planned) -> str:
+    """The devices of a plan, as the end of a phrase; of this machine only the rate limit of its links."""
+    if planned.request.is_here:
+        return over_links(planned.link)
+    node = planned.machine.node
+    precision = precision_words(planned.precision, planned.precision_source)
+    return (
+        f", on {planned.devices} of {escape(node.title)} ({escape(node.device.title)}), {escape(precision)}, "
+        f"{escape(planned.software)}"
+    )
+
+
+def _gain(planned: Planned) -> str:
+    """The speed of a plan by that of one device or of the baseline, or by the peak of its devices."""
+    evidence, found, chosen = planned.evidence, planned.evidence.search, planned.chosen
+    if isinstance(evidence, Modelled):
+        tokens_per_s = planned.global_batch_size * evidence.problem.shape.sequence / chosen.step_time_s
+        return f", {tokens_per_s:,.0f} tokens/s, {evidence.chosen.utilization:.0%} of the devices' peak"
+    if not planned.request.is_here:
+        alone_s, fits = one_device_of(planned)
+        lone = "" if fits else ", on which the whole would not fit"
+        return "" if alone_s is None else f", {alone_s / chosen.step_time_s:.2f} times one device{lone}"
+    if found is None or planned.outlook is not None or chosen is found.baseline:
+        return ""
+    return f", {found.baseline.time_s / chosen.time_s:.2f} times the baseline {found.baseline.name}"
+
+
+def _print_places(out: Console, evidence: Simulated) -> None:
+    """Print which devices ranks have, where the plan says it, and what each row of a replica runs."""
+    strategy = evidence.chosen.strategy
+    if strategy.device_order:
+        out.print(f"devices of ranks 0, 1, …: {_listed(strategy.device_order)}")
+    rows: dict[int, list[str]] = {}
+    for name, row in placement_document(evidence.graph, strategy).items():
+        rows.setdefault(row, []).append(name)
+    if len(rows) > 1:
+        for row, names in sorted(rows.items()):
+            out.print(escape(f"row {row} runs {_listed(names)}"))
+
+
+def _listed(values: Sequence[object], most: int = 16) -> str:
+    shown = ", ".join(str(value) for value in values[:most])
+    return f"{shown}, … ({len(values)} in all)" if len(values) > most else shown
 
 
 def print_rule(out: Console, rule: str) -> None:
@@ -121,13 +187,13 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         )
 
 
-def _print_missing_baselines(out: Console, found: Search[Candidate]) -> None:
+def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
     for entry in found.baselines:
         if entry.candidate is None:
             out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]", soft_wrap=True)
 
 
-def _search_line(found: Search[Candidate]) -> str:
+def _search_line(found: Search[Any]) -> str:
     end = "" if found.is_complete else ", stopped by its time limit"
     return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {100 * found.gap:.1f} %"
 
@@ -143,16 +209,27 @@ def over_links(link: Link | None) -> str:
     return "" if link is None else f" over {name_link(link)}"
 
 
-def print_candidates(out: Console, found: Search[Candidate]) -> None:
-    """Print those of the candidates that a person should see, and how many were rejected for what."""
+def print_candidates(out: Console, found: Search[Any], *, alone_s: float | None = None) -> None:
+    """Print those of the candidates that a person should see, and how many were rejected for what.
+
+    Args:
+        out: where to
+        found: the search
+        alone_s: time of a step on one device, where speedups are shown [s]
+    """
     known = {id(one): one for one in (*found.candidates, *found.references)}
     ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
     rows = shown(ranked, always=(found.chosen, *found.references), front=found.pareto)
-    out.print(candidate_table(rows, chosen=found.chosen, baselines=found.references, front=found.pareto))
+    out.print(
+        candidate_table(rows, chosen=found.chosen, baselines=found.references, front=found.pareto, alone_s=alone_s)
+    )
     more = len(ranked) - len(rows)
     if more:
         out.print(f"[dim]and {more} more: --json lists all[/]")
     print_rejections(out, found.rejected)
+    if found.counts:
+        counts = ", ".join(f"{number} ({reason})" for reason, number in found.counts.items())
+        out.print(f"[dim]{escape(f'rejected: {counts}')}[/]")
 
 
 def print_trained(out: Console, trained: Trained) -> None:
@@ -175,7 +252,7 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print()
         for line in gradient_noise_lines(result.gradient_noise):
             out.print(escape(line), soft_wrap=True)
-    print_notes(out, result.notes)
+    print_notes(out, trained.notes)
     run = trained.run
     rate = trained.report.samples_per_s
     if rate is not None:
@@ -191,10 +268,10 @@ def print_trained(out: Console, trained: Trained) -> None:
 def print_simulation(out: Console, planned: Planned) -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
     print_notes(out, planned.notes)
-    run, chosen = planned.simulated, planned.simulated.chosen
+    chosen = planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"[bold]{chosen.name}[/]{over_links(run.link)}: {format_seconds(chosen.step_time_s)} a step "
+        f"[bold]{chosen.name}[/]{over_links(planned.link)}: {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
     )
     out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
@@ -203,19 +280,15 @@ def print_simulation(out: Console, planned: Planned) -> None:
 
 def simulation_document(planned: Planned) -> dict[str, Any]:
     """A simulated step, for programs."""
-    run = planned.simulated
-    spent = utilization(run.chosen.program, run.chosen.timeline)
+    chosen = planned.simulated.chosen
+    spent = utilization(chosen.program, chosen.timeline)
     return {
-        "job": planned.reference,
-        "global_batch_size": run.job.global_batch_size,
-        "link": None if run.link is None else name_link(run.link),
-        "objective": run.chosen.objective,
-        **candidate_document(run.chosen),
+        **head_document(planned),
+        **option_document(chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.exposed_s for device in spent],
         "bubble_s": [device.bubble_s for device in spent],
-        "notes": list(planned.notes),
     }
 
 
@@ -251,11 +324,12 @@ def _rejection_line(rejections: Sequence[Rejection]) -> str:
 
 
 def candidate_table(
-    candidates: Iterable[Candidate],
+    candidates: Iterable[Option],
     *,
-    chosen: Candidate | None = None,
-    baselines: Iterable[Candidate] = (),
-    front: Iterable[Candidate] = (),
+    chosen: Option | None = None,
+    baselines: Iterable[Option] = (),
+    front: Iterable[Option] = (),
+    alone_s: float | None = None,
 ) -> Table:
     """The candidates of a plan, in the given order.
 
@@ -264,10 +338,11 @@ def candidate_table(
         chosen: the plan
         baselines: what people do without a plan
         front: those that no other one beats in both time and memory
+        alone_s: time of a step on one device, where speedups are shown [s]
 
     Returns:
-        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of epochs and
-        limiters are shown where they say something.
+        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of epochs,
+        speedups, shares of the devices' peak ("mfu") and limiters are shown where they say something.
     """
     rows = list(candidates)
     marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
@@ -278,11 +353,17 @@ def candidate_table(
     add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)
     add_figures(table, "step", "interval", "peak")
-    epochs, limiters = any(row.epoch_s is not None for row in rows), any(row.limiter for row in rows)
-    if epochs:
-        add_figures(table, "epoch")
-    if limiters:
+    more: list[tuple[str, Callable[[Option], str]]] = []
+    if any(row.epoch_s is not None for row in rows):
+        more.append(("epoch", lambda row: "–" if row.epoch_s is None else format_seconds(row.epoch_s)))
+    if alone_s is not None:
+        more.append(("speedup", lambda row: f"{alone_s / row.step_time_s:.2f}"))
+    if any(isinstance(row, AnalyticalCandidate) for row in rows):
+        more.append(("mfu", lambda row: f"{row.utilization:.2f}" if isinstance(row, AnalyticalCandidate) else "–"))
+    add_figures(table, *(title for title, _ in more))
+    if any(row.limiter for row in rows):
         table.add_column("limiter", min_width=13)
+        more.append(("limiter", lambda row: row.limiter))
     for row in rows:
         unit, size = unit_of(row.step_time_s)
         table.add_row(
@@ -291,23 +372,14 @@ def candidate_table(
             f"{number_in(row.step_time_s, size)} {unit}",
             "–".join(number_in(seconds, size) for seconds in row.interval_s),
             format_bytes(max(row.peak_bytes, default=0)),
-            *(["–" if row.epoch_s is None else format_seconds(row.epoch_s)] if epochs else []),
-            *([row.limiter] if limiters else []),
+            *(cell(row) for _, cell in more),
             style="bold" if row is chosen else None,
         )
     return table
 
 
-def _against_baseline(found: Search[Candidate]) -> str:
-    if found.chosen is found.baseline:
-        plain = found.baseline.strategy == Strategy(dp=found.baseline.strategy.dp)
-        return f"It is the baseline itself{': plain data parallelism' if plain else ''}."
-    ratio = found.baseline.time_s / found.chosen.time_s
-    return f"{ratio:.2f}× the speed of the baseline {found.baseline.strategy.name}, as predicted."
-
-
 def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, as_json: bool) -> Planned:
-    """Make a plan and print what was considered; one for a machine of the catalog measures nothing.
+    """Make a plan and print it; one for a machine of the catalog measures nothing.
 
     Args:
         source: where the job comes from
@@ -321,10 +393,8 @@ def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, a
         write_planned(output, planned)
     if as_json:
         print_json(plan_document(planned))
-    elif request.is_here:
-        print_plan(console(), planned)
     else:
-        print_lines(console(), machine_plan_lines(plan_document(planned)))
+        print_plan(console(), planned)
     return planned
 
 

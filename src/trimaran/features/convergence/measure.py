@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trimaran.base.decoding import from_plain
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.convergence.request import ConvergeRequest
@@ -38,7 +39,6 @@ from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.files import write_curve
 from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit
 from trimaran.pricing.convergence.types import CurveTable, Point, oddities
-from trimaran.program.json_files import from_plain
 from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
 
 _TAKEN = "taken-"

@@ -21,8 +21,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import write_whole
+from trimaran.base.decoding import decode_object, from_plain
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.files import file_name, read_bytes, write_whole
 from trimaran.base.job import Job
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
@@ -331,7 +332,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         max_epochs=request.max_epochs or _EPOCHS_OF_THE_JOB * max(1, job.epochs),
         microbatch=microbatch,
         devices=detect_machine(request.devices).devices,
-        folder=(request.parent or Path("runs")) / f"converge-{job.name}-{digest}",
+        folder=(request.parent or Path("runs")) / f"converge-{file_name(job.name)}-{digest}",
         warnings=warnings,
     )
 
@@ -367,7 +368,7 @@ def _make_optimizer(job: Job, model: "nn.Module") -> "Optimizer":
 def _file_digests(*references: str) -> list[str]:
     """Of the user's files, so that runs of an older version are not taken for runs of this one."""
     paths: Sequence[Path] = [Path(name.rpartition(":")[0]) for name in references if ".py:" in name]
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    return [hashlib.sha256(read_bytes(path)).hexdigest() for path in paths]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -429,13 +430,10 @@ def read_target(path: Path) -> Target:
         CorruptDataError: the file is damaged
     """
     try:
-        plain = json.loads(path.read_bytes())
-        found = Target(value=float(plain["value"]), source=str(plain["source"]))
-        if not math.isfinite(found.value):
-            raise ValueError(f"{found.value} is no target")
-    except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
+        found = from_plain(decode_object(read_bytes(path), source=str(path)), Target, source=str(path))
+    except TrimaranError as error:
         raise CorruptDataError(
-            f"{path} is damaged, {error}: remove it, and the target is found again from the runs",
+            f"{error.message}: remove it, and the target is found again from the runs",
             code="converge.damaged-target",
             path=str(path),
         ) from None

@@ -27,6 +27,7 @@ from trimaran.base.units import format_some
 from trimaran.graph.optimizers import written_options
 from trimaran.program import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.launch.activity import ACTIVITY
 
 Name = Literal["on_step", "on_epoch"]
 
@@ -104,7 +105,7 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with self._forward_refused():
+            with ACTIVITY.during(f"Job.{name}"), self._forward_refused():
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()

@@ -3,7 +3,7 @@
 The run directory: everything about one run, in files that outlive it.
 
     runs/digits-20260314-091500/
-      run.json           status (running, finished, failed), job, versions, when; why it failed
+      run.json           status (running, finished, stopped, failed), job, versions, when, process; why it failed
       plan.json          the plan that was run
       program.txt        its program, readable
       metrics.jsonl      one line an epoch: epoch, loss, metric, seconds, samples
@@ -17,17 +17,18 @@ The run directory: everything about one run, in files that outlive it.
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
-import json
-import platform
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.base.files import write_whole
+from trimaran.base.files import file_name
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_count, format_some
+from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -40,10 +41,12 @@ if TYPE_CHECKING:
     from trimaran.features.training.session import Session
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.launch.world import World
+    from trimaran.runtime.step.on_nan import OnNan
     from trimaran.runtime.verification import Verified
 
 
-SCHEMA_VERSION = 1
+RUNS = Path("runs")
+"""Where run directories are, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,52 +104,19 @@ class RunDirectory:
         """One log a rank."""
         return self.path / "logs"
 
-    def begin(self, *, job: str, strategy: str) -> None:
-        """Note that the run has begun."""
-        self._note({"status": "running", "job": job, "strategy": strategy, "started_at": _now()})
-
-    def finish(self, summary: Mapping[str, object]) -> None:
-        """Note that the run has finished, with its results."""
-        self._note(self._noted() | {"status": "finished", "finished_at": _now()} | dict(summary))
-
-    def fail(self, reason: str, *, code: str | None = None) -> None:
-        """Note that the run has failed, and why.
-
-        Args:
-            reason: for people
-            code: of the error; None: a person interrupted the run
-        """
-        failed = {"status": "failed", "finished_at": _now(), "reason": reason}
-        self._note(self._noted() | failed | ({} if code is None else {"code": code}))
-
-    def add_metrics(self, row: Mapping[str, object]) -> None:
-        """Append the figures of an epoch."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def _noted(self) -> dict[str, object]:
-        noted: dict[str, object] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        return noted
-
-    def _note(self, facts: dict[str, object]) -> None:
-        from trimaran import __version__
-
-        about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
-        write_whole(self.path / "run.json", (json.dumps(about | facts, indent=2) + "\n").encode())
-
 
 def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
     """Make a new run directory, named by the job and the time.
 
     Args:
-        name: of the job
+        name: of the job; what a file name cannot have is replaced
         parent: where; default: `runs` in the current directory
 
     Raises:
         EnvironmentProblem: it cannot be written
     """
-    parent = parent or Path("runs")
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    parent = parent or RUNS
+    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = parent / f"{stem}{suffix}"
         try:
@@ -158,10 +128,6 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         (path / "logs").mkdir()
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 # An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
@@ -198,6 +164,10 @@ class RankResult:
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
+        skipped: numbers of the steps whose update was left out, because their loss was not a finite number
+        stopped: where a signal has ended the training; None: none has
+        weights: the file of the weights; None: they could not be written
+        unsaved: why the weights are not in the run directory; empty: they are
         notes: what the run had to say of its data
     """
 
@@ -206,7 +176,30 @@ class RankResult:
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
+    skipped: tuple[int, ...] = ()
+    stopped: Stopped | None = None
+    weights: Path | None = None
+    unsaved: str = ""
     notes: tuple[str, ...] = ()
+
+
+def skipped_note(skipped: Sequence[int]) -> list[str]:
+    """A note on steps whose update was left out; empty where there are none.
+
+    Args:
+        skipped: their numbers, in order
+
+    Example:
+        >>> skipped_note([3, 9])
+        ['the update of 2 steps was skipped, because their loss was not a finite number: 3, 9']
+    """
+    if not skipped:
+        return []
+    one = len(skipped) == 1
+    return [
+        f"the update of {format_count(len(skipped), 'step')} was skipped, because {'its' if one else 'their'} loss was "
+        f"not a finite number: {format_some(skipped, 10)}"
+    ]
 
 
 def train_rank(
@@ -220,6 +213,8 @@ def train_rank(
     gradient_noise: bool,
     verify: int = 0,
     use: ParameterUse | None = None,
+    on_nan: "OnNan" = "stop",
+    weights_bytes: int = 0,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -234,15 +229,23 @@ def train_rank(
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to compare with one process
         use: which parameters get a gradient; None: as the executor finds
+        on_nan: what to do where the loss of a step is not a finite number
+        weights_bytes: room that rank 0 keeps free for the weights [bytes]
+
+    Raises:
+        EnvironmentProblem: there is no room for the weights
     """
     from trimaran.features.training.session import Session
+    from trimaran.runtime.launch.activity import ACTIVITY
 
-    job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
+    with ACTIVITY.during("making the job"):
+        job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture.capture import capture
 
-        captured = capture(job)
+        with ACTIVITY.during("capturing the model"):
+            captured = capture(job)
     session = Session(
         job,
         plan.strategy,
@@ -255,23 +258,38 @@ def train_rank(
         gradient_noise=1 if gradient_noise else 0,
         use=use,
         verify=verify,
+        on_nan=on_nan,
     )
-    epochs = tuple(_train_epochs(session, world, verify))
+    directory = RunDirectory(path=run)
+    reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
+    with ACTIVITY.during("between steps"):
+        epochs = tuple(_train_epochs(session, world, verify))
+    stopped = None
+    if session.stop_signal is not None:
+        # All ranks have done the same steps: here a run that saves checkpoints saves one more.
+        loss = None if math.isnan(session.mean_loss) else session.mean_loss
+        stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
     executor, notes, memory = session.executor, session.feed.notes, session.memory
+    skipped = session.skipped
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
     timeline = session.timeline()
-    session.save(RunDirectory(path=run).model)
+    weights = session.weights()
     session.close()
     if world.rank != 0:
         return RankResult()
+    saved, unsaved = save_weights(weights, directory, reserve)
     return RankResult(
         epochs=epochs,
         timeline=timeline,
         memory=memory,
         gradient_noise=noise,
         verified=session.verified,
+        skipped=skipped,
+        stopped=stopped,
+        weights=saved,
+        unsaved=unsaved,
         notes=notes,
     )
 
@@ -293,6 +311,8 @@ def _train_epochs(session: "Session", world: "World", verify: int) -> list[Epoch
         seconds = time.perf_counter() - started
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         metrics = session.end_epoch(number)
+        if session.stop_signal is not None:
+            break
         epoch = Epoch(
             epoch=number + 1, loss=metrics["loss"], accuracy=metrics.get("metric"), seconds=seconds, samples=samples
         )

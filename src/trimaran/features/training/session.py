@@ -12,9 +12,13 @@ may have several sessions, such as the two of a GAN, which it closes in any orde
 """
 
 import atexit
+import logging
 import math
+import multiprocessing.util
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +29,7 @@ from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.timeline import Timeline
 from trimaran.features.training.callbacks import Callbacks
 from trimaran.graph.behaviour import Behaviour, weighed
@@ -51,7 +56,9 @@ from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World, join_world, leave_world
+from trimaran.runtime.launch.requests import REQUESTS, stopping_code
+from trimaran.runtime.launch.world import TIMEOUT_S, World, join_world, leave_world
+from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.verification import Verified, Verifier
 
 
@@ -67,7 +74,9 @@ class Session:
         rank: number of this process
         world_size: number of processes
         executor: runs the program
-        stopped: a callback has asked for the end of the training, or the metric has reached the job's target
+        stopped: a callback or a signal has asked for the end of the training, or the metric has reached the job's
+            target
+        stop_signal: number of the signal that asked for it, after a step that all ranks have done; None: none did
 
     Args:
         job: what is trained
@@ -81,6 +90,7 @@ class Session:
         gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
         verify: number of first steps to compare with one process
+        on_nan: what to do where the loss of a step is not a finite number: "stop", or "skip" its update
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -99,10 +109,13 @@ class Session:
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
         verify: int = 0,
+        on_nan: OnNan = "stop",
     ) -> None:
+        check_on_nan(on_nan, strategy, observes="verify" if verify else "")
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
         self.stopped = False
+        self.stop_signal: int | None = None
         self._owns_world = owns_world
         if evaluation is None:
             if captured is None:
@@ -118,24 +131,29 @@ class Session:
             record=record,
             gradient_noise=gradient_noise,
             use=use,
+            on_nan=on_nan,
         )
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
+        self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(planned_memory(strategy))
         self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None
         self._losses, self._samples = 0.0, 0
+        self._index = 0
         self._scored: float | None = None
         self._verify = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
+        REQUESTS.open()
+        self._memory.callback(REQUESTS.close)
         Session._open.append(self)
         # A thread of gloo that outlives the interpreter would end the process with an error.
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def batches(self) -> Iterator[Any]:
-        """This rank's share of each global batch, for the epochs of the job, or until a callback stops it.
+        """This rank's share of each global batch, for the epochs of the job, or until a callback or a signal stops it.
 
         When the batch after the last one of an epoch is asked for, the epoch ends: where the job has `on_epoch` or a
         target, its evaluation data are evaluated, then `on_epoch` is called, on every rank.
@@ -143,6 +161,9 @@ class Session:
         A schedule that follows a metric is stepped between the epochs, with that of the evaluation: the loop's, if it
         evaluated the job's data after the last step, else one that is done here. Without evaluation, with the mean
         loss.
+
+        A signal that asks for the end (SIGTERM, SIGHUP, SIGUSR1, Ctrl-C) ends it after a step that all ranks have done.
+        The epoch is not ended then.
 
         Yields:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
@@ -154,6 +175,8 @@ class Session:
                 self._fetched = (batch, share.samples)
                 yield batch
             by_metric = self.executor.follows_metric
+            if self.stop_signal is not None:
+                return
             self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
 
     def shares(self) -> Iterator[Share]:
@@ -162,6 +185,8 @@ class Session:
         Yields:
             What `step` takes as it takes a batch, and loads microbatch by microbatch.
         """
+        if self.stop_signal is not None:
+            return
         self._losses, self._samples = 0.0, 0
         for share in self._feed.shares():
             yield share
@@ -171,6 +196,9 @@ class Session:
     def end_epoch(self, number: int, *, evaluate: bool = True) -> dict[str, float]:
         """End an epoch: its evaluation, its schedule, the job's target, `Job.on_epoch`.
 
+        After a signal nothing of that is done, so that a run that goes on from here does it. Where the signal comes in
+        the evaluation, that is broken off.
+
         Args:
             number: of the epoch, from 0
             evaluate: compute the metric, where the job has one and evaluation data, and it is not known
@@ -178,9 +206,17 @@ class Session:
         Returns:
             "loss", the mean over the samples of the epoch's steps here, and "metric" where it was computed.
         """
-        metrics = {"loss": self._losses / self._samples if self._samples else math.nan}
+        metrics = {"loss": self.mean_loss}
+        if self.stop_signal is not None:
+            return metrics
         if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
-            metrics["metric"] = self.evaluate() if self._scored is None else self._scored
+            scored = self._evaluate(None, breaks_off=True) if self._scored is None else self._scored
+            if self.executor.asked:
+                # The epoch is not over: who goes on from here ends it.
+                self._feed.epoch, self._feed.index = number, self._index
+                self._agree_to_stop()
+                return metrics
+            metrics["metric"] = scored
             if self.job.target is not None and metrics["metric"] >= self.job.target:
                 self.stopped = True
         if self.executor.follows_metric:
@@ -188,6 +224,11 @@ class Session:
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean over the samples of the steps of the epoch so far; no number before the first."""
+        return self._losses / self._samples if self._samples else math.nan
 
     @property
     def model(self) -> nn.Module:
@@ -212,6 +253,11 @@ class Session:
         return self.executor.steps
 
     @property
+    def skipped(self) -> tuple[int, ...]:
+        """Numbers of the steps whose update was left out (`on_nan`): their losses count in no mean."""
+        return self.executor.skipped
+
+    @property
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
@@ -234,13 +280,17 @@ class Session:
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
-            Mean loss of the global batch, the same on every rank.
+            Mean loss of the global batch, the same on every rank; no finite number where the update was skipped.
 
         Raises:
             InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
-            ExecutionError: the loss is not a finite number, or another rank is gone; or a step that is verified is not
-                that of one process
+            ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step
+                that is verified is not that of one process
+            SystemExit: a signal has asked for the end, and the loop takes a step more
         """
+        if self.stop_signal is not None:
+            self.close()
+            raise SystemExit(exit_code(self.stop_signal))
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
         self._callbacks.check_trained()
@@ -249,14 +299,25 @@ class Session:
             samples = self._fetched[1]
         self._fetched = None
         number = self.executor.steps
+        self._index = self._feed.index
         loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
-        self._losses += loss * counted
-        self._samples += counted
+        # That of a skipped step is not, and counts in no mean.
+        if math.isfinite(loss):
+            self._losses += loss * counted
+            self._samples += counted
         self._scored = None
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
+        if self.executor.asked:
+            self._agree_to_stop()
         return loss
+
+    def _agree_to_stop(self) -> None:
+        """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
+        told = self.executor.agreement.gather_integers([REQUESTS.stop], "a request to stop")
+        self.stop_signal = stopping_code([number for (number,) in told])
+        self.stopped = True
 
     def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
         if self._verifier is None or self.executor.steps >= self._verify:
@@ -301,13 +362,16 @@ class Session:
         Raises:
             InputError: the job has no metric, or there is no data
         """
+        return self._evaluate(dataset)
+
+    def _evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         with self._callbacks.together("evaluate"):
             own = dataset is None
             if dataset is None:
                 if self._held_out is None:
                     self._held_out = make_evaluation_dataset(self.job)
                 dataset = self._held_out
-            found = self.executor.evaluate(dataset)
+            found = self.executor.evaluate(dataset, breaks_off=breaks_off)
         if own and not self._callbacks.running:
             self._scored = found
         return found
@@ -351,11 +415,42 @@ class Session:
         return estimate_noise_scale(as_scaled(observations) or observations)
 
     def close(self) -> None:
-        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway."""
+        """End the connections of the session; every rank calls it. At the exit of the script it is done anyway.
+
+        Raises:
+            SystemExit: a signal has ended the training, and this is the last session of the script: with 128 and the
+                number of the signal, unless an exception is on its way
+        """
+        self._close()
+        if self._ends_script and self.stop_signal is not None and not Session._open and sys.exc_info()[1] is None:
+            self._say_stopped(self.stop_signal)
+            raise SystemExit(exit_code(self.stop_signal))
+
+    def _close_at_exit(self) -> None:
+        """As `close`; where that had to be done before the end of the script, nothing else sets its exit code."""
+        self._close()
+        if self._ends_script and self.stop_signal is not None and not hasattr(sys, "last_value"):
+            self._say_stopped(self.stop_signal)
+            multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+            logging.shutdown()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(exit_code(self.stop_signal))
+
+    def _say_stopped(self, number: int) -> None:
+        if self.rank == 0:
+            say(
+                f"trimaran: {signal_name(number)} ended the training after step {self._steps}, in epoch "
+                f"{self._epoch + 1}: all ranks have done the same steps; exit code {exit_code(number)}"
+            )
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self.close)
+        self._steps, self._epoch = self.executor.steps, self._feed.epoch
+        atexit.unregister(self._close_at_exit)
         self._memory.close()
         self.executor.close()
         Session._open.remove(self)
@@ -383,6 +478,8 @@ def init(
     gradient_noise: int = 0,
     accept_inexact: bool = False,
     verify: int = 0,
+    on_nan: str = "stop",
+    hang_timeout: float | None = None,
 ) -> Session:
     """Take part in the training of a job.
 
@@ -397,15 +494,26 @@ def init(
             number (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
         verify: number of first steps to run as one process too, on rank 0, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+            on every rank; ten such steps in a row are an error too
+        hang_timeout: how long a rank may wait for the others in a collective before it ends with an error that says for
+            whom it waited, and in what [s]; None: 600. It does not hold for a process group that exists already
 
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
-            noise cannot be seen under it
+            noise cannot be seen under it; or a step cannot be skipped under it
         EnvironmentProblem: the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
     import torch.distributed as dist
 
+    check_on_nan(on_nan)
+    if hang_timeout is not None and not 0 < hang_timeout < math.inf:
+        raise InputError(
+            f"hang_timeout is a number of seconds above 0, got {hang_timeout}",
+            code="hang-timeout.not-positive",
+            hang_timeout=hang_timeout,
+        )
     owns_world = not (dist.is_available() and dist.is_initialized())
     if isinstance(plan, str | Path):
         plan = read_plan(Path(plan))
@@ -413,7 +521,7 @@ def init(
         check_has_program(plan)
         job = job_as_planned(plan, job)
     captured = capture_and_look(job)
-    world = join_world()
+    world = join_world(timeout_s=TIMEOUT_S if hang_timeout is None else hang_timeout)
     # A look may end sooner on one rank than on another.
     seen = _of_rank_0(captured.graph.behaviour, world)
     # Where other ranks were there to hear, it was not tried whether the loss gathers.
@@ -440,7 +548,7 @@ def init(
             )
         strategy, program = plan.strategy, plan_program(plan)
         check_against_graph(program, captured.graph, strategy, batch=job.global_batch_size)
-    return Session(
+    session = Session(
         job,
         strategy,
         program,
@@ -450,7 +558,10 @@ def init(
         record=record,
         gradient_noise=gradient_noise,
         verify=verify,
+        on_nan="skip" if on_nan == "skip" else "stop",
     )
+    session._ends_script = True
+    return session
 
 
 def _of_rank_0(behaviour: Behaviour | None, world: World) -> Behaviour | None:

@@ -9,18 +9,37 @@ timeline, weights                 ◀──     rank 0 gathers both
 compare, report, trace
 """
 
+import contextlib
+import math
+import queue
+import shutil
+import signal
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import ExecutionError, TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
-from trimaran.features.training.rank import RankResult, RunDirectory, create_run_directory, train_rank
-from trimaran.graph.types import parameter_use
+from trimaran.base.user_errors import summary
+from trimaran.features.training.memory import with_memory_plan
+from trimaran.features.training.rank import (
+    RUNS,
+    RankResult,
+    RunDirectory,
+    create_run_directory,
+    skipped_note,
+    train_rank,
+)
+from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
+from trimaran.graph.randomness import preserved_randomness
+from trimaran.graph.types import Graph, parameter_use
+from trimaran.graph.user_model import quiet
+from trimaran.jobs.resolve import JobSource
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -28,6 +47,7 @@ from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
 from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
 from trimaran.report.gradient_noise import gradient_noise_document
+from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -44,12 +64,54 @@ class Trained:
         planned: what was run
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
+        notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
     """
 
     run: RunDirectory
     planned: Planned
     result: RankResult
     report: RunReport
+    notes: tuple[str, ...] = ()
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Where a signal has ended it; None: none has."""
+        return self.result.stopped
+
+
+class _Stopping:
+    """Signals to the parent of a run: before the first step they end it, after that its ranks are told to stop.
+
+    Attributes:
+        commands: to the ranks
+        step: training steps that are known to be done
+        epoch: that is under way, from 1
+    """
+
+    def __init__(self) -> None:
+        self.commands: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+        self.step, self.epoch = 0, 1
+        self._asked = False
+
+    def hear(self, number: int) -> None:
+        """The first signal has come to this process.
+
+        Raises:
+            Interrupted: no step has been done
+        """
+        if not self.step:
+            raise Interrupted(number)
+        self.commands.put(("stop", number))
+        self.tell(number)
+
+    def tell(self, number: int) -> None:
+        """Say that a signal has come, to this process or to a rank."""
+        if not self._asked:
+            self._asked = True
+            say(
+                f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal "
+                "ends it at once"
+            )
 
 
 def train_planned(
@@ -59,9 +121,14 @@ def train_planned(
     record: bool = True,
     gradient_noise: bool = False,
     verify: int = 0,
+    on_nan: str = "stop",
+    hang_timeout: float | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine.
+
+    A signal that asks for the end (`STOP_SIGNALS`) ends it after a step that all ranks have done, and what is there is
+    written as at the end. Before the first step nothing is left of the run.
 
     Args:
         planned: from `make_plan` or `load_plan`
@@ -69,61 +136,148 @@ def train_planned(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to run as one process too, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+        hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
+            (`runtime.launch.watch`); infinite: nobody watches, and collectives end after 600 s
         progress: told of every step
 
     Raises:
-        ExecutionError: a rank died, the loss is not a number, or a step is not that of one process
-        EnvironmentProblem: links cannot be rate-limited here
+        InputError: a step cannot be skipped under the plan
+        ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
+        EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
+            all of the run could be written
+        Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
     from trimaran.runtime.launch.ranks import launch
+    from trimaran.runtime.launch.watch import HangLimits, collective_timeout
+    from trimaran.runtime.step.on_nan import check_on_nan
 
     simulated = planned.simulated
-    run = create_run_directory(simulated.job.name, parent=parent)
-    run.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
+    observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
+    check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
+    limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
+    room = weights_bytes(simulated.graph)
+    check_runs(parent, room)
+    stopping = _Stopping()
+    with Catcher(stopping.hear):
+        there = (parent or RUNS).exists()
+        run = create_run_directory(simulated.job.name, parent=parent)
+        notes = RunRecord(run)
+        try:
+            with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
+                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name)
+                _write_program(run, simulated)
+                results = launch(
+                    train_rank,
+                    (
+                        planned.source,
+                        simulated.plan,
+                        simulated.graph.behaviour,
+                        _evaluation(simulated),
+                        run.path,
+                        record,
+                        gradient_noise,
+                        verify,
+                        parameter_use(simulated.graph),
+                        on_nan,
+                        room,
+                    ),
+                    ranks=simulated.plan.strategy.devices,
+                    log_dir=run.logs,
+                    on_event=_listener(notes, stopping, progress),
+                    commands=stopping.commands,
+                    link=simulated.link,
+                    hang=limits,
+                    timeout_s=collective_timeout(limits),
+                )
+                return _conclude(planned, run, notes, results[0])
+        except TrimaranError as raised:
+            error = with_memory_plan(raised, planned) if raised.code == "memory.exhausted" else raised
+            if error.code != "run.not-written":
+                notes.fail(error)
+            error.add_note(f"run directory: {run.path}")
+            raise error from raised.__cause__
+        except KeyboardInterrupt as error:
+            if stopping.step:
+                notes.leave(signal.SIGINT, stopping.step, stopping.epoch)
+                raise
+            shutil.rmtree(run.path, ignore_errors=True)
+            if not there:
+                with contextlib.suppress(OSError):  # another run is there
+                    run.path.parent.rmdir()
+            error.add_note("no training step was done, and nothing is left of the run")
+            raise
+        except Exception as error:
+            notes.fail(ExecutionError(summary(error)))
+            raise
+
+
+def weights_bytes(graph: Graph) -> int:
+    """Size of the file of a network's weights [bytes].
+
+    Args:
+        graph: names its parameters and buffers
+    """
+    # Each name of a tied weight has its own copy, and each name a line in the header.
+    sizes = [one.nbytes for one in graph.parameters for _ in (one.name, *one.aliases)]
+    return sum(size + 512 for size in (*sizes, *graph.buffers.values())) + 4096
+
+
+def weights_of(source: JobSource) -> int | None:
+    """Size of the weights of a job before it is planned; None: its model is not made without memory for it [bytes].
+
+    Args:
+        source: where the job comes from
+    """
+    import torch
+
     try:
-        write_plan(run.plan, simulated.plan)
-        write_whole(run.program, format_program(simulated.chosen.program).encode())
-        evaluation = lower_evaluation(simulated.graph, simulated.plan.strategy, batch=simulated.job.global_batch_size)
-        results = launch(
-            train_rank,
-            (
-                planned.source,
-                simulated.plan,
-                simulated.graph.behaviour,
-                format_program(evaluation),
-                run.path,
-                record,
-                gradient_noise,
-                verify,
-                parameter_use(simulated.graph),
-            ),
-            ranks=simulated.plan.strategy.devices,
-            log_dir=run.logs,
-            on_event=_listener(run, progress),
-            link=simulated.link,
-        )
-        trained = _conclude(planned, run, results[0])
-    except TrimaranError as error:
-        run.fail(error.message, code=error.code)
-        error.add_note(f"run directory: {run.path}")
-        raise
-    except KeyboardInterrupt:
-        run.fail("interrupted")
-        raise
-    run.finish({"final": dict(trained.report.final), "samples_per_s": trained.report.samples_per_s})
-    return trained
+        with preserved_randomness(), quiet(), torch.device("meta"):
+            model = source.make().model()
+            return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+    except Exception:  # noqa: BLE001 planning says what is wrong with the model
+        return None
 
 
-def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
+def how_to_go_on(trained: Trained) -> str:
+    """What a person can do with a run that a signal has ended.
+
+    Args:
+        trained: the run
+    """
+    run = trained.run
+    return (
+        f"its weights, metrics and report are in {run.path}\n"
+        f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '
+        "The optimizer and the place in the data begin anew"
+    )
+
+
+def _evaluation(simulated: Simulated) -> str:
+    strategy = simulated.plan.strategy
+    return format_program(lower_evaluation(simulated.graph, strategy, batch=simulated.job.global_batch_size))
+
+
+def _write_program(run: RunDirectory, simulated: Simulated) -> None:
+    write_plan(run.plan, simulated.plan)
+    write_whole(run.program, format_program(simulated.chosen.program).encode())
+
+
+def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
     def listen(rank: int, event: Mapping[str, Any]) -> None:
-        if rank != 0:
+        if "asked_to_stop" in event:
+            stopping.tell(int(event["asked_to_stop"]))
+        elif "lost_log" in event:
+            notes.problems[f"logs/rank{rank}.log"] = str(event["lost_log"])
+        elif rank != 0:
             return
-        if "verified" in event:
+        elif "verified" in event:
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
-            run.add_metrics(event["finished"])
+            notes.add_metrics(event["finished"])
         else:
+            stopping.step, stopping.epoch = int(event["step"]), int(event["epoch"])
             progress(
                 f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
                 int(event["step"]),
@@ -133,20 +287,41 @@ def _listener(run: RunDirectory, progress: Progress) -> Callable[[int, Mapping[s
     return listen
 
 
-def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Trained:
+def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: RankResult) -> Trained:
+    """Write what is known at the end of a run, and say what of it could not be written.
+
+    Raises:
+        ExecutionError: the weights are nowhere
+        EnvironmentProblem: something could not be written, or only elsewhere
+    """
     comparison, simulated = None, planned.simulated
+    notes.restore(lambda: _write_program(run, simulated))
+    if result.weights is None:
+        raise ExecutionError(
+            f"the training is done, and its weights are lost: {result.unsaved}", code="run.weights-lost"
+        )
+    if result.weights != run.model:
+        notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
+    said = [*result.notes, *skipped_note(result.skipped)]
+    slow: tuple[SlowRank, ...] = ()
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
-        write_timeline(run.measured, result.timeline)
-        write_trace(
-            run.trace,
-            simulated.chosen.program,
-            simulated.chosen.timeline,
-            result.timeline,
-            comparison=comparison,
-            steps=result.timeline.steps[comparison.warmup :][:TRACED_STEPS],
+        slow = find_slow_ranks(result.timeline, simulated.chosen.timeline, warmup=comparison.warmup)
+        said += map(str, slow)
+        notes.try_to(run.measured.name, lambda: write_timeline(run.measured, result.timeline))
+        steps = result.timeline.steps[comparison.warmup :][:TRACED_STEPS]
+        notes.try_to(
+            run.trace.name,
+            lambda: write_trace(
+                run.trace,
+                simulated.chosen.program,
+                simulated.chosen.timeline,
+                result.timeline,
+                comparison=comparison,
+                steps=steps,
+            ),
         )
-    write_timeline(run.predicted, simulated.chosen.timeline)
+    notes.try_to(run.predicted.name, lambda: write_timeline(run.predicted, simulated.chosen.timeline))
     last = result.epochs[-1] if result.epochs else None
     final = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
@@ -165,10 +340,19 @@ def _conclude(planned: Planned, run: RunDirectory, result: RankResult) -> Traine
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
         verified=None if result.verified is None else to_plain(result.verified),
-        notes=(*planned.notes, *result.notes),
+        slow_ranks=slow,
+        skipped_steps=result.skipped,
+        notes=(*planned.notes, *said),
     )
-    write_report(run.report, report)
-    return Trained(run=run, planned=planned, result=result, report=report)
+    notes.try_to(run.report.name, lambda: write_report(run.report, report))
+    trained = Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said))
+    summary = {"final": dict(report.final), "samples_per_s": report.samples_per_s}
+    if result.stopped is None:
+        notes.finish(summary)
+    else:
+        notes.stop(result.stopped, summary)
+    notes.check()
+    return trained
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

@@ -1,15 +1,14 @@
 """Whether a flow computes what the user's model computes, by running both on data."""
 
-import random
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, fx, nn
 
 from trimaran.base.job import Job
 from trimaran.graph.batches import call_model, count_samples, name_tensors, slice_batch
 from trimaran.graph.capture.export import take_apart
+from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.user_model import (
     device_of,
     enter_mode,
@@ -71,18 +70,11 @@ def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tu
     """Outputs and buffers, and whether a generator of the host was drawn from."""
     with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.no_grad():
         enter_mode(model, training=training)
-        torch.manual_seed(job.seed + seed)
-        random.seed(job.seed + seed)
-        numpy.random.seed((job.seed + seed) % 2**32)  # noqa: NPY002 - the one that a forward would draw from
-        before = host_generators()
+        seed_generators(job.seed + seed)
+        before = host_states(PYTHON_AND_NUMPY)
         with precision_context(job, device_of(model)):
             outputs = [tensor.clone() for tensor in call()]
-        return outputs + [tensor.clone() for tensor in model.buffers()], host_generators() != before
-
-
-def host_generators() -> tuple[Any, ...]:
-    """Where the global generators of Python and NumPy are."""
-    return random.getstate(), numpy.random.get_state()[1].tobytes()  # type: ignore[index]  # noqa: NPY002
+        return outputs + [tensor.clone() for tensor in model.buffers()], bool(find_moved(before))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -11,17 +11,18 @@ the same machine replaces it.
 """
 
 import hashlib
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.decoding import check_version, decode_object, from_plain
+from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import put_in_place, read_bytes
-from trimaran.measure.cache import cache_directory, cache_written
+from trimaran.measure.cache import cache_directory, cache_written, read_kept
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Curve, Fingerprint
@@ -216,8 +217,6 @@ CALIBRATION_VERSION = 2
 _RENAMED = {"held_to": "rate_limit"}
 """Keys of links in version 1, and their names since."""
 
-_LOG = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationBody(MachineFigures):
@@ -251,23 +250,11 @@ def decode_calibration(data: bytes, *, source: str = "calibration") -> Calibrati
         CorruptDataError: truncated or edited
         InputError: JSON, but no calibration; or written by another version of Trimaran
     """
-    try:
-        plain: Any = msgspec.json.decode(data)
-        version = _check_version(plain, source)
-        digest, content = plain.pop("digest"), plain
-        expected = _digest(content)
-        body = msgspec.convert(_renamed(content) if version == 1 else content, type=CalibrationBody)
-    except (msgspec.ValidationError, AttributeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{source} is not a calibration: {error}", code="calibration.malformed", source=source
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptDataError(
-            f"{source} is not JSON, it may have been truncated ({error}): calibrate again",
-            code="calibration.not-json",
-            source=source,
-        ) from error
-    if digest != expected:
+    plain = decode_object(data, source=source, advice="calibrate again")
+    version = check_version(plain, 1, CALIBRATION_VERSION, source=source)
+    digest, content = plain.pop("digest", None), plain
+    body = from_plain(_renamed(content) if version == 1 else content, CalibrationBody, source=source)
+    if digest != _digest(content):
         raise CorruptDataError(
             f"{source} was edited or damaged after it was written, its digest does not match: calibrate again",
             code="calibration.digest-mismatch",
@@ -283,8 +270,10 @@ def _figures(figures: MachineFigures) -> dict[str, Any]:
 
 def _renamed(content: dict[str, Any]) -> dict[str, Any]:
     """The content of a file of version 1, by the names of today."""
-    links = [{_RENAMED.get(name, name): value for name, value in link.items()} for link in content["links"]]
-    return content | {"links": links}
+    links = content.get("links")
+    if not isinstance(links, list) or not all(isinstance(link, dict) for link in links):
+        return content
+    return content | {"links": [{_RENAMED.get(name, name): value for name, value in link.items()} for link in links]}
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -321,29 +310,10 @@ def keep_calibration(calibration: Calibration) -> Path:
 
 
 def kept_calibration(fingerprint: Fingerprint) -> Calibration | None:
-    """The calibration that is kept of a machine; None where there is none, or it is damaged, which is logged."""
+    """The calibration that is kept of a machine; None where there is none that can be used."""
     path = kept_path(fingerprint)
-    if not path.exists():
-        return None
-    try:
-        return read_calibration(path)
-    except TrimaranError as error:
-        _LOG.warning("%s", error.message)
-        return None
+    return read_kept(path, partial(decode_calibration, source=str(path)), then="going on without it")
 
 
 def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
-
-
-def _check_version(plain: Any, source: str) -> int:
-    """The version of a file, which is taken out of it."""
-    found = plain.pop("schema_version")
-    if found not in (1, CALIBRATION_VERSION):
-        raise InputError(
-            f"{source}: schema version {found}, this Trimaran reads 1 to {CALIBRATION_VERSION}; calibrate again",
-            code="calibration.schema-version",
-            found=found,
-            expected=CALIBRATION_VERSION,
-        )
-    return int(found)

@@ -18,7 +18,6 @@ epochs counted by the samples that were trained on, so that a smaller last batch
 """
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -28,8 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
-from trimaran.program.json_files import from_plain, to_plain
+from trimaran.base.decoding import decode_json, from_plain
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
+from trimaran.base.files import locked, read_bytes
+from trimaran.program.json_files import to_plain
 from trimaran.runtime.executor import Executor
 
 Evaluation = tuple[float, float]
@@ -277,23 +278,20 @@ def opened(folder: Path) -> Iterator[None]:
         InputError: another command is at work in it
         EnvironmentProblem: it cannot be written
     """
+    held = contextlib.ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        held.enter_context(locked(folder / "lock", wait=False))
+    except BlockingIOError:
+        raise InputError(
+            f"another `trimaran converge` is at work in {folder}: wait for it, or choose another --runs",
+            code="converge.busy",
+            path=str(folder),
+        ) from None
     except OSError as error:
         raise EnvironmentProblem(f"{folder} cannot be written: {error.strerror}", path=str(folder)) from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"another `trimaran converge` is at work in {folder}: wait for it, or choose another --runs",
-                code="converge.busy",
-                path=str(folder),
-            ) from None
+    with held:
         yield
-    finally:
-        os.close(descriptor)
 
 
 def read_runs(folder: Path) -> list[Run]:
@@ -301,22 +299,20 @@ def read_runs(folder: Path) -> list[Run]:
 
     Raises:
         CorruptDataError: a line is damaged; the last one may be cut short, as when the command was killed
-        EnvironmentProblem: the file cannot be read
+        InputError: the file cannot be read
     """
     path = folder / "runs.jsonl"
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be read: {error.strerror}", path=str(path)) from None
+    lines = read_bytes(path).split(b"\n")
     runs = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            runs.append(from_plain(json.loads(line), Run, source=f"{path}:{number}"))
-        except (ValueError, RecursionError, InputError) as error:
+            place = f"{path}:{number}"
+            runs.append(from_plain(decode_json(line, source=place), Run, source=place))
+        except TrimaranError as error:
             raise CorruptDataError(
-                f"{path}:{number} is damaged, {error}: remove the line, and the run is done again",
+                f"{error.message}: the line is damaged; remove it, and the run is done again",
                 code="converge.damaged-runs",
                 path=str(path),
             ) from None

@@ -340,14 +340,19 @@ _BATCHES = 40
 _APART_S = 3e-3
 
 
+_MOST_HANDED_OVER = 2**28
+"""Of a batch whose handover is measured; a larger one takes longer in proportion [bytes]."""
+
+
 def measure_handover(nbytes: int) -> float | None:
     """Time that a ready batch takes to arrive from a worker [s]; None where no worker can be had.
 
     Args:
         nbytes: of the batch [bytes]
     """
+    measured = min(nbytes, _MOST_HANDED_OVER)
     try:
-        return _measured(nbytes)
+        return _measured(measured) * nbytes / max(1, measured)
     except (OSError, RuntimeError, ValueError):
         # No shared memory, no fork: the report is worth more than this figure.
         return None

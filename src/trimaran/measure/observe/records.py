@@ -1,16 +1,18 @@
 """Records of observed processes."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median, stdev
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError
+from trimaran.base.files import read_bytes
 from trimaran.pricing.noise import student_95
 
 RECORD_VERSION = 1
@@ -41,6 +43,83 @@ class ProcessRecord:
     def column(self, name: str) -> NDArray[np.int64]:
         """A column of the rows."""
         return self.rows[:, self.columns[name]]
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+_Durations = Annotated[list[_Duration], msgspec.Meta(min_length=1)]
+
+
+class _Exchange(msgspec.Struct, frozen=True):
+    comm_hook: str
+    exchange_ns: _Count
+
+
+class _Model(msgspec.Struct, frozen=True):
+    name: str
+    device: str
+    parameter_nbytes: _Count
+    gradient_nbytes: _Count
+    gradient_dtypes: list[str]
+    fsdp: bool
+    ddp: _Exchange | None
+
+
+class _Optimizer(msgspec.Struct, frozen=True):
+    name: str
+    state_nbytes: _Count
+
+
+class _Loader(msgspec.Struct, frozen=True):
+    workers: Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+    persistent_workers: bool
+
+
+class _Memory(msgspec.Struct, frozen=True):
+    peak_nbytes: _Count
+    device_peak_nbytes: _Count | None
+
+
+class _Place(msgspec.Struct, frozen=True):
+    kind: str
+    line: str
+    function: str
+    library: bool
+    calls: _Count
+    ns: _Count
+
+
+class _Again(msgspec.Struct, frozen=True):
+    factors: list[Annotated[int, msgspec.Meta(ge=1, le=10_000)]] = []
+    durations_s: list[_Durations] = []
+    operators: _Count = 0
+    pointwise: _Count = 0
+    operator_s: _Duration = 0.0
+    updates: dict[str, _Durations] = {}
+    why_not: str = ""
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """The part of a record's file that is worked with, as a process writes it."""
+
+    schema_version: Literal[1]
+    rank: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
+    world: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    steps: _Count
+    columns: list[str]
+    rows: list[list[Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]]]
+    host: str
+    cores: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    batch_nbytes: _Count
+    compiled: bool
+    other_optimizers: bool
+    model: _Model | None
+    optimizer: _Optimizer | None
+    loader: _Loader | None
+    memory: _Memory
+    again: _Again | None
+    places: list[_Place] = []
 
 
 def parse_record(plain: Mapping[str, Any], *, source: str) -> ProcessRecord:
@@ -87,12 +166,54 @@ def read_records(folder: Path) -> Sequence[ProcessRecord]:
     """
     records = []
     for path in sorted(folder.glob("*.json")):
-        try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CorruptDataError(f"{path}: not JSON: {error}", path=str(path)) from error
+        plain = decode_object(read_bytes(path), source=str(path))
+        if plain.get("schema_version") == RECORD_VERSION:
+            _check_written(plain, source=str(path))
         records.append(parse_record(plain, source=str(path)))
     return sorted(records, key=lambda record: (record.rank, -record.steps))
+
+
+def _check_written(plain: Mapping[str, Any], *, source: str) -> None:
+    """Refuse a record with values that no process writes.
+
+    Raises:
+        CorruptDataError: it has some, or lacks some
+    """
+    try:
+        written = msgspec.convert(plain, _Written)
+    except msgspec.ValidationError as error:
+        raise CorruptDataError(
+            f"{source}: not a record of an observed process: {error}", code="observe.damaged-record", source=source
+        ) from None
+    again = written.again or _Again()
+    wrong = ""
+    if not {"step", "cpu_ns", "evaluation_ns", *(f"{kind}_ns" for kind in _KINDS), *_COUNTS} <= set(written.columns):
+        wrong = "columns are missing"
+    elif len(set(written.columns)) < len(written.columns):
+        wrong = "a column is there twice"
+    elif any(len(row) != len(written.columns) for row in written.rows):
+        wrong = "a row has another length than the columns"
+    elif len({row[written.columns.index("step")] for row in written.rows}) < len(written.rows):
+        wrong = "a step is there twice"
+    elif len(again.factors) != len(again.durations_s) or (again.factors and again.factors[0] != 1):
+        wrong = "the factors of larger batches do not fit their durations"
+    elif again.updates and not {"now", "fused"} <= again.updates.keys():
+        wrong = "the durations of updates are incomplete"
+    if wrong:
+        raise CorruptDataError(
+            f"{source}: not a record of an observed process: {wrong}", code="observe.wrong-record", source=source
+        )
+
+
+_KINDS = (
+    *("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective", "other"),
+    *("own", "evaluation"),
+)
+_COUNTS = (
+    *("forwards", "backwards", "samples", "batches_loaded", "load_cpu_ns", "syncs", "collectives"),
+    *("collective_nbytes", "dry", "queued_ns"),
+)
+"""Kinds of time and counts that the analysis asks for; a record may have more."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -173,6 +173,14 @@ class AnalyticalCandidate:
         return {words: getattr(self.step, part) for part, words in PARTS.items()}
 
     @property
+    def simplicity(self) -> tuple[int, ...]:
+        """Sort key by which the simpler of two equally good strategies comes first: kinds, devices, what is split."""
+        strategy = self.strategy
+        spread = strategy.tp * strategy.pp * strategy.cp
+        shape = 4 * (strategy.tp * strategy.cp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
+        return (shape, self.devices, spread, strategy.chunks, strategy.microbatches)
+
+    @property
     def rank(self) -> tuple[float, int, str]:
         """Sort key: time, then memory, then text, so that equal ones keep their order."""
         return (self.step.seconds, self.memory.peak, repr(self.strategy))

@@ -8,14 +8,13 @@ compares candidates. `corrections` reads the logs of nccl-tests that a user give
 
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms, collective_cost
 from trimaran.pricing.collectives.corrections import Correction, NcclLog, corrected_by, read_logs
-from trimaran.pricing.collectives.formulas import all_reduce_time, collective_time, message_time, messages, volume
+from trimaran.pricing.collectives.formulas import collective_time, message_time, messages, volume
 
 __all__ = [
     "CollectiveAlgorithm",
     "Correction",
     "NcclLog",
     "algorithms",
-    "all_reduce_time",
     "collective_cost",
     "collective_time",
     "corrected_by",

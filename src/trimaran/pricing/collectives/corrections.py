@@ -28,10 +28,14 @@ from trimaran.pricing.collectives.physics import Sizes
 from trimaran.pricing.collectives.prediction import predicted_curve
 from trimaran.pricing.types import Cost
 
+_MOST_BYTES = 16 * 2**20
+_LONGEST_LINE = 2000
+"""Of a log [bytes], and of a line of it [characters]: longer lines are not of nccl-tests."""
+
 _TYPES = r"(?:float|half|double|bfloat16|u?int(?:8|32|64)?|char|f8e\dm\d|fp8\w*|float8\w*|fp16|fp32|fp64)"
-_ROW = re.compile(rf"(?:^|[\s:>])(\d+)\s+([\d.e+]+)\s+{_TYPES}\s+(\S.*)$")
-_RANK = re.compile(r"#\s*Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s+(?:\[\S+\]\s*)?(.*)$")
-_SETUP = re.compile(r"#\s*nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")
+_ROW = re.compile(rf"(?:^|[\s:>])([0-9]{{1,18}})\s+([\d.e+]+)\s+{_TYPES}\s+(\S.*)$")
+_RANK = re.compile(r"#\s*Rank\s+([0-9]{1,9})\b.*?\bon\s+(\S+)\s+device\s+\d+\s+(?:\[\S+\]\s*)?(.*)$")
+_SETUP = re.compile(r"#\s*nThreads?:?\s+([0-9]{1,6})\s+nGpus:?\s+([0-9]{1,6})")
 _STARTING = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -85,7 +89,7 @@ def read_logs(path: Path, *, op: str = "") -> tuple[NcclLog, ...]:
     Raises:
         InputError: no file, no table, a figure that is none, or an unknown operation
     """
-    text = read_bytes(path).decode(errors="replace")
+    text = read_bytes(path, most_bytes=_MOST_BYTES).decode(errors="replace")
     reader = _Reader(path, op)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read(number, line)
@@ -116,6 +120,8 @@ class _Reader:
         self.points: list[tuple[float, float]] = []
 
     def read(self, number: int, line: str) -> None:
+        if len(line) > _LONGEST_LINE:
+            return
         if starting := _STARTING.search(line):
             self._close()
             self.op = _operation(starting.group(1))

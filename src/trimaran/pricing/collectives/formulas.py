@@ -212,30 +212,6 @@ def message_time(nbytes: int, link: Link) -> float:
     return link.latency_s + nbytes / link.bytes_per_s
 
 
-def all_reduce_time(nbytes: int, *, num_ranks: int, link: Link) -> float:
-    """Time of a ring all-reduce.
-
-    Every rank sends its buffer in `num_ranks` chunks, first around the ring once to sum them, then once more to hand
-    the sums out: `2 * (num_ranks - 1)` messages of a chunk each.
-
-    Args:
-        nbytes: size of the buffer on each rank [bytes]
-        num_ranks: ranks in the group
-        link: slowest link of the ring
-
-    Returns:
-        Time from the last rank's arrival to the end [s].
-
-    Source:
-        Patarasuk & Yuan, J. Parallel Distrib. Comput. 69(2), 2009.
-
-    Example:
-        >>> all_reduce_time(100_000_000, num_ranks=4, link=Link(bytes_per_s=25e9, latency_s=0.0, source="example"))
-        0.006
-    """
-    return collective_time(Kind.ALL_REDUCE, nbytes, num_ranks=num_ranks, link=link)
-
-
 def collective_time(kind: str, nbytes: int, *, num_ranks: int, link: Link) -> float:
     """Time of a collective by its kind.
 

@@ -16,11 +16,11 @@ import functools
 import math
 import re
 from dataclasses import dataclass, replace
-from importlib import resources
 from typing import cast
 
 import numpy as np
 
+from trimaran.base.files import packaged_text
 from trimaran.pricing.collectives.groups import OVER_PCIE, CardKind, Group, LinkKind, Timing
 from trimaran.pricing.collectives.physics import Sizes
 
@@ -53,7 +53,7 @@ class MeasuredCurve:
 @functools.cache
 def measured_curves() -> tuple[MeasuredCurve, ...]:
     """All curves of `curves.csv`."""
-    text = resources.files("trimaran.pricing.collectives").joinpath("curves.csv").read_text(encoding="utf-8")
+    text = packaged_text("trimaran.pricing.collectives", "curves.csv")
     return tuple(_curve(row) for row in csv.DictReader(text.splitlines()))
 
 

@@ -11,46 +11,13 @@ from trimaran.base.errors import InputError
 from trimaran.program.gradients import owners_by_size
 
 
-def server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
-    """Time of an exchange through parameter servers on separate machines: `max(M/B, nM/(kB))`.
-
-    A worker sends its gradients once; a server takes in its share of them from every worker.
-
-    Args:
-        nbytes: of gradients [bytes]
-        workers: n
-        servers: k
-        bytes_per_s: of each machine, one direction [bytes/s]
-
-    Returns:
-        Time [s]; fetching goes on in the other direction meanwhile.
-
-    Raises:
-        InputError: no server
-
-    Source:
-        Jiang et al., A unified architecture for accelerating distributed DNN training, OSDI 2020, section 2.
-
-    Example:
-        >>> [server_time(1e9, workers=8, servers=k, bytes_per_s=1e9) for k in (4, 8)]
-        [2.0, 1.0]
-    """
-    if servers < 1:
-        raise InputError(
-            f"an exchange through servers needs at least one, got {servers}",
-            code="parameter-server.none",
-            servers=servers,
-        )
-    return max(nbytes / bytes_per_s, workers * nbytes / (servers * bytes_per_s))
-
-
 def colocated_server_time(nbytes: float, *, workers: int, bytes_per_s: float) -> float:
     """Time of an exchange where every worker's machine is also a server of `1/n`: `2(n-1)M/(nB)`, as a ring's.
 
     Out of a machine go its gradients to the other servers and, as a server, its sums to the other workers.
 
     Source:
-        As `server_time`.
+        Jiang et al., A unified architecture for accelerating distributed DNN training, OSDI 2020, section 2.
 
     Example:
         >>> colocated_server_time(1e9, workers=4, bytes_per_s=1e9)
@@ -77,7 +44,7 @@ def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float
         InputError: fewer servers than none, or more than workers: those would not help
 
     Source:
-        As `server_time`, section 4.1.
+        Jiang et al., OSDI 2020, section 4.1.
 
     Example:
         >>> [round(byteps_time(1e9, workers=4, servers=k, bytes_per_s=1e9), 6) for k in (0, 2, 4)]

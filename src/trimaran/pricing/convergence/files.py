@@ -18,19 +18,19 @@ Curves that were published, by name: reference convergence points, and projectio
 import csv
 import functools
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trimaran.base.decoding import check_version, decode_object, decode_toml, from_plain
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
 from trimaran.base.files import packaged_toml, put_in_place, read_text, toml_text
 from trimaran.jobs.learning_rate import rule_seen_from
 from trimaran.pricing.convergence.curve import Curve, fit_curve
 from trimaran.pricing.convergence.run_tables import read_table
 from trimaran.pricing.convergence.types import CurveTable, check_table
-from trimaran.program.json_files import check_version, decode_object, from_plain, to_plain
+from trimaran.program.json_files import to_plain
 
 CURVE_VERSION = 1
 
@@ -64,10 +64,7 @@ def _read(path: Path) -> CurveTable:
     if path.suffix.lower() == ".json":
         plain = decode_object(text, source=str(path))
     else:
-        try:
-            plain = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"{path}: not TOML: {error}", code="curve-file.not-toml", file=str(path)) from None
+        plain = decode_toml(text, source=str(path))
     check_version(plain, CURVE_VERSION, source=str(path))
     return _with_rule(table_of(plain, source=str(path)), path.parent, relative=False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trimaran.base.errors import InputError
-from trimaran.base.files import read_bytes
+from trimaran.base.files import read_text
 from trimaran.pricing.convergence.types import LARGEST_BATCH, CurveTable, Point, Unit
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -326,6 +326,10 @@ def compare_steps(rows: Sequence[TableRow], *, file: str) -> None:
             )
 
 
+_MOST_BYTES = 2 * 2**20
+"""Of a table of runs [bytes]."""
+
+
 def read_table(path: Path) -> CurveTable:
     """The table of a CSV file.
 
@@ -336,13 +340,7 @@ def read_table(path: Path) -> CurveTable:
     Raises:
         InputError: it cannot be read, or a place in it is wrong: the message names it
     """
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{path}: not UTF-8 text: save it as CSV in UTF-8", code="curve-table.not-utf8", file=str(path)
-        ) from None
-    return parse_table(text, file=str(path))
+    return parse_table(read_text(path, most_bytes=_MOST_BYTES), file=str(path))
 
 
 def parse_table(text: str, *, file: str) -> CurveTable:

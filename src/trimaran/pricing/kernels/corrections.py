@@ -11,17 +11,17 @@ for them, which a kernel names by "External id" (older: "external id"). The kind
 for kernels without one, such as those of replayed graphs, from their names. Steps are "ProfilerStep#…" annotations.
 """
 
-import gzip
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy
 from numpy.typing import NDArray
 
+from trimaran.base.decoding import decode_typed, unpack
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.graph.kernels.workload import WorkKind
@@ -77,6 +77,42 @@ class Profile:
         return sum(self.kinds_s.values())
 
 
+_MOST_PROFILE_BYTES = 256 * 2**20
+_MOST_PROFILE_VALUES = 20_000_000
+"""Of a profile: a step of a large model has 10⁵ events of some 300 bytes."""
+
+
+_Microseconds = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
+
+
+class _Arguments(msgspec.Struct, frozen=True):
+    """The operator that asked for a kernel."""
+
+    today: int | str | None = msgspec.field(default=None, name="External id")
+    older: int | str | None = msgspec.field(default=None, name="external id")
+
+
+class _Event(msgspec.Struct, frozen=True):
+    """What is read of an event; most have more."""
+
+    cat: str = ""
+    name: str = ""
+    ts: _Microseconds | None = None
+    dur: _Microseconds | None = None
+    args: _Arguments | None = None
+
+    @property
+    def external(self) -> int | str | None:
+        """What connects it with its operator."""
+        if self.args is None:
+            return None
+        return self.args.older if self.args.today is None else self.args.today
+
+
+class _Trace(msgspec.Struct, frozen=True):
+    traceEvents: list[_Event]  # noqa: N815 its name in the file
+
+
 def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
     """A profile that `torch.profiler` exported, plain or packed by gzip.
 
@@ -86,9 +122,10 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
 
     Raises:
         InputError: there is no such file, it is no such profile, no kernel is in it, or its steps are not known
+        CorruptDataError: it is no JSON, as a truncated file is not
     """
     events = _events(path)
-    kernels = [event for event in events if event.get("cat") == "kernel" and _is_number(event.get("dur"))]
+    kernels = [event for event in events if event.cat == "kernel" and event.dur is not None]
     if not kernels:
         raise InputError(
             f'{path}: no event of category "kernel": profile with activities=[ProfilerActivity.CUDA, …] on a GPU',
@@ -97,58 +134,52 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
     marks = [
         event
         for event in events
-        if str(event.get("name", "")).startswith("ProfilerStep#") and event.get("cat") in ("user_annotation", "cpu_op")
+        if event.name.startswith("ProfilerStep#") and event.cat in ("user_annotation", "cpu_op")
     ]
     if steps is None and not marks:
         raise InputError(
             f"{path}: no ProfilerStep annotation: call profiler.step() in the loop, or say how many steps",
             code="profile.no-steps",
         )
-    count = steps if steps is not None else len({event["name"] for event in marks})
+    count = steps if steps is not None else len({event.name for event in marks})
     if count < 1:
         raise InputError(f"{path}: a profile has at least one step, got {count}", steps=count)
     operators = {
-        _external(event): str(event["name"]).lower()
-        for event in events
-        if event.get("cat") == "cpu_op" and _external(event) is not None
+        event.external: event.name.lower() for event in events if event.cat == "cpu_op" and event.external is not None
     }
     seconds: dict[WorkKind, float] = {}
     for event in kernels:
-        kind = _kind(str(event.get("name", "")).lower(), operators.get(_external(event), ""))
-        seconds[kind] = seconds.get(kind, 0.0) + float(event["dur"]) * 1e-6 / count
-    return Profile(kinds_s=seconds, step_s=_step_s(marks or kernels, count), steps=count, source=str(path))
+        kind = _kind(event.name.lower(), "" if event.external is None else operators.get(event.external, ""))
+        seconds[kind] = seconds.get(kind, 0.0) + (event.dur or 0.0) * 1e-6 / count
+    return Profile(kinds_s=seconds, step_s=_step_s(marks or kernels, count, path), steps=count, source=str(path))
 
 
-def _events(path: Path) -> Sequence[Mapping[str, Any]]:
-    raw = read_bytes(path)
+def _events(path: Path) -> Sequence[_Event]:
+    content = unpack(read_bytes(path, most_bytes=_MOST_PROFILE_BYTES), source=str(path), most_bytes=_MOST_PROFILE_BYTES)
     try:
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        document = json.loads(text)
-    except (OSError, ValueError) as error:
+        return decode_typed(content, _Trace, source=str(path), most_values=_MOST_PROFILE_VALUES).traceEvents
+    except InputError as error:
+        if error.code != "file.unexpected-content":
+            raise
         raise InputError(
-            f"{path}: not JSON ({error}): expected a Chrome trace exported by torch.profiler",
-            code="profile.not-json",
+            f"{error.message}: expected a Chrome trace exported by torch.profiler",
+            code="profile.no-trace",
+            path=str(path),
         ) from error
-    events = document.get("traceEvents") if isinstance(document, dict) else None
-    if not isinstance(events, list):
+
+
+def _step_s(events: Sequence[_Event], count: int, path: Path) -> float:
+    """From the first start to the last end, by the number of steps [s]."""
+    starts = [event.ts for event in events if event.ts is not None]
+    ends = [event.ts + (event.dur or 0.0) for event in events if event.ts is not None]
+    step_s = (max(ends, default=0.0) - min(starts, default=0.0)) * 1e-6 / count
+    if not step_s > 0:
         raise InputError(
-            f'{path}: no list "traceEvents": expected a Chrome trace exported by torch.profiler',
-            code="profile.no-events",
+            f"{path}: its steps have no duration: their events lack ts or dur",
+            code="profile.no-duration",
+            path=str(path),
         )
-    return [event for event in events if isinstance(event, dict)]
-
-
-def _step_s(events: Sequence[Mapping[str, Any]], count: int) -> float:
-    starts = [float(event["ts"]) for event in events]
-    ends = [float(event["ts"]) + float(event.get("dur", 0.0)) for event in events]
-    return (max(ends) - min(starts)) * 1e-6 / count
-
-
-def _external(event: Mapping[str, Any]) -> Any:
-    arguments = event.get("args")
-    if not isinstance(arguments, dict):
-        return None
-    return arguments.get("External id", arguments.get("external id"))
+    return step_s
 
 
 def _kind(kernel: str, operator: str) -> WorkKind:
@@ -157,10 +188,6 @@ def _kind(kernel: str, operator: str) -> WorkKind:
             if any(word in text for word in words):
                 return kind
     return WorkKind.ELEMENTWISE
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _APART = 0.4

@@ -35,6 +35,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import COMMUNICATION, WAIT
 from trimaran.program.types import COLLECTIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
+from trimaran.runtime.launch.activity import ACTIVITY, STEP
 from trimaran.runtime.launch.failures import is_peer_failure
 from trimaran.runtime.launch.world import World, calm_event_loops
 from trimaran.runtime.record import Recorder
@@ -362,39 +363,58 @@ def in_contact(rank: int, what: str) -> Iterator[None]:
     Raises:
         ExecutionError: another rank is gone, or silent for longer than the time-out
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if is_peer_failure(error):
-            raise lost_peer(rank, what, error) from error
-        raise
+    with ACTIVITY.waiting(what):
+        try:
+            yield
+        except RuntimeError as error:
+            if is_peer_failure(error):
+                raise lost_peer(rank, what, error) from error
+            raise
 
 
-def wait_for(work: Any, rank: int, what: str) -> None:
+def wait_for(work: Any, rank: int, what: str, ranks: Sequence[int] = ()) -> None:
     """Wait for a piece of communication; on a GPU, make the current stream wait.
 
     Args:
         work: what torch.distributed returned
         rank: of this process, for the message
         what: for the message
+        ranks: that take part; empty: all
 
     Raises:
         ExecutionError: another rank is gone, or silent for longer than the time-out
     """
+    ACTIVITY.waits = (what, ranks)
     try:
         work.wait()
     except (RuntimeError, OSError) as error:
-        raise lost_peer(rank, what, error) from error
+        raise lost_peer(rank, what, error, ranks) from error
+    finally:
+        ACTIVITY.waits = None
+        ACTIVITY.started += 1
 
 
-def lost_peer(rank: int, what: str, error: RuntimeError | OSError) -> ExecutionError:
-    """The error of a rank whose communication failed."""
+def lost_peer(rank: int, what: str, error: RuntimeError | OSError, ranks: Sequence[int] = ()) -> ExecutionError:
+    """The error of a rank whose communication failed.
+
+    Args:
+        rank: of this process
+        what: it did
+        error: of the communication
+        ranks: that take part; empty: all
+    """
     detail = str(error).strip().splitlines()
+    others = [str(one) for one in ranks if one != rank]
+    whom = f"rank {', '.join(others)}" if others else "another rank"
+    when = f" of step {ACTIVITY.steps}" if ACTIVITY.phase == STEP else ""
     return ExecutionError(
-        f"rank {rank} lost contact with another rank during {what}: {detail[-1] if detail else type(error).__name__}. "
-        "See the logs of the other ranks for the cause",
+        f"rank {rank} lost contact with {whom} during {what}{when}: "
+        f"{detail[-1] if detail else type(error).__name__}. See the logs of the other ranks for the cause",
         code="rank.lost-peer",
         rank=rank,
+        peers=[one for one in ranks if one != rank],
+        waited_for=what,
+        step=ACTIVITY.steps,
         lost_peer=True,
     )
 
@@ -485,6 +505,7 @@ class Pending:
         works: what torch.distributed returned
         buffers: kept alive until they have been sent or filled
         start: when it was posted
+        ranks: that take part
         finish: to do when it has ended: unpack, store; it may start more of the same instruction
         end: when it ended, where that is known
     """
@@ -494,6 +515,7 @@ class Pending:
     works: Sequence[Any]
     buffers: Sequence[torch.Tensor]
     start: Stamp
+    ranks: Sequence[int] = ()
     finish: Callable[[], None] = lambda: None
     end: Stamp = None
 
@@ -512,6 +534,7 @@ class InFlight:
         self._streams = streams
         self._recorder = recorder
         self._pending: dict[str, list[Pending]] = {}
+        ACTIVITY.begun = self._pending
 
     def add(
         self,
@@ -535,7 +558,8 @@ class InFlight:
         """
         token = instruction.token
         size = sum(buffer.nbytes for buffer in buffers) if nbytes is None else nbytes
-        pending = Pending(token=token, nbytes=size, works=works, buffers=buffers, start=start)
+        ranks = instruction.group if instruction.peer is None else (instruction.peer,)
+        pending = Pending(token=token, nbytes=size, works=works, buffers=buffers, start=start, ranks=ranks)
         self._pending.setdefault(token, []).append(pending)
         if blocking:
             self._recorder.add(token, WAIT, start, self._recorder.stamp())
@@ -609,7 +633,7 @@ class InFlight:
         before = self._recorder.stamp()
         for pending in found:
             for work in pending.works:
-                wait_for(work, self._rank, token)
+                wait_for(work, self._rank, token, pending.ranks)
         after = self._recorder.stamp()
         for pending in found:
             pending.finish()

@@ -68,11 +68,11 @@ from functools import partial
 import torch
 
 from trimaran.base.timeline import WAIT
+from trimaran.graph.randomness import derive_seed
 from trimaran.program.gradients import SMALLEST_BYTES, Compression
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
-from trimaran.runtime.seeds import derive_seed
 from trimaran.runtime.streams import Stamp, fetch
 
 __all__ = ["Codec", "CompressedBuckets", "Round", "open_codec", "wire_bytes"]

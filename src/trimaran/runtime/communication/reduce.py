@@ -5,7 +5,7 @@ By label:
 - "b<k>" adds up a bucket of gradients over the replicas. A mark of the last backward starts it, so that its instruction
   does nothing here. A scatter and a gather of "b<k>" are parts of a hierarchical all-reduce (`hierarchical`). A reduce
   of "b<k>" adds the bucket up at its owner only, and a broadcast of "b<k>" sends its weights from there to the others.
-- "loss" and "metric" add up sums and weights over all ranks.
+- "loss" and "metric" add up sums and weights over all ranks, and how many of them have a request, as to stop.
 - "tie<k>" adds up the gradients of a weight that several stages hold.
 - "norm" adds up squares over the stages, or over owners.
 - "buffers" copies those of replica 0.
@@ -18,6 +18,7 @@ dropped first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -28,11 +29,13 @@ from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
 from trimaran.runtime.communication.compression import CompressedBuckets
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
+from trimaran.runtime.launch.activity import ACTIVITY
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import HasGradient, Used
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
+from trimaran.runtime.step.on_nan import OnNan
 from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
 from trimaran.runtime.step.updates import Updater
 
@@ -55,6 +58,7 @@ class Reductions:
         used: which parameters got a gradient here; None: the same ones on all replicas
         never: parameters that have no gradient on any rank
         typical: weight of a sample by which weighted losses are scaled already (`Job.loss_weight`); None: they are not
+        on_nan: what to do where the loss of a step is not a finite number
 
     Attributes:
         losses: sums of losses and metrics
@@ -75,6 +79,7 @@ class Reductions:
         owned: Mapping[str, Sequence[torch.nn.Parameter]],
         scaler: LossScaler | None = None,
         typical: float | None = None,
+        on_nan: OnNan = "stop",
         compressed: CompressedBuckets | None = None,
         hierarchical: HierarchicalSums | None = None,
         used: Used | None = None,
@@ -95,7 +100,7 @@ class Reductions:
         self._used = used
         self._never = tuple(never)
         self._weighted: bool | None = None
-        self.losses = LossSums(world, channels.agreement.first_rank)
+        self.losses = LossSums(world, channels.agreement.first_rank, on_nan)
         self.gradient_noise: GradientNoise | None = None
         self.settled: Callable[[], None] | None = None
 
@@ -185,10 +190,11 @@ class Reductions:
         """Update the parameters, unless the loss is not a finite number, or scaled gradients are not."""
         self._wait(instruction)
         self._settle_gradients(state)
-        # Before the weights are lost.
-        self.losses.check(state)
+        # Before the weights are lost. A GPU is waited for here, and it for the others.
+        with nullcontext() if self._world.device == "cpu" else ACTIVITY.waiting(f"{Kind.ALL_REDUCE}#loss"):
+            finite = self.losses.check(state)
         start = self._recorder.stamp()
-        if self._scaler is None or self._scaler.agree():
+        if finite and (self._scaler is None or self._scaler.agree()):
             self._updater.update()
         else:
             self._updater.drop_gradients()
@@ -205,7 +211,7 @@ class Reductions:
         own = torch.cat([own_loss(state, device), used.take(device)])
 
         def store() -> None:
-            state.mean, state.used = own[:2], own[2:]
+            state.mean, state.used = own[:3], own[3:]
 
         self._sum(instruction, own).finish = store
 

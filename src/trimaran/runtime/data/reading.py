@@ -36,8 +36,8 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
 from trimaran.graph.datasets import Fault, Faulty, batching_fault, reading_fault
+from trimaran.graph.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
 from trimaran.runtime.data.cache import SampleCache
-from trimaran.runtime.seeds import derive_seed, find_moved, host_states, restore_host, seed_host
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -47,7 +47,7 @@ class Drawing:
     """Calls of a user's function that may draw random numbers: they depend on a seed alone.
 
     Attributes:
-        drawn: generators that it has drawn from, numbers in `seeds.HOST_GENERATORS`; None: it has not been called yet
+        drawn: generators that it has drawn from, numbers in `HOST_GENERATORS`; None: it has not been called yet
     """
 
     def __init__(self) -> None:

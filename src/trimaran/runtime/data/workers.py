@@ -47,9 +47,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.datasets import arriving_fault, describe, sending_fault
+from trimaran.graph.randomness import derive_seed, seed_host
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
-from trimaran.runtime.seeds import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 """Errors of a system that lacks something, not of the value."""
@@ -232,8 +232,11 @@ def serve(
     """
     # Ctrl-C is told to a rank, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A handler that the rank has is not for its workers, and would keep them from ending.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Slurm tells all processes of a job, and the rank still needs its workers, to end after a step.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(_TERMINATED_S))
     if inherited is not None:
         inherited.close()
     if parent is not None:
@@ -288,6 +291,9 @@ def _end_with(method: str, parent: int) -> None:
     if method != "forkserver" and os.getppid() != parent:
         os._exit(1)
 
+
+_TERMINATED_S = 30
+"""Time from SIGTERM to the end of a worker, where its rank does not end it before [s]."""
 
 _ENDING_S = 1.0
 """Time that a worker has to finish its batch after it was told to end [s]."""

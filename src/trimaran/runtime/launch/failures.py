@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError, TrimaranError
+from trimaran.base.files import read_end
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
+from trimaran.runtime.launch.memory import Limit, exhausted, ran_out, refused_memory
 
 LINES_OF_LOG = 20
 
@@ -58,12 +60,15 @@ def to_failure(rank: int, error: Exception) -> Failure:
         rank: number of the rank
         error: what was raised
     """
-    ours = isinstance(error, TrimaranError)
+    ours = error if isinstance(error, TrimaranError) else None
+    refused = ran_out(error)
+    if refused is not None:
+        ours = refused_memory(rank, refused)
     return Failure(
         rank=rank,
-        error=error if isinstance(error, TrimaranError) else None,
+        error=ours,
         text=summary(error),
-        lines=() if ours else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
+        lines=() if ours is not None else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
         trace="".join(traceback.format_exception(error)),
         because_of_peer=is_peer_failure(error),
     )
@@ -98,13 +103,14 @@ def find_cause(failures: Sequence[Failure]) -> Failure:
     return next((failure for failure in failures if not failure.because_of_peer), failures[0])
 
 
-def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
+def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limit | None = None) -> TrimaranError:
     """The error that the parent raises for a failure.
 
     Args:
         failure: the cause
         log: log file of its rank
         kept: the log outlives the launch, so that the error may name it
+        killed_for_memory: the kernel has killed a process meanwhile, because this limit was reached; None: none
 
     Returns:
         The error of the rank, with the rank among its figures; else an `ExecutionError` with the lines of the user's
@@ -119,6 +125,9 @@ def to_error(failure: Failure, log: Path, *, kept: bool) -> TrimaranError:
         whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
         message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
         return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **named), failure)
+    if killed_for_memory is not None and failure.exit_code == -signal.SIGKILL:
+        told = f"rank {failure.rank} was killed by SIGKILL, and the kernel has killed a process because memory ran out"
+        return exhausted(told, failure.rank, killed_for_memory)
     before = "" if failure.exit_code < 0 else " before its work was done"
     what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}"
     end = _end_of_log(log, kept=kept)
@@ -149,7 +158,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def _end_of_log(log: Path, *, kept: bool) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = read_end(log).splitlines() if log.exists() else []
     if not lines:
         return f"Its log {log} is empty" if kept else "It printed nothing"
     title = f"The end of its log {log}:" if kept else "The end of what it printed:"

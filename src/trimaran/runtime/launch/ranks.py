@@ -7,19 +7,22 @@
     with rate-limited links: network namespaces
     start all, send each its request     ──▶      join the others through a file, gloo or NCCL on the loopback interface
                                                   or on that network
-                                         ◀──      events, while `function` runs
+                                         ◀──      events, and what it does, while `function` runs
+    commands, while `function` runs      ──▶
                                          ◀──      its result, or what it raised
     all have answered: say so, return    ──▶      leave; the last one removes the folder
 
-The parent ends all ranks, first asking, then killing, as soon as one fails, or when anything is raised in it, Ctrl-C
-included. A rank whose parent is gone, even killed, removes the folder and ends itself: each watches a pipe that only
-the parent's death closes before all have answered. No port is opened outside the loopback interface or the ranks' own
-network, which ends with the last of them, and nothing has a fixed name, so that runs do not collide.
+The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
+SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
+and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
+name, so that runs do not collide.
 """
 
 import contextlib
 import os
 import pickle
+import queue
 import shutil
 import signal
 import socket
@@ -34,17 +37,25 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.signals import leaving
 from trimaran.machine.types import Link
+from trimaran.runtime.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.runtime.launch.failures import Failure, find_cause, to_error
+from trimaran.runtime.launch.memory import Killings, Limit, group_limit
 from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
+from trimaran.runtime.launch.watch import MEASURING, HangLimits, Watch
 from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
+Command = tuple[str, object]
+"""What the parent sends to ranks that run: a kind, such as "stop", and a value that can be pickled."""
+
+ALL_ANSWERED = "all-answered"
+"""Kind of the last command."""
 
 # A rank that lost a peer may speak before the peer's own failure is seen.
 _GRACE_S = 3.0
-# From asking a process to end to killing it, and from its last message to its natural end.
-_TERMINATE_S = 2.0
+# From the last message of a process to its natural end.
 _LEAVE_S = 10.0
 _POLL_S = 0.1
 
@@ -95,6 +106,8 @@ class _Rank:
     connection: Connection
     log: Path
     answered: bool = False
+    before_bytes: int = 0
+    resident_bytes: int = 0
     result: Any = field(default=None)
     failure: Failure | None = None
 
@@ -110,11 +123,13 @@ def launch(
     ranks: int,
     log_dir: str | Path | None = None,
     on_event: Callable[[int, Event], None] | None = None,
+    commands: "queue.SimpleQueue[Command] | None" = None,
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
     timeout_s: float = TIMEOUT_S,
     link: Link | None = None,
     uplink: Uplink | None = None,
+    hang: HangLimits | None = MEASURING,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -125,12 +140,15 @@ def launch(
         log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
             is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
+        commands: sent to every rank, soon after they are put there, also by a handler of a signal; `World.listen` hears
+            them
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
         link: rate and latency of the links between the ranks, each way; needs root (`rate_limited_links`). None: links
             have no limit
         uplink: with a link: deals the ranks to nodes, and limits the links between these
+        hang: how long ranks may go without progress; None: as long as collectives let them
 
     Returns:
         What the function returned, by rank.
@@ -139,12 +157,13 @@ def launch(
         InputError: the function or its arguments cannot be sent
         EnvironmentProblem: links cannot be rate-limited on this machine
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
-        ExecutionError: a rank raised something else or died, with the end of its log; the others have been ended
+        ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
+            the others have been ended
     """
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
-    with rate_limited_network(link, uplink, ranks=ranks) as seats:
+    with rate_limited_network(link, uplink, ranks=ranks) as seats, contextlib.ExitStack() as at_once:
         folder = tempfile.mkdtemp(prefix="trimaran-")
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
@@ -155,6 +174,7 @@ def launch(
                 _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
                 for number, seat in enumerate(seats)
             )
+            at_once.enter_context(leaving(lambda _: _leave(started, folder)))
             for rank in started:
                 _ask(rank, Request(
                     rank=rank.number,
@@ -164,7 +184,10 @@ def launch(
                     python_path=os.environ.get("PYTHONPATH"),
                     work=work,
                 ))  # fmt: skip
-            _listen(started, on_event, keeps_logs=log_dir is not None)
+            watch = None
+            if hang is not None:
+                watch = Watch([rank.process.pid for rank in started], hang, time.monotonic())
+            _listen(started, on_event, commands, watch, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -217,16 +240,26 @@ def _ask(rank: _Rank, request: Request) -> None:
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
 
 
-def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | None, *, keeps_logs: bool) -> None:
+def _listen(
+    ranks: Sequence[_Rank],
+    on_event: Callable[[int, Event], None] | None,
+    commands: "queue.SimpleQueue[Command] | None",
+    watch: Watch | None,
+    *,
+    keeps_logs: bool,
+) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
     failures: list[Failure] = []
     deadline: float | None = None
+    killed = Killings.so_far()
     while not all(rank.finished for rank in ranks):
+        while commands is not None and not commands.empty():
+            _tell(ranks, *commands.get())
         waiting = {rank.connection: rank for rank in ranks if not rank.finished}
         ready = wait(list(waiting), timeout=_POLL_S)
         for connection, rank in waiting.items():
             if connection in ready:
-                _receive(rank, on_event)
+                _receive(rank, on_event, watch)
             elif rank.process.poll() is not None and not connection.poll():
                 # A process that the rank itself started may still hold the pipe open.
                 rank.failure = Failure(rank=rank.number, exit_code=rank.process.returncode)
@@ -235,20 +268,65 @@ def _listen(ranks: Sequence[_Rank], on_event: Callable[[int, Event], None] | Non
             deadline = time.monotonic() + _GRACE_S
         if failures and (not find_cause(failures).because_of_peer or time.monotonic() > (deadline or 0.0)):
             break
+        if watch is not None and not failures:
+            _look(watch, [rank for rank in ranks if not rank.finished])
     failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]
     if failures:
         cause = find_cause(failures)
-        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs)
+        limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
+        raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 
-def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None:
+def _limit(ranks: Sequence[_Rank], rank: int) -> Limit | None:
+    """The limit on memory that all ranks share, as one of them has it; None: nobody tells."""
+    found = group_limit()
+    if found is None:
+        return None
+    name, nbytes = found
+    before = memory_bytes()[0] + sum(one.before_bytes for one in ranks)
+    return Limit(
+        name=f"{name}, of which each of {len(ranks)} ranks has its share",
+        nbytes=nbytes // len(ranks),
+        used_bytes=ranks[rank].resident_bytes,
+        before_bytes=before // len(ranks),
+    )
+
+
+def _look(watch: Watch, ranks: Sequence[_Rank]) -> None:
+    """Ask ranks that do not get on where they are, and end the launch where that takes too long.
+
+    Raises:
+        ExecutionError: it names the rank that holds the others up
+    """
+    now = time.monotonic()
+    numbers = [rank.number for rank in ranks]
+    asked = watch.to_ask(numbers, now)
+    _tell([rank for rank in ranks if rank.number in asked], STACKS, None)
+    found = watch.judge(numbers, now)
+    if found is not None:
+        raise found
+
+
+def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: Watch | None) -> None:
     try:
         # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
         rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
         return
-    if kind == "event":
+    if kind == BEAT:
+        rank.before_bytes, rank.resident_bytes = value.before_bytes, value.resident_bytes
+        if watch is not None:
+            watch.hear(rank.number, value, time.monotonic())
+    elif kind == PAGE:
+        if watch is not None:
+            watch.read(rank.number, open_page(rank.process.pid, value))
+    elif kind == STACKS:
+        if watch is not None:
+            watch.answer(rank.number, value)
+    elif kind == "event":
+        if watch is not None:
+            watch.moved(rank.number, time.monotonic())
         if on_event is not None:
             on_event(rank.number, value)
     elif kind == "result":
@@ -257,11 +335,18 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None) -> None
         rank.failure = value
 
 
+def _tell(ranks: Sequence[_Rank], kind: str, value: object) -> None:
+    """Send a command to ranks; one that is gone is noticed elsewhere."""
+    message = pickle.dumps((kind, value))
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.connection.send_bytes(message)
+
+
 def _let_go(ranks: Sequence[_Rank]) -> None:
     """Tell ranks that have answered that all have, so that none leaves while another still needs it."""
+    _tell(ranks, ALL_ANSWERED, None)
     for rank in ranks:
-        with contextlib.suppress(OSError):  # it may have died since
-            rank.connection.send_bytes(b"all")
         rank.connection.close()
     deadline = time.monotonic() + _LEAVE_S
     for rank in ranks:
@@ -272,24 +357,21 @@ def _let_go(ranks: Sequence[_Rank]) -> None:
 
 
 def _end(ranks: Sequence[_Rank]) -> None:
-    """End ranks that still run, with all processes that they started: ask, wait a little, kill."""
+    """End ranks that still run, with all processes that they started."""
     for rank in ranks:
-        _signal(rank, signal.SIGTERM)
-    deadline = time.monotonic() + _TERMINATE_S
+        _kill(rank)
     for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(0.0, deadline - time.monotonic()))
-        # Also where the rank itself has ended: what it started may be left.
-        _signal(rank, signal.SIGKILL, group=True)
         rank.process.wait()
         rank.connection.close()
 
 
-def _signal(rank: _Rank, number: signal.Signals, *, group: bool = False) -> None:
-    try:
-        if group:
-            os.killpg(rank.process.pid, number)
-        elif rank.process.poll() is None:
-            os.kill(rank.process.pid, number)
-    except ProcessLookupError:
-        pass
+def _leave(ranks: Sequence[_Rank], folder: str) -> None:
+    """End ranks where this process leaves at once."""
+    _end(ranks)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill(rank: _Rank) -> None:
+    """Kill a rank and what it started, which may be left also where the rank itself has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(rank.process.pid, signal.SIGKILL)

@@ -25,14 +25,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import SUMMED, split_batch
 from trimaran.graph.behaviour import typical_weight
 from trimaran.program.types import Instruction
+from trimaran.runtime.launch.requests import REQUESTS
 from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.streams import fetch
 
 
@@ -157,12 +160,14 @@ class State:
         passages: forwards that wait for their backwards, by segment and microbatch
         terms: what the microbatches add to the loss, where it is computed
         metrics: metric and samples of each microbatch, where they are computed
-        mean: sum and weight of losses or metrics over all ranks, when it is known
+        mean: sum and weight of losses or metrics over all ranks, and how many ranks have a request (`REQUESTS`), when
+            they are known
         fetched: gives `mean` to the host, where it is on its way there
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
         late_loss: the all-reduce of the losses, where it waits for the gradients and also counts used parameters
         used: how many replicas have used each trained parameter, where that was asked and is known
+        skipped: the loss is not a finite number, and the update is left out
     """
 
     number: int
@@ -182,6 +187,7 @@ class State:
     gradients_ready: bool = False
     late_loss: Instruction | None = None
     used: torch.Tensor | None = None
+    skipped: bool = False
 
     def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
         """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.
@@ -212,26 +218,31 @@ class State:
 
 
 def own_loss(state: State, device: str) -> torch.Tensor:
-    """Sum and weight of the losses of this rank's microbatches; zeros where another rank has them.
+    """Sum and weight of the losses of this rank's microbatches, zeros where another rank has them; 1 for a request.
 
     Args:
         state: of the step
         device: where the sums are wanted
     """
     if not state.terms:
-        return torch.zeros(2, dtype=torch.float64, device=device)
+        own = torch.zeros(3, dtype=torch.float64, device=device)
+        if REQUESTS.pending:
+            own[2] = 1.0
+        return own
+    asked = torch.full((), float(REQUESTS.pending), dtype=torch.float64, device=device)
     if len(state.terms) == 1:
-        return torch.stack([state.terms[0].total, state.terms[0].weight])
+        return torch.stack([state.terms[0].total, state.terms[0].weight, asked])
     return torch.stack(
         [
             torch.stack([term.total for term in state.terms]).sum(),
             torch.stack([term.weight for term in state.terms]).sum(),
+            asked,
         ]
     )
 
 
 def own_metric(state: State, device: str) -> torch.Tensor:
-    """Sum over the samples of the metric of this rank's microbatches, and their number, in fp64.
+    """Sum over the samples of the metric of this rank's microbatches, their number, and 1 for a request, in fp64.
 
     Args:
         state: of the evaluation of one batch
@@ -239,7 +250,7 @@ def own_metric(state: State, device: str) -> torch.Tensor:
     """
     total = math.fsum(value * samples for value, samples in state.metrics)
     samples = sum(samples for _, samples in state.metrics)
-    return torch.tensor([total, float(samples)], dtype=torch.float64, device=device)
+    return torch.tensor([total, float(samples), float(REQUESTS.pending)], dtype=torch.float64, device=device)
 
 
 def as_number(value: Any) -> float:
@@ -256,20 +267,55 @@ def as_number(value: Any) -> float:
         ) from error
 
 
+class Asking:
+    """Whether a rank has a request, asked of all ranks while they compute a step.
+
+    Args:
+        group: process group of all ranks on the host
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sum = torch.zeros(1)
+        self._work: Any = None
+
+    def begin(self) -> None:
+        """Start to ask; every rank does, before its step."""
+        self._sum.fill_(float(REQUESTS.pending))
+        self._work = dist.all_reduce(self._sum, group=self._group, async_op=True)
+
+    def end(self) -> bool:
+        """The answer, the same on every rank."""
+        self._work.wait()
+        return bool(self._sum)
+
+
 class LossSums:
     """Losses and metrics over all ranks, as far as this rank knows them.
+
+    All ranks have the same sums, so that all of them end, or leave out an update, in the same step.
 
     Args:
         world: this process's
         first_rank: the first rank on which something is true; all ranks are asked
+        on_nan: what to do where the loss is not a finite number
+
+    Attributes:
+        skipped: numbers of the steps whose update was left out
+        asked: a rank had a request in the last step, or in the last batch of an evaluation; the same on all ranks whose
+            losses are added up
     """
 
-    def __init__(self, world: World, first_rank: Callable[[bool], int | None]) -> None:
+    def __init__(self, world: World, first_rank: Callable[[bool], int | None], on_nan: OnNan = "stop") -> None:
         self._world = world
         self._first_rank = first_rank
+        self._on_nan = on_nan
+        self._in_a_row = 0
+        self.skipped: list[int] = []
+        self.asked = False
 
     def mean(self, state: State) -> torch.Tensor:
-        """Sum and weight of the loss over all ranks, where they have been added up; else of this one.
+        """Sum and weight of the loss over all ranks, where they have been added up, else of this one; and requests.
 
         Args:
             state: of a step
@@ -284,7 +330,9 @@ class LossSums:
         Args:
             state: of the evaluation of one batch
         """
-        return (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
+        mean = (own_metric(state, self._world.device) if state.mean is None else state.mean).cpu()
+        self.asked = bool(mean[2])
+        return mean[:2]
 
     def fetch(self, state: State) -> None:
         """Where a GPU trains alone, start to bring the loss to the host as soon as the last forward has been issued.
@@ -300,17 +348,18 @@ class LossSums:
         if len(state.terms) == sum(size > 0 for size in state.sizes):
             state.fetched = fetch(self.mean(state))
 
-    def check(self, state: State) -> None:
-        """See that the loss is a finite number, before weights are updated by it.
+    def check(self, state: State) -> bool:
+        """Whether the loss is a finite number, so that weights may be updated by it.
 
         Args:
             state: of a step whose loss has been added up
 
         Raises:
-            ExecutionError: it is not; on every rank
+            ExecutionError: it is not, and the run ends by that; on every rank
         """
         sums = self.mean(state).tolist() if state.fetched is None else state.fetched()
         self._finite(sums, state)
+        return not state.skipped
 
     def loss(self, state: State) -> float:
         """The loss of the global batch, on every rank; also waits for a GPU to have done the step.
@@ -319,22 +368,32 @@ class LossSums:
             state: of a step whose loss has been added up
 
         Raises:
-            ExecutionError: it is not a finite number; on every rank
+            ExecutionError: it is not a finite number, and the run ends by that; on every rank
         """
-        return self._finite(self.mean(state).tolist(), state)
+        loss = self._finite(self.mean(state).tolist(), state)
+        if state.skipped:
+            self.skipped.append(state.number)
+        self._in_a_row = self._in_a_row + 1 if state.skipped else 0
+        return loss
 
     def _finite(self, sums: Sequence[float], state: State) -> float:
-        total, weight = sums
+        total, weight, asked = sums
+        self.asked = asked > 0
         loss = total / weight if weight else math.nan
-        if not math.isfinite(loss):
+        if math.isfinite(loss):
+            return float(loss)
+        state.skipped = self._on_nan == "skip" and self._in_a_row + 1 < MOST_SKIPPED
+        if not state.skipped:
             rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
             where = "summed over all ranks" if rank is None else f"first on rank {rank}"
+            row = f", as was that of the {self._in_a_row} steps before, which were skipped" if self._in_a_row else ""
             raise ExecutionError(
-                f"the loss of step {state.number} is {loss}, {where}: lower the learning rate, clip the gradients "
+                f"the loss of step {state.number} is {loss}, {where}{row}: lower the learning rate, clip the gradients "
                 "(Job.clip_norm), or look at the data of this batch",
                 code="loss.not-finite",
                 step=state.number,
                 rank=rank,
                 loss=loss,
+                skipped_before=self._in_a_row,
             )
         return float(loss)

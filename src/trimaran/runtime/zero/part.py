@@ -30,8 +30,9 @@ from trimaran.graph.optimizers import (
     try_steps,
     unchanged,
 )
+from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import ParameterUse
-from trimaran.graph.user_model import preserved_randomness, quiet
+from trimaran.graph.user_model import quiet
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.zero import after_update

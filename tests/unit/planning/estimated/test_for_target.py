@@ -17,7 +17,7 @@ from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET, parse_target
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.program import read_plan
-from trimaran.report.plans import machine_plan_lines
+from trimaran.report.plans import outlook_lines
 
 TABLE = """global_batch,epochs,samples_per_epoch
 256,3.0,60000
@@ -83,7 +83,7 @@ def test_the_document_has_every_key_and_reads_as_json(planned: Planned) -> None:
         (batch, devices) for batch in (1024, 4096) for devices in (1, 2, 4)
     }
     assert document["pareto"]
-    assert any("to the target" in str(line) for line in machine_plan_lines(document))
+    assert any("to the target" in str(line) for line in outlook_lines(document))
 
 
 def test_a_plan_file_has_the_batch_and_the_training(planned: Planned, tmp_path: Path) -> None:
@@ -161,5 +161,5 @@ def test_the_analytical_model_takes_batches_too() -> None:
     assert {row["global_batch_size"] for row in document["candidates"]} == {128, 256}
     assert document["chosen"]["global_batch_size"] in (128, 256)
     assert document["devices"] in (16, 32, 64, 128)
-    assert machine_plan_lines(document)
+    assert outlook_lines(document)
     assert request.target != NO_TARGET

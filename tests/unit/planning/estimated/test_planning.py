@@ -17,7 +17,6 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program import read_plan
-from trimaran.report.plans import machine_plan_lines
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,6 @@ def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> Non
     assert chosen["interval_s"][0] < chosen["step_time_s"] < chosen["interval_s"][1]
     assert {"gap", "bound_s", "placement", "peak_bytes", "limiter"} <= set(chosen)
     assert document["one_device_fits"] is True
-    assert any("lenet on 2" in str(line) for line in machine_plan_lines(document))
 
 
 def test_a_plan_of_a_strategy_is_an_ordinary_file(replicas: Planned, tmp_path: Path) -> None:
@@ -63,7 +61,6 @@ def test_many_devices_are_planned_by_the_shape_of_a_transformer(modelled: Planne
     assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 1024
     assert document["chosen"]["peak_bytes"][0] < 80e9
     assert 0.3 < document["chosen"]["mfu"] < 0.7
-    assert machine_plan_lines(document)
     write_planned(tmp_path / "plan.json", modelled)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.strategy == modelled.chosen.strategy

@@ -65,13 +65,14 @@ def test_the_file_of_a_rule_is_found_from_the_curve_wherever_one_is(
 def test_files_that_are_wrong_are_refused_with_their_place(tmp_path: Path) -> None:
     write_curve(tmp_path / "good.toml", TABLE)
     good = (tmp_path / "good.toml").read_text()
-    bad = "global_batch = 128, amount = nan"
+    bad = "global_batch = 128, amount = -5.0"
     cases: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (good.replace("schema_version = 1", "schema_version = 9"), "file.schema-version", {"schema_version": 9}),
         (good.replace('unit = "epochs"', 'unit = "hours"'), "file.wrong-value", {"match": "unit"}),
         (good.replace("global_batch = 128, amount = 5.0", bad), "curve.amount-not-positive", {"batch": 128}),
+        (good.replace("amount = 5.0", "amount = nan"), "file.unusable-value", {"match": "points"}),
         (good.replace("network =", "networks ="), "file.unknown-key", {"match": "networks"}),
-        (good[:-40], "curve-file.not-toml", {}),
+        (good[:-40], "file.not-toml", {}),
     )
     for text, code, figures in cases:
         assert text != good

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
+from trimaran.base.errors import CorruptDataError
 from trimaran.pricing.convergence import CurveTable, parse_table, read_table
 
 
@@ -192,9 +193,9 @@ def test_what_is_wrong_is_said_with_its_place(text: str, code: str, figures: dic
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_bytes(b"global_batch,epochs\n\xff\xfe64,4\n")
-    with raises("curve-table.not-utf8"):
+    with raises("file.not-utf8", CorruptDataError):
         read_table(tmp_path / "runs.csv")
     with raises("file.unreadable"):
         read_table(tmp_path / "missing.csv")
-    with raises("file.unreadable"):
+    with raises("file.not-regular"):
         read_table(tmp_path)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
+from trimaran.base.errors import CorruptDataError, TrimaranError
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.pricing.kernels.corrections import read_kineto
 
@@ -56,7 +57,7 @@ def test_a_packed_profile_reads_as_a_plain_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "code", "figures"),
     [
-        ([], "profile.no-events", {"match": '"traceEvents"'}),
+        ([], "profile.no-trace", {"match": "torch.profiler"}),
         ({"traceEvents": [EVENTS[0]]}, "profile.no-kernels", {"match": '"kernel"'}),
         ({"traceEvents": EVENTS[2:]}, "profile.no-steps", {"match": "ProfilerStep"}),
     ],
@@ -73,9 +74,35 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
         read_kineto(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    with raises("profile.not-json", match=r"broken\.json"):
+    with raises("file.malformed", CorruptDataError, match=r"broken\.json"):
         read_kineto(broken)
 
 
 def test_steps_may_be_given(tmp_path: Path) -> None:
     assert read_kineto(_write(tmp_path, {"traceEvents": EVENTS[2:]}), steps=4).steps == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ('"dur": 300', '"dur": NaN', "file.malformed"),
+        ('"dur": 300', '"dur": 1e999', "profile.no-trace"),
+        ('"dur": 300', '"dur": "long"', "profile.no-trace"),
+        ('"dur": 300', '"dur": 1e300', "profile.no-trace"),
+        ('"args": {"External id": 1}', '"args": {"External id": []}', "profile.no-trace"),
+        ('"name": "volta_sgemm_128x64_nn"', '"name": ' + "[" * 5000, "file.too-deep"),
+    ],
+)
+def test_a_figure_that_no_profiler_writes_is_refused(tmp_path: Path, before: str, after: str, code: str) -> None:
+    text = json.dumps({"traceEvents": EVENTS})
+    assert before in text
+    path = tmp_path / "trace.json"
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+    with raises(code, TrimaranError, match=r"trace\.json"):
+        read_kineto(path)
+
+
+def test_events_without_times_are_no_step(tmp_path: Path) -> None:
+    events = [{name: value for name, value in event.items() if name != "ts"} for event in EVENTS]
+    with raises("profile.no-duration"):
+        read_kineto(_write(tmp_path, {"traceEvents": events}))

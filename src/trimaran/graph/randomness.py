@@ -1,8 +1,8 @@
-"""Seeds: one for the initial weights, another on every rank afterwards.
+"""Seeds and random states: one seed for the initial weights, another on every rank afterwards.
 
 The model is made under the job's seed on each rank, so that every rank starts from the same weights. Then each rank
 gets another seed, from the job's seed, its replica and its stage: dropout draws differently on different samples, and
-on different layers, as it would in one process.
+on different layers, as it would in one process. What a look at a model draws is put back.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy
 import torch
+from torch import nn
 
 
 def derive_seed(seed: int, *parts: int | str) -> int:
@@ -88,6 +89,7 @@ HOST_GENERATORS = (
 """torch's on the CPU, and the global ones of `random` and numpy."""
 
 ALL_GENERATORS = frozenset(range(len(HOST_GENERATORS)))
+PYTHON_AND_NUMPY = ALL_GENERATORS - {0}
 
 States = dict[int, Any]
 """States of generators of the host, by their numbers in `HOST_GENERATORS`."""
@@ -104,9 +106,13 @@ def seed_host(seed: int, which: Iterable[int] = ALL_GENERATORS) -> None:
         HOST_GENERATORS[number].seed(seed)
 
 
-def host_states() -> States:
-    """The states of all generators of the host."""
-    return {number: generator.state() for number, generator in enumerate(HOST_GENERATORS)}
+def host_states(which: Iterable[int] = ALL_GENERATORS) -> States:
+    """The states of generators of the host.
+
+    Args:
+        which: numbers in `HOST_GENERATORS`
+    """
+    return {number: HOST_GENERATORS[number].state() for number in which}
 
 
 def restore_host(states: States, which: Iterable[int] = ALL_GENERATORS) -> None:
@@ -146,3 +152,21 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         restore_host(states)
+
+
+@contextmanager
+def preserved_randomness(model: nn.Module | None = None) -> Iterator[None]:
+    """Put back the random states of torch, Python and NumPy.
+
+    Args:
+        model: whose GPUs count too; None: only the host
+    """
+    tensors = () if model is None else (*model.parameters(), *model.buffers())
+    gpus = {tensor.device.index or 0 for tensor in tensors if tensor.is_cuda}
+    states = host_states(PYTHON_AND_NUMPY)
+    # Of torch by its function, which also holds while operations are recorded.
+    with torch.random.fork_rng(devices=sorted(gpus)):
+        try:
+            yield
+        finally:
+            restore_host(states, PYTHON_AND_NUMPY)

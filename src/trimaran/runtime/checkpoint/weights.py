@@ -84,13 +84,14 @@ def read_weights(
     source = Path(path)
     if not source.is_file():
         raise InputError(f"no file of weights {source}", code="weights.missing-file", path=str(source))
+    _check_header(source)
     wanted = model.state_dict()
     try:
         with safe_open(source, framework="pt") as file:
             names = set(file.keys())
             _check_names(names, set(wanted), source)
             weights = {name: file.get_tensor(name) for name in wanted}
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise CorruptDataError(
             f"{source} is damaged, or no safetensors file: {error}. Take another copy of it",
             code="weights.damaged",
@@ -115,6 +116,27 @@ def read_weights(
             return
         for name, tensor in wanted.items():
             tensor.copy_(weights[name])
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a file whose header is longer than the file, before it is mapped into memory."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read: {error.strerror}", code="weights.unreadable", path=str(path)
+        ) from error
+    if not 2 <= length <= min(_LONGEST_HEADER, path.stat().st_size - 8):
+        raise CorruptDataError(
+            f"{path} is damaged, or no safetensors file: a header of {length:,} bytes. Take another copy of it",
+            code="weights.no-header",
+            path=str(path),
+        )
+
+
+_LONGEST_HEADER = 100_000_000
+"""Of a safetensors file [bytes]."""
 
 
 def _check_names(found: set[str], wanted: set[str], path: Path) -> None:

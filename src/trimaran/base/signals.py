@@ -1,0 +1,234 @@
+"""Signals that ask a process to end: SIGTERM, SIGHUP, SIGUSR1 (Slurm's warning before a time limit), Ctrl-C.
+
+    no training under way   the first one raises `Interrupted`: what has begun is undone
+    training                the first one is noted, and the training ends after a step that all ranks have done
+    both                    a second one leaves at once: what was registered by `leaving` is done, then the process ends
+
+The exit code is 128 and the number of the signal, as that of a shell for a command that a signal has ended.
+
+One cause may send two: a launcher passes on what its children have received too, and systemd sends SIGHUP right after
+SIGTERM. So what comes within half a second of the first is not a second one.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+SAME_CAUSE_S = 0.5
+"""What comes within this time of the first is not a second one [s]."""
+
+Hear = Callable[[int], object]
+"""Is told the number of a signal."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked this process to end, and nothing was under way that ends in another manner.
+
+    Args:
+        number: of the signal
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal_name(number))
+        self.number = number
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal.
+
+    Example:
+        >>> signal_name(15)
+        'SIGTERM'
+    """
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+
+
+def exit_code(number: int) -> int:
+    """The exit code of a process that a signal has ended.
+
+    Example:
+        >>> [exit_code(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT)]
+        [143, 129, 138, 130]
+    """
+    return 128 + number
+
+
+def raise_interrupted(number: int) -> NoReturn:
+    """For `Catcher`: what to do with the first signal where nothing is to be saved.
+
+    Raises:
+        Interrupted: always
+    """
+    raise Interrupted(number)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, also in the handler of a signal, and where nobody reads it any more."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# To leave at once
+
+
+_leaving: list[Hear] = []
+
+
+@contextlib.contextmanager
+def leaving(callback: Hear) -> Iterator[None]:
+    """For as long as the block runs, have something done where a second signal makes this process leave at once.
+
+    Args:
+        callback: is given the number of the signal; must not wait
+    """
+    _leaving.append(callback)
+    try:
+        yield
+    finally:
+        # In a process that was forked meanwhile it is not there.
+        with contextlib.suppress(ValueError):
+            _leaving.remove(callback)
+
+
+def leave(number: int) -> NoReturn:
+    """Do what was registered by `leaving`, the last one first, and end this process.
+
+    Args:
+        number: of the signal
+    """
+    say(f"trimaran: {signal_name(number)} again: it ends at once")
+    for callback in reversed(_leaving[:]):
+        with contextlib.suppress(BaseException):  # the next one is still to be done
+            callback(number)
+    os._exit(exit_code(number))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# To catch signals
+
+
+class Catcher:
+    """Catches the signals while it is entered, in the main thread; does nothing in another one.
+
+    A signal that is ignored, as SIGHUP under nohup, stays ignored. Where the user has a handler, it is called too. What
+    was there before is put back at the end, and in every process that is forked meanwhile.
+
+    Args:
+        first: is told the number of the first signal; may raise
+        threaded: signals are heard by a thread, so that also a process whose main thread waits inside a library
+            leaves at once; `first` must not raise then
+    """
+
+    def __init__(self, first: Hear, *, threaded: bool = False) -> None:
+        self._first = first
+        self._threaded = threaded
+        self._before: dict[int, Any] = {}
+        self._wakes: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Catcher":
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        # None: a handler that is not Python's, as one of faulthandler.
+        self._before = {number: one for number, one in before.items() if one not in (signal.SIG_IGN, None)}
+        if self._before and self._threaded:
+            self._listen()
+        _open.append(self)
+        for number in self._before:
+            signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self not in _open:
+            return
+        self._restore()
+        if self._wakes is not None:
+            self._wakes.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        if not _open:
+            _heard.clear()
+
+    def _restore(self) -> None:
+        _open.remove(self)
+        for number, handler in self._before.items():
+            # Somebody may have put another one in its place.
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+        if self._wakes is not None:
+            signal.set_wakeup_fd(-1)
+
+    def _listen(self) -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        taken = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        if taken != -1:
+            # An event loop of the user's is told of signals: its place is not for us.
+            signal.set_wakeup_fd(taken)
+            ours.close()
+            theirs.close()
+            return
+        self._wakes = theirs
+        self._thread = threading.Thread(target=self._read, args=(ours,), name="trimaran-signals", daemon=True)
+        self._thread.start()
+
+    def _read(self, wakes: socket.socket) -> None:
+        with wakes:
+            while numbers := wakes.recv(64):
+                for number in numbers:
+                    if number in self._before:
+                        self._hear(number)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self._thread is None:
+            self._hear(number)
+        before = self._before[number]
+        own = isinstance(getattr(before, "__self__", None), Catcher)
+        if callable(before) and before is not signal.default_int_handler and not own:
+            before(number, frame)
+
+    def _hear(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            _let_go_of_terminal()
+        if not _heard:
+            _heard.append(time.monotonic())
+            self._first(number)
+        elif time.monotonic() - _heard[0] >= SAME_CAUSE_S:
+            leave(number)
+
+
+_open: list[Catcher] = []
+_heard: list[float] = []
+"""When the first signal came, of this process."""
+
+
+def _forked() -> None:
+    """A process that is forked has the handlers of its parent, and no thread that hears them."""
+    for catcher in reversed(_open[:]):
+        with contextlib.suppress(ValueError, OSError):
+            catcher._restore()
+    _heard.clear()
+    _leaving.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _let_go_of_terminal() -> None:
+    """Where the terminal has gone, have what is still written go nowhere: it would be an error."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)

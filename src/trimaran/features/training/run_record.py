@@ -1,0 +1,404 @@
+"""What a run notes of itself in its directory, while the disk fills, or the directory goes.
+
+A training does not end because a note of it cannot be written: what could not be is kept in memory, is written as soon
+as that works again, and is said at the end, with an exit code that is not 0. Weights come first: their room is taken on
+the disk before the training (`Reserve`), and where they cannot be written into the run directory even so, they go into
+the current directory, or into that of temporary files (`save_weights`).
+
+`run.json` names the process of a run. So a run that ended without a word, by SIGKILL or with its machine, is told from
+one that runs (`read_status`).
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import platform
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimaran.base.decoding import decode_object
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
+from trimaran.base.files import read_bytes, unfinished, write_whole
+from trimaran.base.signals import signal_name
+from trimaran.base.units import format_bytes
+from trimaran.runtime.launch.world import running_system
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trimaran.features.training.rank import RunDirectory
+
+SCHEMA_VERSION = 1
+
+OTHER_FILES_BYTES = 4 * 2**20
+"""Room for what a run writes besides its weights: plan, program, logs, timelines [bytes]."""
+
+LAST_NOTE_BYTES = 2**16
+"""Room for `run.json` at the end of a run [bytes]."""
+
+Status = Literal["running", "finished", "stopped", "failed", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """Where a signal has ended a training.
+
+    Attributes:
+        signal: its number
+        step: training steps that all ranks have done
+        epoch: the one that was under way, from 1
+        loss: mean of its steps; None: it had none
+    """
+
+    signal: int
+    step: int
+    epoch: int
+    loss: float | None
+
+    def __str__(self) -> str:
+        return (
+            f"{signal_name(self.signal)} ended the training after step {self.step}, in epoch {self.epoch}: all ranks "
+            "have done the same steps"
+        )
+
+
+class RunRecord:
+    """The notes of one run, `run.json` and `metrics.jsonl`; its parent writes them.
+
+    Args:
+        run: its directory
+
+    Attributes:
+        problems: what could not be written, and why
+    """
+
+    def __init__(self, run: "RunDirectory") -> None:
+        self.problems: dict[str, str] = {}
+        self._run = run
+        self._facts: dict[str, object] = {}
+        self._reserve = Reserve(run.path, 0)
+        self._rows: list[str] = []
+        self._written = 0
+
+    def begin(self, *, job: str, strategy: str) -> None:
+        """Note that the run has begun, and in which process.
+
+        Args:
+            job: as it was named
+            strategy: name of the strategy
+
+        Raises:
+            EnvironmentProblem: it cannot be written
+        """
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
+        self._reserve = Reserve(self._run.path, LAST_NOTE_BYTES)
+        self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
+        self._note()
+
+    def finish(self, summary: Mapping[str, object]) -> None:
+        """Note that the run has finished, with its results."""
+        self._end("finished", **summary)
+
+    def stop(self, stopped: Stopped, summary: Mapping[str, object]) -> None:
+        """Note that a signal has ended the run, where, and its results so far."""
+        self._end(
+            "stopped",
+            reason=str(stopped),
+            signal=signal_name(stopped.signal),
+            step=stopped.step,
+            epoch=stopped.epoch,
+            loss=stopped.loss,
+            **summary,
+        )
+
+    def leave(self, number: int, step: int, epoch: int) -> None:
+        """Note that a second signal has ended the run at once.
+
+        Args:
+            number: of the signal
+            step: training steps that are known to be done
+            epoch: that was under way, from 1
+        """
+        reason = f"{signal_name(number)}, the second signal, ended the run at once"
+        self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
+
+    def fail(self, error: TrimaranError) -> None:
+        """Note that the run has failed, and why; that the note cannot be written is added to the message.
+
+        Args:
+            error: the reason
+        """
+        self._end("failed", reason=error.message, code=error.code)
+        if self.problems:
+            error.message += f"\n{self._said()}"
+
+    def add_metrics(self, row: Mapping[str, object]) -> None:
+        """Append the figures of an epoch, and those that could not be appended before."""
+        self._rows.append(json.dumps(row) + "\n")
+        self.try_to("metrics.jsonl", self._append)
+
+    def try_to(self, what: str, write: Callable[[], object]) -> bool:
+        """Write something, or note that it cannot be.
+
+        Args:
+            what: the file
+            write: raises where it cannot
+
+        Returns:
+            Whether it has been written.
+        """
+        try:
+            write()
+        except (OSError, EnvironmentProblem, ExecutionError) as error:
+            reason = error.message if isinstance(error, TrimaranError) else error.strerror or type(error).__name__
+            self.problems[what] = reason
+            return False
+        self.problems.pop(what, None)
+        return True
+
+    def restore(self, rewrite: Callable[[], object]) -> None:
+        """At the end, write again what is missing, as where the directory was deleted.
+
+        Args:
+            rewrite: writes plan and program
+        """
+        gone = not self._run.plan.exists()
+        logs = self._run.logs.exists()
+        if gone:
+            with contextlib.suppress(OSError):
+                self._run.path.mkdir(parents=True, exist_ok=True)
+            self.try_to("plan.json, program.txt", rewrite)
+            if not logs:
+                self.problems["logs"] = "the run directory was deleted while it was in use"
+        if self._rows:
+            self.try_to("metrics.jsonl", self._append)
+
+    def check(self) -> None:
+        """Say what could not be written.
+
+        Raises:
+            EnvironmentProblem: something could not
+        """
+        if self.problems:
+            raise EnvironmentProblem(
+                f"the training is done, and {self._said()}",
+                code="run.not-written",
+                path=str(self._run.path),
+                files=tuple(self.problems),
+            )
+
+    def _said(self) -> str:
+        lost = "\n".join(f"    {what}: {reason}" for what, reason in self.problems.items())
+        return f"not all of the run could be written to {self._run.path}:\n{lost}"
+
+    def _append(self) -> None:
+        path = self._run.metrics
+        if not path.exists():
+            self._written = 0
+        rows = "".join(self._rows[self._written :]).encode()
+        with path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                while rows:
+                    rows = rows[file.write(rows) :]
+            except OSError:
+                # A part of a line may be there.
+                os.ftruncate(file.fileno(), end)
+                raise
+        self._written = len(self._rows)
+
+    def _end(self, status: Status, **facts: object) -> None:
+        self._reserve.free()
+        self._facts |= {"status": status, "finished_at": _now(), **facts}
+        if self.problems:
+            self._facts["not_written"] = dict(self.problems)
+        self.try_to("run.json", self._note)
+
+    def _note(self) -> None:
+        from trimaran import __version__
+
+        about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
+        write_whole(self._run.path / "run.json", (json.dumps(about | self._facts, indent=2) + "\n").encode())
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The process of a run, and whether it is still there
+
+
+def process_start(pid: int) -> str | None:
+    """When a process of this machine has begun, in a form that no other process with its number shares.
+
+    Args:
+        pid: number of the process
+
+    Returns:
+        None where there is no such process, or the system does not tell.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        # The name of the command, in parentheses, may contain anything.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return f"{running_system()}/{fields[19]}" if fields[0] not in "ZX" else None
+    return None
+
+
+def read_status(path: Path) -> tuple[Status, dict[str, Any]]:
+    """The state of a run, and all that its `run.json` says.
+
+    Args:
+        path: of the run directory
+
+    Returns:
+        "lost" is a run that ended without a word: it says that it runs, and its process is gone. Of a run of another
+        host nobody knows that here, and it counts as running.
+
+    Raises:
+        InputError: there is no `run.json`
+        CorruptDataError: it is damaged
+    """
+    file = path / "run.json"
+    if not file.is_file():
+        raise InputError(f"{path} is no run directory: it has no run.json", code="run.missing", path=str(path))
+    try:
+        facts = decode_object(read_bytes(file), source=str(file))
+        status: Status = facts["status"]
+        if status not in ("running", "finished", "stopped", "failed"):
+            raise ValueError(f"status {status!r}")
+        process = facts.get("process") or {}
+        pid, started, host = process.get("pid"), process.get("started"), process.get("host")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptDataError(f"{file} is damaged: {error}", code="run.damaged", path=str(file)) from error
+    gone = isinstance(pid, int) and started is not None and process_start(pid) != started
+    return "lost" if status == "running" and gone and host == socket.gethostname() else status, facts
+
+
+def describe_status(path: Path) -> str:
+    """The state of a run, for people.
+
+    Args:
+        path: of the run directory
+
+    Raises:
+        InputError: there is no `run.json`
+        CorruptDataError: it is damaged
+    """
+    status, facts = read_status(path)
+    if status == "lost":
+        return f"{path}: ended without a word (process {facts['process']['pid']} is gone)"
+    return f"{path}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Room on the disk
+
+
+def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
+    """See that run directories can be made, and have room, before the work for one is done; nothing is left there.
+
+    Args:
+        parent: folder of run directories; None: `runs` in the current directory
+        nbytes: size of the weights; None: not known [bytes]
+
+    Raises:
+        EnvironmentProblem: they cannot be, or have not
+    """
+    folder = parent or Path("runs")
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    try:
+        Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the run directory cannot be made in {folder}: {error.strerror}. Give another folder: --runs FOLDER",
+            code="run.unwritable",
+            path=str(folder),
+        ) from error
+    if nbytes is not None:
+        needed, free = nbytes + OTHER_FILES_BYTES, shutil.disk_usage(there).free
+        if free < needed:
+            raise _no_room(folder, needed, free)
+
+
+def _no_room(folder: Path, needed: int, free: int) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{folder} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its weights, logs "
+        "and timelines. Free some, or give another folder: --runs FOLDER",
+        code="run.no-space",
+        path=str(folder),
+        needed_bytes=needed,
+        free_bytes=free,
+    )
+
+
+class Reserve:
+    """Room on the disk of a folder, taken by a file that has no name: it is gone with this process, however that ends.
+
+    Where the file system cannot take room ahead, nothing is taken.
+
+    Args:
+        folder: where
+        nbytes: how much [bytes]
+
+    Raises:
+        EnvironmentProblem: there is not as much
+    """
+
+    def __init__(self, folder: Path, nbytes: int) -> None:
+        self._descriptor: int | None = None
+        if not nbytes:
+            return
+        with contextlib.suppress(OSError), unfinished(folder / "reserve") as part:
+            self._descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if self._descriptor is None:
+            return
+        # `os.posix_fallocate` would write the file where the system call is missing, as on NFS.
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(self._descriptor, 0, ctypes.c_int64(0), ctypes.c_int64(nbytes)) != 0:
+            number = ctypes.get_errno()
+            self.free()
+            if number in (errno.ENOSPC, errno.EDQUOT):
+                raise _no_room(folder, nbytes, shutil.disk_usage(folder).free)
+
+    def free(self) -> None:
+        """Give the room back."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: Reserve) -> tuple[Path | None, str]:
+    """Write the weights of a run, where it can be: its directory, the current one, that of temporary files.
+
+    Args:
+        weights: by name
+        run: its directory
+        reserve: room for them in that directory; is given back
+
+    Returns:
+        Where they are, None: nowhere; and what went wrong before, empty: nothing did.
+    """
+    from trimaran.runtime.checkpoint import write_weights
+
+    reserve.free()
+    name = f"{run.path.absolute().name}-{run.model.name}"
+    tried: list[str] = []
+    for path in (run.model, Path.cwd() / name, Path(tempfile.gettempdir()) / name):
+        try:
+            write_weights(weights, path)
+        except ExecutionError as error:
+            tried.append(error.message)
+            continue
+        return path, "; ".join(tried)
+    return None, "; ".join(tried)

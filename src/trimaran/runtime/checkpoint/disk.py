@@ -1,0 +1,319 @@
+"""What a checkpoint asks of a file system, one small operation each.
+
+`Store` does all that it does to files through a `Disk`. A test gives it one that stops, fails or loses power at any of
+these operations. `LocalDisk` is that of the machine: any POSIX file system, with or without atomic rename, which is not
+used.
+
+No symbolic link is followed below the folder of the checkpoints, and nothing but a regular file is read.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+Bytes = bytes | bytearray | memoryview
+Kind = Literal["file", "directory", "other"]
+"""Symbolic links, pipes and devices are "other"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry of a directory.
+
+    Attributes:
+        name: of the entry
+        kind: what it is
+        size: of a file [bytes], 0 for others
+    """
+
+    name: str
+    kind: Kind
+    size: int = 0
+
+
+class Writing(Protocol):
+    """A new file that is open for writing, from its start to its end."""
+
+    def write(self, data: Bytes) -> None:
+        """Append all of the data.
+
+        Raises:
+            OSError: it cannot be written; an unknown part of it may have been
+        """
+
+    def sync(self) -> None:
+        """Return when all that was written is on the disk.
+
+        Raises:
+            OSError: some of it may not be
+        """
+
+    def close(self) -> None:
+        """Close the file; what was not synced may be lost with the power."""
+
+
+class Reading(Protocol):
+    """A regular file that is open for reading.
+
+    Attributes:
+        size: when it was opened [bytes]
+    """
+
+    size: int
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer from a place of the file; several threads may.
+
+        Returns:
+            Bytes that were read: fewer than the buffer has where the file ends.
+
+        Raises:
+            OSError: it cannot be read
+        """
+
+    def forget(self) -> None:
+        """Put on the disk what is not there yet, and drop what memory keeps of the file where possible."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+class Disk(Protocol):
+    """A file system. Every method raises `OSError` when it fails, and leaves nothing half done but a write."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory; `FileExistsError` where there is anything of that name."""
+
+    def create(self, path: Path, size: int) -> Writing:
+        """Make a file, with room for its bytes where the file system lets that be reserved.
+
+        `FileExistsError` where there is anything of that name, a dangling link too; ENOSPC where there is no room.
+        """
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the names in a directory are on the disk."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name that is no directory's; a link, not what it points to."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+
+    def list(self, path: Path) -> list[Found]:
+        """The entries of a directory, which is no link, in the order of their names."""
+
+    def open(self, path: Path) -> Reading:
+        """Open a regular file, which is no link; `OSError` with ELOOP or EINVAL where it is something else."""
+
+    def free_bytes(self, path: Path) -> int:
+        """What this process may still write below a directory, or its nearest parent that exists [bytes]."""
+
+    def hold(self, path: Path, *, shared: bool = False) -> Callable[[], None] | None:
+        """Mark a directory as in use until it is released, or this process ends.
+
+        Args:
+            path: of the directory
+            shared: others may hold it too, if they share it
+
+        Returns:
+            What releases it; None: another holds it. A file system that cannot tell says it is free.
+        """
+
+
+def read_bounded(disk: Disk, path: Path, most: int, *, from_disk: bool = False) -> bytes:
+    """A small file, whole.
+
+    Args:
+        disk: it is on
+        path: of the file
+        most: larger files are not read [bytes]
+        from_disk: not what memory keeps of it
+
+    Raises:
+        OSError: it cannot be read; EFBIG: it is larger
+    """
+    file = disk.open(path)
+    try:
+        if file.size > most:
+            raise OSError(errno.EFBIG, f"{file.size} bytes, at most {most} were expected")
+        if from_disk:
+            file.forget()
+        content = bytearray(file.size)
+        return bytes(content[: file.read_into(memoryview(content), 0)])
+    finally:
+        file.close()
+
+
+class LocalDisk:
+    """The file systems of this machine."""
+
+    def make_directory(self, path: Path) -> None:
+        """See `Disk`."""
+        path.mkdir()
+
+    def create(self, path: Path, size: int) -> Writing:
+        """See `Disk`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            _reserve(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        return _LocalWriting(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Disk`."""
+        with _directory(path) as descriptor:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                # Some network file systems have no sync of directories: their servers write names at once.
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise
+
+    def unlink(self, path: Path) -> None:
+        """See `Disk`."""
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        """See `Disk`."""
+        path.rmdir()
+
+    def list(self, path: Path) -> list[Found]:
+        """See `Disk`."""
+        found = []
+        with _directory(path) as descriptor:
+            for name in sorted(os.listdir(descriptor)):  # noqa: PTH208 of this very directory, whatever its path leads to now
+                try:
+                    status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    found.append(Found(name, "file", status.st_size))
+                else:
+                    found.append(Found(name, "directory" if stat.S_ISDIR(status.st_mode) else "other"))
+        return found
+
+    def open(self, path: Path) -> Reading:
+        """See `Disk`."""
+        # A pipe would block until somebody writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return _LocalReading(descriptor, status.st_size)
+
+    def free_bytes(self, path: Path) -> int:
+        """See `Disk`."""
+        while True:
+            try:
+                figures = os.statvfs(path)
+            except FileNotFoundError:
+                if path == path.parent:
+                    raise
+                path = path.parent
+            else:
+                return figures.f_bavail * figures.f_frsize
+
+    def hold(self, path: Path, *, shared: bool = False) -> Callable[[], None] | None:
+        """See `Disk`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            # A network file system without locks, or one that locks only files that are written to.
+            os.close(descriptor)
+            return lambda: None
+
+        def release() -> None:
+            # A forked process has the descriptor too: closing it here would not release it.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+        return release
+
+
+class _LocalWriting:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: Bytes) -> None:
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _LocalReading:
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self.size = size
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def forget(self) -> None:
+        # A file that is open for reading can be synced too; where it cannot, reading says what is wrong. Pages that are
+        # not on the disk yet would stay in memory.
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Reserve blocks for a file without making it longer, so that a disk that is too small is known at once.
+
+    `os.posix_fallocate` writes to every block where the file system cannot do this, which takes as long as the save.
+    """
+    if size > 0 and _fallocate is not None and _fallocate(descriptor, _KEEP_SIZE, 0, size):
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise OSError(number, os.strerror(number))
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if found is not None:
+        found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    return found
+
+
+_KEEP_SIZE = 1
+_fallocate = _find_fallocate()
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,710 @@
+"""Everything that reads a file, with small real files of its kind.
+
+A module that reads a file is named by one reader here (`modules`), or by `INTERNAL` with the reason why a person's file
+never gets there. `test_readers` looks for those that are not.
+"""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One kind of file and what reads it.
+
+    Attributes:
+        modules: of `src` whose calls read it
+        file_name: that it has in a test
+        form: of the content, as `mutate` takes it
+        seeds: makes files that are read without an error
+        read: the entry point, and the first use of what it gives
+        seal: writes the digest anew behind a mutation, where a file has one
+    """
+
+    modules: tuple[str, ...]
+    file_name: str
+    form: str
+    seeds: Callable[[], Sequence[bytes]]
+    read: Callable[[Path], object]
+    seal: Callable[[bytes], bytes] | None = None
+
+
+_made: dict[str, tuple[bytes, ...]] = {}
+
+
+def seeds_of(reader: str) -> tuple[bytes, ...]:
+    """The seeds of a reader, made once."""
+    if reader not in _made:
+        _made[reader] = tuple(READERS[reader].seeds())
+    return _made[reader]
+
+
+def seeds_by_reader() -> dict[str, tuple[bytes, ...]]:
+    """The seeds of all readers, for `take_seeds` in another process."""
+    return {name: seeds_of(name) for name in READERS}
+
+
+def take_seeds(made: Mapping[str, tuple[bytes, ...]]) -> None:
+    """Use the seeds that another process has made, which takes imports that reading does not."""
+    _made.update(made)
+
+
+@functools.cache
+def all_seeds() -> tuple[bytes, ...]:
+    """The seeds of all readers."""
+    return tuple(content for seeds in seeds_by_reader().values() for content in seeds)
+
+
+def _files(*patterns: str) -> Sequence[bytes]:
+    return [path.read_bytes() for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+
+
+def _plain(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans and programs
+
+
+def _plans() -> Sequence[bytes]:
+    from tests.unit.program.test_plan import PLAN
+
+    from trimaran.program.plan import format_plan
+
+    return [format_plan(PLAN).encode(), *_files("unit/program/files/*.json")]
+
+
+def _without_digest(content: bytes) -> bytes:
+    return re.sub(rb'"digest": "[0-9a-f]*",?\s*', b"", content)
+
+
+def _read_plan(path: Path) -> object:
+    from trimaran.program.plan import format_plan, read_plan
+
+    return format_plan(read_plan(path))
+
+
+def _programs() -> Sequence[bytes]:
+    from tests.graphs import chain
+
+    from trimaran.program import lower
+    from trimaran.program.json_files import encode_program
+    from trimaran.program.strategy import Strategy
+
+    return [encode_program(lower(chain(3), Strategy(dp=dp), batch=8)).encode() for dp in (1, 2)]
+
+
+def _read_program(path: Path) -> object:
+    from trimaran.base.files import read_text
+    from trimaran.program.json_files import decode_program
+    from trimaran.program.rules.check import check_program
+
+    check_program(program := decode_program(read_text(path), source=str(path)))
+    return program
+
+
+def _read_program_text(path: Path) -> object:
+    from trimaran.base.files import read_text
+    from trimaran.program.rules.check import check_program
+    from trimaran.program.text import parse_program
+
+    check_program(program := parse_program(read_text(path), source=str(path)))
+    return program
+
+
+def _read_order(path: Path) -> object:
+    from trimaran.base.files import read_text
+    from trimaran.program.text import parse_order
+
+    return parse_order(read_text(path), source=str(path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Costs and calibrations
+
+
+def _costs() -> Sequence[bytes]:
+    from tests.builders import network, table_for
+
+    from trimaran.pricing.table_files import encode_table
+
+    measured = (content for content in _files("golden/costs/*.json") if b'"table"' in content)
+    return [encode_table(table_for(network(2), whole_s=0.5)), min(measured, key=len)]
+
+
+def _seal_table(content: bytes) -> bytes:
+    import msgspec
+
+    try:
+        plain = json.loads(content)
+        body = msgspec.json.format(json.dumps(plain.pop("table")).encode(), indent=-1)
+        head = json.dumps({**plain, "digest": hashlib.sha256(body).hexdigest()}).encode()
+        return head[:-1] + b', "table": ' + body + b"}"
+    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError, OverflowError):
+        return content
+
+
+def _read_table(path: Path) -> object:
+    from trimaran.pricing.table_files import encode_table, read_table
+
+    return encode_table(read_table(path))
+
+
+def _read_cached(path: Path) -> object:
+    import trimaran.measure.cache as cache
+    from trimaran.pricing.table_files import decode_table
+
+    fingerprint = decode_table(_costs()[0]).fingerprint
+    kept = cache.cache_path(fingerprint)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.unlink(missing_ok=True)
+    path.rename(kept)
+    return cache.load_cached(fingerprint)
+
+
+def _calibrations() -> Sequence[bytes]:
+    from tests.unit.measure.calibrations import calibration
+
+    from trimaran.measure.calibration.results import encode_calibration
+
+    return [encode_calibration(calibration())]
+
+
+def _seal_calibration(content: bytes) -> bytes:
+    import msgspec
+
+    try:
+        plain = msgspec.json.decode(content)
+        rest = {key: value for key, value in plain.items() if key not in ("schema_version", "digest")}
+        plain["digest"] = hashlib.sha256(msgspec.json.encode(rest)).hexdigest()
+        return msgspec.json.encode(plain)
+    except (ValueError, AttributeError, RecursionError, msgspec.MsgspecError, OverflowError):
+        return content
+
+
+def _read_calibration(path: Path) -> object:
+    from tests.builders import HERE
+
+    from trimaran.base.errors import InputError
+    from trimaran.measure.calibration.results import check_machine, encode_calibration, read_calibration
+
+    calibration = read_calibration(path)
+    with contextlib.suppress(InputError):
+        check_machine(calibration, HERE, source=str(path))
+    return encode_calibration(calibration)
+
+
+def _kept_workloads() -> Sequence[bytes]:
+    import msgspec
+    from tests.graphs import chain
+
+    return [msgspec.msgpack.encode(chain(3)), msgspec.msgpack.encode(chain(2, buffers=True))]
+
+
+def _read_kept(path: Path) -> object:
+    from trimaran.planning.workloads import GRAPHS, Request
+
+    request = Request(reference="digits", precision="fp32", optimizer="")
+    kept = GRAPHS.path(request)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.unlink(missing_ok=True)
+    path.rename(kept)
+    graph = GRAPHS.load(request)
+    return None if graph is None else graph.digest
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Machines
+
+
+def _machines() -> Sequence[bytes]:
+    from tests.unit.machine.test_user_files import EXAMPLE
+
+    from trimaran.machine.machine_files import node_text
+    from trimaran.machine.node_catalog import find_node
+
+    like = '[[nodes]]\nname = "mine"\nlike = "dgx1-v100"\nsource = "a guess"\n[machine]\nnode = "mine"\nnodes = 4\n'
+    whole = "[machine]\nnodes = 2\nfabric = '4 ib-edr'\n\n" + node_text(find_node("dgx1-v100"))
+    return [EXAMPLE.encode(), like.encode(), whole.encode()]
+
+
+def _read_machine(path: Path) -> object:
+    from trimaran.machine.find import find_machine
+    from trimaran.report.machines import node_line
+
+    return node_line(find_machine(str(path)).node)
+
+
+def _imports() -> Sequence[bytes]:
+    from tests.unit.machine.test_imports import MESH, SWITCHED, XML
+
+    return [MESH.encode(), SWITCHED.encode(), XML.encode()]
+
+
+def _read_import(path: Path) -> object:
+    from trimaran.machine.machine_files import import_node, node_text, read_machine
+
+    node = import_node(path, "a100", "ib-hdr")
+    read_machine(node_text(node), file="again.toml")
+    return import_node(path, "a100")
+
+
+def _nccl_logs() -> Sequence[bytes]:
+    from tests.unit.pricing.test_nccl_logs import NEW, OLD
+
+    return [OLD.encode(), NEW.encode()]
+
+
+def _read_nccl_log(path: Path) -> object:
+    from trimaran.machine.find import find_machine
+    from trimaran.pricing.collectives import collective_cost, corrected_by, read_logs
+
+    machine = find_machine("dgx-a100:2")
+    correction = corrected_by(read_logs(path, op="all_reduce"), machine=machine)
+    del collective_cost
+    return correction
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Traces and records
+
+
+def _profiles() -> Sequence[bytes]:
+    from tests.unit.pricing.kernels.test_profiles import EVENTS
+
+    about = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "ts": 0, "args": {"name": "python"}}
+    return [_plain({"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": [about, *EVENTS]})]
+
+
+def _packed_profiles() -> Sequence[bytes]:
+    return [gzip.compress(content, mtime=0) for content in _profiles()]
+
+
+def _read_profile(path: Path) -> object:
+    from trimaran.pricing.kernels.corrections import read_kineto
+
+    return read_kineto(path).device_s
+
+
+def _records() -> Sequence[bytes]:
+    import sys
+
+    sys.path.append(str(ROOT / "src/trimaran/measure/observe/on-path"))
+    from tests.unit.measure.observe import observed
+
+    seen: list[dict[str, Any]] = []
+    step = {"load": 1, "forward": 3, "backward": 6, "update": 1, "samples": 32, "backwards": 1}
+    kept, observed.parse_record = observed.parse_record, lambda plain, source: seen.append(dict(plain))  # type: ignore[assignment]
+    try:
+        again = {"factors": [1, 2], "durations_s": [[1e-2] * 6, [1.8e-2] * 6]}
+        observed.make_record([step] * 30, again=again)
+        loader = {"workers": 2, "iterable": False, "batch_size": 32, "prefetch_factor": 2}
+        loader |= {"persistent_workers": False, "pin_memory": False}
+        place = {"kind": "sync", "line": "train.py:12", "function": "step", "library": False, "calls": 30, "ns": 10**6}
+        about = {"python": "3.11.9", "torch": "2.12.0", "argv": ["train.py"], "places": [place]}
+        observed.make_record([step] * 30, again=None, loader=loader, **about)
+    finally:
+        observed.parse_record = kept
+    return [_plain(record) for record in seen]
+
+
+def _read_records(path: Path) -> object:
+    from trimaran.features.diagnose import observe
+    from trimaran.measure.observe.records import read_records
+    from trimaran.report.observation import observation_document
+
+    for old in path.parent.glob("*.json"):
+        if old != path:
+            old.unlink()
+    # What is measured here takes a process of its own each time.
+    observe.measure_handover = lambda nbytes: nbytes * 1e-9
+    return observation_document(observe.conclude(read_records(path.parent)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Jobs, graphs, weights
+
+
+def _configurations() -> Sequence[bytes]:
+    from tests.unit.jobs.test_configured import BERT, RESNET, T5, VIT
+
+    llama = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 32,
+        "vocab_size": 64,
+        "max_position_embeddings": 32,
+        "rope_theta": 10000.0,
+        "torch_dtype": "bfloat16",
+    }
+    return [_plain(values) for values in (llama, BERT, RESNET, T5, VIT)]
+
+
+def _read_configuration(path: Path) -> object:
+    from trimaran.jobs.huggingface import configured_job
+
+    job = configured_job(str(path))
+    return job.name, len(job.dataset()[0])
+
+
+def _profiled_graphs() -> Sequence[bytes]:
+    nodes = [
+        {"id": f"n{number}", "op": "Linear", "forward_ms": 1.0 + number, "backward_ms": 2.0, "activation_bytes": 64}
+        for number in range(6)
+    ]
+    edges = [[f"n{number}", f"n{number + 1}"] for number in range(5)] + [["n0", "n3"]]
+    return [_plain({"nodes": nodes, "edges": edges})]
+
+
+def _read_profiled(path: Path) -> object:
+    from trimaran.graph.profiled import read_profiled
+
+    return read_profiled(path)
+
+
+def _weights() -> Sequence[bytes]:
+    from safetensors.torch import save
+
+    model = _small_model()
+    return [save({name: tensor.clone() for name, tensor in model.state_dict().items()}, metadata={"format": "pt"})]
+
+
+def _small_model() -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def _seal_weights(content: bytes) -> bytes:
+    """The length of the header anew, as far as it is JSON."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(content[8:].decode("latin-1"))
+    except (ValueError, RecursionError):
+        return content
+    return struct.pack("<Q", end) + content[8:]
+
+
+def _read_weights(path: Path) -> object:
+    from trimaran.runtime.checkpoint import read_weights
+
+    read_weights(_small_model(), path)
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Curves, runs, published rows
+
+
+def _curves(suffix: str) -> Sequence[bytes]:
+    import tempfile
+
+    from trimaran.pricing.convergence.files import find_curve, write_curve
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"curve.{suffix}"
+        found = []
+        for name in ("resnet50", "bert-large"):
+            write_curve(path, find_curve(name).table)
+            found.append(path.read_bytes())
+        return found
+
+
+_TABLE = (
+    b"global_batch,epochs,run,target,samples_per_epoch\n64,4.0,a,0.97,1000\n64,4.2,b,0.97,1000\n128,5.1,c,0.97,1000\n"
+)
+_TABLE_2 = b"batch;steps;reached\n64;100,5;yes\n128;60;yes\n256;40;no\n"
+
+
+def _read_curve(path: Path) -> object:
+    from trimaran.pricing.convergence.files import read_curve
+
+    curve = read_curve(path)
+    return curve.table
+
+
+def _runs() -> Sequence[bytes]:
+    from trimaran.measure.convergence.runs import Run
+    from trimaran.program.json_files import to_plain
+
+    runs = [
+        Run(
+            end="reached",
+            epochs=2.0,
+            samples=2000,
+            updates=40,
+            seconds=1.5,
+            evaluations=((1.0, 0.5), (2.0, 0.9)),
+            batch=50,
+            seed=seed,
+            noise=None,
+        )
+        for seed in (0, 1)
+    ]
+    return ["".join(json.dumps(to_plain(run)) + "\n" for run in runs).encode()]
+
+
+def _read_runs(path: Path) -> object:
+    from trimaran.measure.convergence.runs import find_run, read_runs
+
+    runs = read_runs(path.parent)
+    return find_run(runs, batch=50, seed=0, target=0.9, most=10.0), [run.best for run in runs]
+
+
+def _read_target(path: Path) -> object:
+    from trimaran.features.convergence.task import read_target
+
+    return read_target(path)
+
+
+def _rows() -> Sequence[bytes]:
+    head, *rows = (ROOT / "src/trimaran_studies/published/rows.csv").read_bytes().splitlines(keepends=True)
+    return [head + b"".join(rows[start :: len(rows) // 8]) for start in (0, 100)] + [
+        b"op,bytes,n_gpus,time_us,machine\nall_reduce,1048576,8,74.8,dgx-a100\n"
+    ]
+
+
+def _read_rows(path: Path) -> object:
+    from trimaran_studies.published.rows import read_rows
+
+    return read_rows(path, family="dp_throughput")
+
+
+def _notes() -> Sequence[bytes]:
+    return [_plain({"schema_version": 1, "trimaran": "0.1.0", "status": "running", "job": "digits", "strategy": "dp2"})]
+
+
+def _read_note(path: Path) -> object:
+    from trimaran.features.training.rank import RunDirectory
+
+    return RunDirectory(path=path.parent)._noted()
+
+
+READERS: Mapping[str, Reader] = {
+    "plan": Reader(
+        modules=("trimaran/program/plan.py",),
+        file_name="plan.json",
+        form="json",
+        seeds=_plans,
+        read=_read_plan,
+        seal=_without_digest,
+    ),
+    "program": Reader(
+        modules=("trimaran/program/json_files.py",),
+        file_name="program.json",
+        form="json",
+        seeds=_programs,
+        read=_read_program,
+    ),
+    "program text": Reader(
+        modules=("trimaran/program/text.py",),
+        file_name="program.txt",
+        form="text",
+        seeds=lambda: [text for text in _files("golden/programs/*.txt") if len(text) < 3000],
+        read=_read_program_text,
+    ),
+    "order": Reader(
+        modules=("trimaran/program/text.py",),
+        file_name="order.csv",
+        form="text",
+        seeds=lambda: [b"0F0,,0B0\n,1F0,1B0\n", b"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"],
+        read=_read_order,
+    ),
+    "cost table": Reader(
+        modules=("trimaran/pricing/table_files.py",),
+        file_name="costs.json",
+        form="json",
+        seeds=_costs,
+        read=_read_table,
+        seal=_seal_table,
+    ),
+    "cost cache": Reader(
+        modules=("trimaran/measure/cache.py",),
+        file_name="cached.json",
+        form="json",
+        seeds=_costs,
+        read=_read_cached,
+        seal=_seal_table,
+    ),
+    "calibration": Reader(
+        modules=("trimaran/measure/calibration/results.py",),
+        file_name="calibration.json",
+        form="json",
+        seeds=_calibrations,
+        read=_read_calibration,
+        seal=_seal_calibration,
+    ),
+    "workload cache": Reader(
+        modules=("trimaran/planning/workloads.py",),
+        file_name="graph.msgpack",
+        form="msgpack",
+        seeds=_kept_workloads,
+        read=_read_kept,
+    ),
+    "cluster file": Reader(
+        modules=("trimaran/machine/machine_files.py",),
+        file_name="rack.toml",
+        form="toml",
+        seeds=_machines,
+        read=_read_machine,
+    ),
+    "imported node": Reader(
+        modules=("trimaran/machine/machine_files.py", "trimaran/machine/nccl_topology.py"),
+        file_name="topology.txt",
+        form="text",
+        seeds=_imports,
+        read=_read_import,
+    ),
+    "nccl-tests log": Reader(
+        modules=("trimaran/pricing/collectives/corrections.py",),
+        file_name="run.log",
+        form="text",
+        seeds=_nccl_logs,
+        read=_read_nccl_log,
+    ),
+    "profile": Reader(
+        modules=("trimaran/pricing/kernels/corrections.py",),
+        file_name="trace.json",
+        form="json",
+        seeds=_profiles,
+        read=_read_profile,
+    ),
+    "packed profile": Reader(
+        modules=("trimaran/pricing/kernels/corrections.py",),
+        file_name="trace.json.gz",
+        form="gzip",
+        seeds=_packed_profiles,
+        read=_read_profile,
+    ),
+    "observe record": Reader(
+        modules=("trimaran/measure/observe/records.py",),
+        file_name="record.json",
+        form="json",
+        seeds=_records,
+        read=_read_records,
+    ),
+    "configuration": Reader(
+        modules=("trimaran/jobs/huggingface.py",),
+        file_name="config.json",
+        form="json",
+        seeds=_configurations,
+        read=_read_configuration,
+    ),
+    "profiled graph": Reader(
+        modules=("trimaran/graph/profiled.py",),
+        file_name="graph.json",
+        form="json",
+        seeds=_profiled_graphs,
+        read=_read_profiled,
+    ),
+    "weights": Reader(
+        modules=("trimaran/runtime/checkpoint.py",),
+        file_name="weights.safetensors",
+        form="binary",
+        seeds=_weights,
+        read=_read_weights,
+        seal=_seal_weights,
+    ),
+    "curve, TOML": Reader(
+        modules=("trimaran/pricing/convergence/files.py",),
+        file_name="curve.toml",
+        form="toml",
+        seeds=lambda: _curves("toml"),
+        read=_read_curve,
+    ),
+    "curve, JSON": Reader(
+        modules=("trimaran/pricing/convergence/files.py",),
+        file_name="curve.json",
+        form="json",
+        seeds=lambda: _curves("json"),
+        read=_read_curve,
+    ),
+    "table of runs": Reader(
+        modules=("trimaran/pricing/convergence/run_tables.py",),
+        file_name="curve.csv",
+        form="text",
+        seeds=lambda: [_TABLE, _TABLE_2],
+        read=_read_curve,
+    ),
+    "finished runs": Reader(
+        modules=("trimaran/measure/convergence/runs.py",),
+        file_name="runs.jsonl",
+        form="lines",
+        seeds=_runs,
+        read=_read_runs,
+    ),
+    "target": Reader(
+        modules=("trimaran/features/convergence/task.py",),
+        file_name="target.json",
+        form="json",
+        seeds=lambda: [_plain({"value": 0.97, "source": "99% of what the job reaches"})],
+        read=_read_target,
+    ),
+    "published rows": Reader(
+        modules=("trimaran_studies/published/rows.py",),
+        file_name="rows.csv",
+        form="text",
+        seeds=_rows,
+        read=_read_rows,
+    ),
+    "run": Reader(
+        modules=("trimaran/features/training/rank.py",),
+        file_name="run.json",
+        form="json",
+        seeds=_notes,
+        read=_read_note,
+    ),
+}
+
+
+INTERNAL: Mapping[str, str] = {
+    "trimaran/base/files.py": "the guarded reader",
+    "trimaran/base/decoding.py": "the guarded decoders",
+    "trimaran/program/text.py": "decodes a text that was read: its reader is on the list",
+    "trimaran/pricing/convergence/run_tables.py": "likewise",
+    "trimaran_studies/published/rows.py": "likewise",
+    "trimaran/machine/nccl_topology.py": "likewise",
+    "trimaran/measure/calibration/results.py": "decodes what it has just encoded",
+    "trimaran/runtime/checkpoint.py": "weights, which are mapped into memory: their reader is on the list",
+    "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
+    "trimaran/pricing/collectives/measured_curves.py": "a file of the package",
+    "trimaran/machine/detect.py": "files of the kernel",
+    "trimaran/measure/input_pipeline.py": "files of the kernel",
+    "trimaran/measure/stalls/page_cache.py": "files of the kernel, and one byte of each file of a data set",
+    "trimaran/measure/observe/on-path/trimaran_watch/ledger.py": "a file of the kernel",
+    "trimaran/runtime/launch/world.py": "files of the kernel",
+    "trimaran/runtime/launch/rate_limited_links.py": "a file of the kernel",
+    "trimaran/runtime/data/reading.py": "a file of the kernel",
+    "trimaran/runtime/communication/shared_memory.py": "memory of ranks of the same run",
+    "trimaran/runtime/data/cache.py": "memory of ranks of the same run",
+    "trimaran/runtime/data/worker_transport.py": "messages of workers of this process",
+    "trimaran/runtime/data/workers.py": "messages between a rank and its workers",
+    "trimaran/runtime/launch/ranks.py": "messages of ranks; their logs are opened to be written",
+    "trimaran/runtime/launch/failures.py": "the end of a log as text, in an error",
+    "trimaran/runtime/worker.py": "messages of the process that started the rank",
+    "trimaran/features/convergence/task.py": "makes a file that says who works",
+    "trimaran/features/training/rank.py": "appends to its own metrics; what it reads is on the list",
+    "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",
+    "trimaran_studies/reproduce/input_pipeline_rank.py": "samples that it has just packed",
+    "trimaran/jobs/learning_rate.py": "the digest of a file of code",
+    "trimaran/measure/costs.py": "the digest of a file of code",
+    "trimaran/memory_budget/__init__.py": "opens no file: a window of a step",
+    "trimaran/memory_budget/loop.py": "opens no file: a window of a step",
+}
+"""Modules that open or decode by themselves, and why no file of anybody else gets there."""

@@ -1,0 +1,39 @@
+"""Options that are declared in groups mean what the functions that read them mean."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trimaran.cli import app
+from trimaran.cli.options import PinOptions, RequestOptions, SearchOptions, TargetOptions
+from trimaran.planner.pins import parse_pins
+from trimaran.planning.requests import parse_request, parse_target
+
+
+@pytest.mark.parametrize(
+    ("group", "reader"),
+    [
+        (PinOptions, parse_pins),
+        (RequestOptions, parse_request),
+        (SearchOptions, parse_request),
+        (TargetOptions, parse_target),
+    ],
+)
+def test_a_group_has_the_names_and_the_defaults_of_its_reader(group: type, reader: Callable[..., Any]) -> None:
+    known = inspect.signature(reader).parameters
+    for field in dataclasses.fields(group):
+        assert field.name in known
+        # Options that come several times have no value where none came.
+        assert field.default == (known[field.name].default or None) or field.default == known[field.name].default
+
+
+@pytest.mark.parametrize("command", ["plan", "explain", "train", "simulate"])
+def test_a_command_with_groups_refuses_what_is_no_option(command: str) -> None:
+    found = CliRunner().invoke(app, [command, "digits", "--dp", "two"])
+    assert found.exit_code == 2
+    assert "--dp" in found.output
+    assert CliRunner().invoke(app, [command, "digits", "--pins", "x"]).exit_code == 2

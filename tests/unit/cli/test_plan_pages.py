@@ -1,0 +1,79 @@
+"""Plans for target clusters on a page: the same as of this machine, with speedups or shares of the devices' peak."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from tests import builders
+
+from trimaran.cli.views.plans import print_plan
+from trimaran.planning.documents import plan_document
+from trimaran.planning.plan import make_plan
+from trimaran.planning.results import Planned
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Planned:
+    return make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=4096))
+
+
+@pytest.fixture(scope="module")
+def modelled() -> Planned:
+    return make_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2", batch=64))
+
+
+def page(planned: Planned, *, terminal: bool = True) -> list[str]:
+    text = io.StringIO()
+    print_plan(Console(file=text, width=80, force_terminal=terminal, no_color=True), planned)
+    return [re.sub(r"\x1b\[[\d;]*m", "", line).rstrip() for line in text.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["simulated", "modelled"])
+def test_a_plan_is_readable_at_80_columns(kind: str, request: pytest.FixtureRequest) -> None:
+    planned = request.getfixturevalue(kind)
+    lines = page(planned)
+    table = lines[: next(number for number, line in enumerate(lines) if line.startswith("Plan for "))]
+    assert max(len(line) for line in table) <= 80
+    assert "…" not in "".join(table)
+    whole = " ".join(" ".join(lines).split())
+    assert f"global batch {planned.global_batch_size}, on {planned.devices} of " in whole
+    assert f": {planned.chosen.name}, " in whole
+    assert planned.precision in whole
+    assert any(line.startswith("search: ") for line in lines)
+
+
+def test_a_simulated_plan_has_speedups_and_limiters(simulated: Planned) -> None:
+    lines = page(simulated, terminal=False)
+    title = next(line for line in lines if line.split()[:2] == ["strategy", "step"])
+    assert title.split() == ["strategy", "step", "interval", "peak", "speedup", "limiter"]
+    speedup = plan_document(simulated)["chosen"]["speedup"]
+    assert f"{speedup:.2f}" in next(line for line in lines if line.startswith("*"))
+    assert any(line.startswith("Plan for ") and f"{speedup:.2f} times one device" in line for line in lines)
+
+
+def test_a_plan_of_the_analytical_model_has_shares_of_the_peak(modelled: Planned) -> None:
+    lines = page(modelled, terminal=False)
+    title = next(line for line in lines if line.split()[:2] == ["strategy", "step"])
+    assert title.split() == ["strategy", "step", "interval", "peak", "mfu"]
+    document = plan_document(modelled)
+    assert f"{document['chosen']['mfu']:.2f}" in next(line for line in lines if line.startswith("*"))
+    tokens = f"{document['chosen']['tokens_per_s']:,.0f} tokens/s"
+    assert any(line.startswith("Plan for ") and tokens in line for line in lines)
+    assert any(line.startswith("rejected: ") for line in lines)
+
+
+def test_sentences_and_rows_stay_whole_where_they_are_not_for_a_terminal(modelled: Planned) -> None:
+    """Who searches a file for a word finds the sentence or the row that it is in."""
+    lines = page(modelled, terminal=False)
+    assert any(modelled.chosen.name in line and line.startswith("*") and "GiB" in line for line in lines)
+    assert any(line.startswith("note: ") and line.endswith("a simulation of every rank") for line in lines)
+
+
+def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, modelled: Planned) -> None:
+    """Besides, the analytical model says what only it has."""
+    one, other = plan_document(simulated), plan_document(modelled)
+    assert set(other) - set(one) == {"sequence", "memory_limit_bytes", "front"}
+    assert set(one) <= set(other)
+    assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s"}
+    assert set(one["candidates"][0]) <= set(other["candidates"][0])

@@ -1,0 +1,169 @@
+"""What of signals needs no run: which are caught, when a second one counts, and what a fork has."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trimaran.base import signals
+from trimaran.base.files import file_name, unfinished
+from trimaran.base.signals import STOP_SIGNALS, Catcher, Interrupted, leaving, raise_interrupted
+
+
+def run(script: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    head = "import os, signal, sys, time\nfrom trimaran.base.signals import *\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("threaded", [False, True])
+def test_the_first_one_is_told_and_handlers_are_put_back(number: signal.Signals, threaded: bool) -> None:
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    told: list[int] = []
+    with Catcher(told.append, threaded=threaded):
+        os.kill(os.getpid(), number)
+        deadline = time.monotonic() + 5
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert told == [number]
+    assert {one: signal.getsignal(one) for one in STOP_SIGNALS} == before
+    assert "trimaran-signals" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_two_of_one_cause_are_one() -> None:
+    told: list[int] = []
+    with Catcher(told.append):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert told == [signal.SIGHUP]
+
+
+def test_what_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        told: list[int] = []
+        with Catcher(told.append):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert told == []
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_another_thread_than_the_main_one_catches_nothing() -> None:
+    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
+    seen: list[object] = []
+
+    def catch() -> None:
+        with Catcher(raise_interrupted):
+            seen.append({one: signal.getsignal(one) for one in STOP_SIGNALS})
+
+    thread = threading.Thread(target=catch)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_one_in_the_other_hears_alone() -> None:
+    told: list[int] = []
+    with Catcher(raise_interrupted), Catcher(told.append):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert told == [signal.SIGTERM]
+    with pytest.raises(Interrupted) as caught, Catcher(raise_interrupted):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert caught.value.number == signal.SIGUSR1
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_second_one_does_what_is_left_and_ends(tmp_path: Path, threaded: bool) -> None:
+    done = run(f"""
+        from pathlib import Path
+        from trimaran.base.files import unfinished
+        with Catcher(lambda number: None, threaded={threaded}), leaving(lambda number: say(f"left by {{number}}")):
+            with unfinished(Path("weights")) as part:
+                part.write_text("half")
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(SAME_CAUSE_S + 0.1)
+                say("still there")
+                os.kill(os.getpid(), signal.SIGHUP)
+                time.sleep(30)
+    """, tmp_path)  # fmt: skip
+    assert done.returncode == 129
+    assert done.stderr.splitlines() == ["still there", "trimaran: SIGHUP again: it ends at once", "left by 1"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fork_has_the_handlers_of_before() -> None:
+    """And a signal to it is none to its parent."""
+    done = run("""
+        heard = []
+        with Catcher(heard.append, threaded=True):
+            child = os.fork()
+            if not child:
+                time.sleep(30)
+            time.sleep(0.2)
+            os.kill(child, signal.SIGTERM)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            time.sleep(0.2)
+        sys.exit(0 if (code, heard) == (-signal.SIGTERM, []) else 1)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_thread_hears_where_the_main_one_waits_in_a_library() -> None:
+    done = run("""
+        import ctypes, threading
+        def second():
+            time.sleep(SAME_CAUSE_S + 0.3)
+            os.kill(os.getpid(), signal.SIGTERM)
+        with Catcher(lambda number: None, threaded=True):
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Thread(target=second, daemon=True).start()
+            # Locked twice: for ever, and no signal ends that.
+            libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+            libc.pthread_mutex_init(mutex, None)
+            libc.pthread_mutex_lock(mutex)
+            libc.pthread_mutex_lock(mutex)
+    """)
+    assert done.returncode == 143, done.stderr
+
+
+def test_names_of_jobs_stay_in_their_folder(tmp_path: Path) -> None:
+    for name in (
+        "../../x",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "a/../../b",
+        "\x1b[31mred",
+        "a\x00b",
+        ".hidden",
+        "x" * 500,
+        "é" * 99,
+    ):
+        made = file_name(name)
+        (tmp_path / made).write_text("")
+        assert (tmp_path / made).resolve().parent == tmp_path.resolve()
+        assert not made.startswith(".")
+        assert made.isprintable()
+    assert file_name("ResNet-50 v1.5") == "ResNet-50-v1.5"
+
+
+def test_callbacks_of_leaving_are_gone_with_their_block(tmp_path: Path) -> None:
+    with unfinished(tmp_path / "x"), leaving(print):
+        assert len(signals._leaving) == 2
+    assert signals._leaving == []
