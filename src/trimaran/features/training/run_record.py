@@ -389,7 +389,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     Returns:
         Where they are, None: nowhere; and what went wrong before, empty: nothing did.
     """
-    from trimaran.runtime.checkpoint import write_weights
+    from trimaran.runtime.checkpoint.weights import write_weights
 
     reserve.free()
     name = f"{run.path.absolute().name}-{run.model.name}"
