@@ -1,5 +1,6 @@
 """What every test shares: one thread, the loopback interface, a cache of its own, examples that repeat."""
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -27,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = ["tests.quiet"]
 DISTRIBUTED = Path(__file__).parent / "distributed"
+BRIEF = "TRIMARAN_TEST_BRIEF"
+"""Read by forks, which then measure for a short time only (tests/forks/brief.py)."""
+
 _numbers = itertools.count()
 
 
@@ -35,6 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if DISTRIBUTED in item.path.parents:
             item.add_marker("distributed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let forks measure briefly, but for tests that judge what a clock says; before any fixture is made."""
+    os.environ.pop(BRIEF, None)
+    if item.get_closest_marker("alone") is None:
+        os.environ[BRIEF] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """Set what collection made aside: a test that collects garbage would look at thousands of tests each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

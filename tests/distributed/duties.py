@@ -1,4 +1,4 @@
-"""What ranks do in the tests of launching: functions that other processes can import."""
+"""What ranks do in the tests of launching: functions that other processes can import, which is quick."""
 
 import os
 import resource
@@ -9,14 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests import builders
 
 from trimaran.base.errors import InputError
-from trimaran.measure.calibration.links import measure_curves
-from trimaran.pricing.tables import Curve
 from trimaran.runtime.launch.world import World, join_world
 
 LISTENING = "0A"
@@ -200,8 +198,12 @@ def _address(text: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, b"".join(words))
 
 
-def all_reduce_curve(world: World) -> tuple[Curve, float]:
-    """What an all-reduce of two ranks takes by size, and what it takes to find that out [s]."""
+def all_reduce_curve(world: World) -> tuple[Any, float]:
+    """The curve of an all-reduce of two ranks by size, and what it takes to find that out [s]."""
+    from tests import builders
+
+    from trimaran.measure.calibration.links import measure_curves
+
     started_s = time.perf_counter()
     key = builders.curve_key("AR", 2)
     curve = measure_curves(world, [key], sizes=(16, 16 << 10, 128 << 10, 1 << 20, 4 << 20))[key]

@@ -1,4 +1,4 @@
-"""A user's own loop on whatever world started it; run as a script by the tests, under torchrun and alone."""
+"""A user's own loop on whatever world started it; run as a script by the tests under torchrun, and in forks."""
 
 import json
 import sys
@@ -6,10 +6,8 @@ from pathlib import Path
 
 import torch
 from tests import builders
-from tests.distributed.jobs import make_job
-from tests.distributed.training import Run, open_executor
+from tests.distributed.training import Run, captured, open_executor
 
-from trimaran.graph.capture.capture import capture
 from trimaran.runtime.launch.world import join_world, leave_world
 
 
@@ -17,7 +15,7 @@ def main(job: str, stages: int, steps: int, folder: str) -> None:
     torch.set_num_threads(1)
     world = join_world(device="cpu")
     strategy = builders.strategy(dp=world.size // stages, pp=stages, microbatches=2, schedule="1f1b")
-    executor = open_executor(world, Run(job=job, strategy=strategy, steps=steps), capture(make_job(job)))
+    executor = open_executor(world, Run(job=job, strategy=strategy, steps=steps), captured(job))
     feed = executor.feed()
     losses: list[float] = []
     parts = 0

@@ -1,4 +1,4 @@
-"""A parent that launches ranks and never ends, and prints their process ids; run as a script by the tests.
+"""A parent that launches ranks and never ends, and prints their process ids; run as a script, or in a fork.
 
 Arguments: none, or a folder for logs, how many ranks, and what their links are held to: the ranks never end. Or
 "return" or "raise": so do two ranks, while the parent hears no more of them than their process ids. Or "leave": they
@@ -7,6 +7,7 @@ return, and are gone when the parent kills itself.
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
-from trimaran.planning.requests import parse_link
 from trimaran.runtime.launch import ranks as starting
 from trimaran.runtime.launch.ranks import launch
 
@@ -49,10 +49,27 @@ def finish_and_die() -> None:
     launch(finish, (False,), ranks=2, on_event=show)
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["leave"]:
+def main(*arguments: str) -> None:
+    if arguments == ("leave",):
         finish_and_die()
-    if len(sys.argv) == 2:
-        launch(finish, (sys.argv[1] == "raise",), ranks=2, on_event=ShowAndBlock())
-    logs, ranks, rate = sys.argv[1:] if len(sys.argv) == 4 else (None, "2", "")
-    launch(hang, ranks=int(ranks), log_dir=logs, on_event=show, link=parse_link(rate) if rate else None)
+    if len(arguments) == 1:
+        launch(finish, (arguments[0] == "raise",), ranks=2, on_event=ShowAndBlock())
+    if not arguments:
+        launch(hang, ranks=2, on_event=show)
+    # Takes seconds to import.
+    from trimaran.planning.requests import parse_link
+
+    logs, ranks, rate = arguments
+    launch(hang, ranks=int(ranks), log_dir=logs, on_event=show, link=parse_link(rate))
+
+
+def main_of_forks(descriptor: int, *arguments: str) -> None:
+    """The same with ranks that are forked."""
+    from tests.forks.client import Server, forked_ranks
+
+    with forked_ranks(Server(socket.socket(fileno=descriptor))):
+        main(*arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -87,6 +87,12 @@ def capture_once(job: str) -> tuple[Capture, dict[str, torch.Tensor]]:
     return made, {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
 
 
+def capture_jobs(cases: list[Case]) -> None:
+    """Capture what cases need, before their ranks are forked from this process."""
+    for case in cases:
+        capture_once(case.job)
+
+
 def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Found:
     strategy = case.fit(made.graph)
     batch = full_batch(job.global_batch_size, strategy)

@@ -48,7 +48,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calibration, Path
     return calibration, folder / "machine.json"
 
 
-@pytest.mark.alone
 def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration, Path]) -> None:
     calibration, path = written
     assert read_calibration(path) == calibration
@@ -64,7 +63,6 @@ def test_everything_has_a_figure_within_its_interval(written: tuple[Calibration,
     assert all(-1 < noise.low < 0 < noise.high for noise in calibration.noise)
 
 
-@pytest.mark.alone
 def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) -> None:
     """Though the cache is empty; and the run that the plan is for is compared with the noise of the file."""
     calibration, path = written
@@ -77,7 +75,6 @@ def test_a_plan_by_the_file_measures_nothing(written: tuple[Calibration, Path]) 
     assert tuple(one for one in planned.notes if not one.startswith("loading in ")) == planned.simulated.graph.notes
 
 
-@pytest.mark.alone
 def test_a_run_says_its_noise(written: tuple[Calibration, Path], tmp_path: Path) -> None:
     calibration, path = written
     arguments = ("train", f"{JOBS}:good", "--devices", "2", "--calibration", str(path), "--json")

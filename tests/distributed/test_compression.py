@@ -12,6 +12,7 @@ from tests.distributed.test_equal_losses import BUCKET
 from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from tests.raising import raises
+from tests.representative import some_and_rest
 
 from trimaran.base.timeline import COMMUNICATION, WAIT, Timeline
 from trimaran.program.gradients import Compression, parse_compression
@@ -79,7 +80,13 @@ CLOSE = {"bf16": 0.01, "fp16": 0.002, "powersgd": 0.25}
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("runs", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        *some_and_rest("2 ranks", [TWO_RANKS[number] for number in (2, 4, 5, 6, 7, 8)], TWO_RANKS),
+        *some_and_rest("4 ranks", [FOUR_RANKS[number] for number in (0, 3, 7)], FOUR_RANKS),
+    ],
+)
 def test_replicas_stay_equal_and_close_to_those_that_lose_nothing(runs: Sequence[Run], tmp_path: Path) -> None:
     plain = list({run.name: run for run in (without(run) for run in runs)}.values())
     ranks = launch(train_all, ([*runs, *plain],), ranks=runs[0].strategy.devices, log_dir=tmp_path, device="cpu")
@@ -115,7 +122,7 @@ LINEAR = [
 ]
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["2 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.sweep)], ids=["2 ranks", "4 ranks"])
 def applied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
     """By run, the sum over the steps of the gradients of the matrix that were applied, at a learning rate of 1; then
     the same of one step without compression."""

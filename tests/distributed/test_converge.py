@@ -6,10 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commands.running import trimaran
+from tests.forks.client import server
+from tests.forks.commands import be_command
 
 from trimaran.measure.convergence.runs import find_crossing, read_runs
 from trimaran.pricing.convergence import read_curve
@@ -210,22 +214,43 @@ def test_what_is_wrong_is_said_before_anything_runs(folder: Path, arguments: tup
     assert "Traceback" not in done.stderr
 
 
+def new(arguments: Sequence[str], folder: Path, errors: int) -> Any:
+    """The command in an interpreter of its own."""
+    return subprocess.Popen([sys.executable, "-m", "trimaran", *arguments], cwd=folder, env=own(folder), stderr=errors)
+
+
+def fork(arguments: Sequence[str], folder: Path, errors: int) -> Any:
+    """The command in a fork, as its ranks are."""
+    descriptor = server().admit()
+    with Path(os.devnull).open("r+b") as nothing:
+        streams = (nothing.fileno(), nothing.fileno(), errors)
+        command = server().fork(
+            be_command, *arguments, streams=streams, descriptors=[descriptor], environment=own(folder), folder=folder
+        )
+    os.close(descriptor)
+    return command
+
+
+def own(folder: Path) -> dict[str, str]:
+    return os.environ | {"TRIMARAN_CACHE": f"{folder}-cache"}
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_whatever_ends_the_command_the_same_one_goes_on(tmp_path: Path, ending: signal.Signals) -> None:
+@pytest.mark.parametrize(("start", "ending"), [(new, signal.SIGINT), (fork, signal.SIGKILL)])
+def test_whatever_ends_the_command_the_same_one_goes_on(tmp_path: Path, start: Any, ending: signal.Signals) -> None:
     (tmp_path / "job.py").write_text(JOB)
     arguments = ("converge", "job.py:slow", "--batches", "16,64", "--repeats", "2", "--target", "0.8", "--devices", "1")
-    variables = os.environ | {"TRIMARAN_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trimaran", *arguments], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True
-    )
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stream:
+        process = start(arguments, tmp_path, stream.fileno())
     deadline = time.monotonic() + 100
     while not any(path.stat().st_size for path in tmp_path.glob("runs/*/runs.jsonl")):
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None, errors.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(ending)
-    _, said = process.communicate(timeout=30)
+    os.kill(process.pid, ending)
+    process.wait(timeout=30)
+    said = errors.read_text()
     assert process.returncode in (130, -signal.SIGKILL)
     # What a killed command leaves is in the folder of its runs, where the next one removes it.
     assert ending != signal.SIGKILL or list(tmp_path.glob("runs/*/taken-*"))

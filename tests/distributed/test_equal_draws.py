@@ -1,15 +1,17 @@
 """Ranks that share tensors draw what one process draws under their replica's seed; in fp64 to 1e-10."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from tests import builders
 from tests.distributed import sharing
-from tests.distributed.sharing import STEPS, Case, share_all
+from tests.distributed.sharing import STEPS, Case, capture_jobs, share_all
 from tests.field.entry import Entry
 from tests.field.reference import train_plainly
-from tests.forks.client import launch
+from tests.forks.client import launch, server
+from tests.representative import some_and_rest
 
 ON_TWO = [
     Case(job="drawing", strategy=builders.strategy(tp=2)),
@@ -23,9 +25,15 @@ ON_FOUR = [Case(job="drawn_gpt", strategy=builders.strategy(dp=2, tp=2), sequenc
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_share_tensors_draw_as_one_process(ranks: int, tmp_path: Path) -> None:
-    cases = ON_TWO if ranks == 2 else ON_FOUR
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 5)], ON_TWO, 2),
+        pytest.param(4, ON_FOUR, id="4", marks=pytest.mark.sweep),
+    ],
+)
+def test_ranks_that_share_tensors_draw_as_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:
+    server().call(capture_jobs, cases)
     by_rank = launch(share_all, (cases, str(tmp_path)), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, case in enumerate(cases):
         found, strategy = by_rank[0][number], case.strategy

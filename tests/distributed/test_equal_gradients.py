@@ -15,6 +15,7 @@ from tests.distributed.jobs import with_gradients
 from tests.distributed.reference import add_gradients
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import each
 from torch import nn
 
 from trimaran.program.strategy import Strategy
@@ -34,7 +35,7 @@ STRATEGIES = (
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["cnn", "unet", "lstm", "gpt"])
+@pytest.mark.parametrize("name", each(["cnn", "unet", "lstm", "gpt"], "cnn", "lstm", "gpt"))
 def test_gradients_are_within_the_spread_of_summation_orders(name: str, tmp_path: Path) -> None:
     runs = [Run(job=f"{name}_gradients", strategy=strategy, steps=1, draw=draw) for strategy, draw in STRATEGIES]
     outcomes = launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]

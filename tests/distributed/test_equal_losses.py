@@ -14,6 +14,7 @@ from tests.distributed.jobs import make_job
 from tests.distributed.reference import Reference, evaluate_plainly, train_plainly
 from tests.distributed.training import Outcome, Run, train_all
 from tests.forks.client import launch
+from tests.representative import dealt, some_and_rest
 
 from trimaran.program.strategy import Strategy
 
@@ -38,8 +39,16 @@ FOUR_RANKS = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("strategies", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    ("job", "strategies"),
+    [
+        # Each strategy with one network, each network on 2 and on 4 ranks; with the rest, each with each.
+        case
+        for name, strategies in (("2 ranks", TWO_RANKS), ("4 ranks", FOUR_RANKS))
+        for number, job in enumerate(JOBS)
+        for case in some_and_rest(f"{name}-{job}", dealt(strategies, number, len(JOBS)), strategies, job)
+    ],
+)
 def test_losses_of_any_plan_equal_one_process(job: str, strategies: Sequence[Strategy], tmp_path: Path) -> None:
     runs = [Run(job=job, strategy=strategy, steps=STEPS) for strategy in strategies]
     ranks = launch(train_all, (runs,), ranks=strategies[0].devices, log_dir=tmp_path, device="cpu")

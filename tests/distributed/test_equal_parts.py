@@ -13,6 +13,7 @@ from tests import builders
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import dealt, some_and_rest
 
 from trimaran.program.strategy import Strategy
 
@@ -55,11 +56,19 @@ def on_four_ranks(job: str, seed: int) -> list[Run]:
     return chosen
 
 
+def _cases() -> list[object]:
+    """Each strategy with one network or two, and each network; with the rest, each with each."""
+    cases: list[object] = []
+    for ranks, make in ((2, on_two_ranks), (4, on_four_ranks)):
+        by_job = [make(job, 10 * number) for number, job in enumerate(JOBS)]
+        some = [run for number, runs in enumerate(by_job) for run in dealt(runs, number, len(JOBS))]
+        cases += some_and_rest(str(ranks), some, [run for runs in by_job for run in runs], ranks)
+    return cases
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_networks_in_parts_equal_one_process(ranks: int, tmp_path: Path) -> None:
-    make = on_two_ranks if ranks == 2 else on_four_ranks
-    chosen: Sequence[Run] = [run for number, job in enumerate(JOBS) for run in make(job, 10 * number)]
+@pytest.mark.parametrize(("ranks", "chosen"), _cases())
+def test_networks_in_parts_equal_one_process(ranks: int, chosen: Sequence[Run], tmp_path: Path) -> None:
     outcomes = launch(train_all, (chosen,), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(chosen):
         compare(run, [outcome[number] for outcome in outcomes])

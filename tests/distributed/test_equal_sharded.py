@@ -3,6 +3,7 @@
 In fp64, losses and weights after clipped steps with momentum differ by rounding only: 1e-10.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from tests import builders
 from tests.distributed import sharing
 from tests.distributed.reference import evaluate_plainly, train_plainly
-from tests.distributed.sharing import STEPS, Case, Found, share_all
-from tests.forks.client import launch
+from tests.distributed.sharing import STEPS, Case, Found, capture_jobs, share_all
+from tests.forks.client import launch, server
+from tests.representative import some_and_rest
 
 ON_TWO = [
     Case(job="gpt", strategy=builders.strategy(tp=2)),
@@ -36,9 +38,16 @@ ON_FOUR = [
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_share_tensors_equal_one_process(ranks: int, tmp_path: Path) -> None:
-    cases = ON_TWO if ranks == 2 else ON_FOUR
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        # Without the rest: attention in each style and in groups, the classifier of replicas, convolutions, a pipeline.
+        *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 7, 8, 9)], ON_TWO, 2),
+        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3)], ON_FOUR, 4),
+    ],
+)
+def test_ranks_that_share_tensors_equal_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:
+    server().call(capture_jobs, cases)
     by_rank = launch(share_all, (cases, str(tmp_path)), ranks=ranks, log_dir=tmp_path, device="cpu")
     for number, case in enumerate(cases):
         check_equal(case, by_rank[0][number])

@@ -13,6 +13,7 @@ from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import check_step, record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import some_and_rest
 
 from trimaran import report
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
@@ -44,7 +45,13 @@ FOUR_RANKS = [
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("cases", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        *some_and_rest("2 ranks", [TWO_RANKS[number] for number in (2, 3, 4, 5, 8)], TWO_RANKS),
+        *some_and_rest("4 ranks", FOUR_RANKS[1:], FOUR_RANKS),
+    ],
+)
 def test_losses_with_homes_equal_one_process(cases: Sequence[tuple[str, Strategy]], tmp_path: Path) -> None:
     runs = [Run(job=job, strategy=strategy, steps=STEPS) for job, strategy in cases]
     ranks = launch(train_all, (runs,), ranks=cases[0][1].dp, log_dir=tmp_path, device="cpu")

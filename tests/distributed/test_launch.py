@@ -1,4 +1,8 @@
-"""Starting ranks, and never leaving one behind."""
+"""Starting ranks, and never leaving one behind.
+
+Each behaviour is seen once with interpreters that are started as for a user. More of the same, and what a rank sends
+once it runs, is seen with ranks that are forked, by the same code.
+"""
 
 import os
 import select
@@ -7,12 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from tests.distributed import duties
+from tests.distributed.parent import main_of_forks
+from tests.forks import client as forks
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
@@ -76,7 +83,7 @@ def test_variables_are_set_in_the_ranks(tmp_path: Path) -> None:
 
 def test_events_arrive_in_order(tmp_path: Path) -> None:
     seen: dict[int, list[object]] = {0: [], 1: []}
-    launch(
+    forks.launch(
         duties.count, (3,), ranks=2, log_dir=tmp_path, on_event=lambda rank, event: seen[rank].append(event["number"])
     )
     assert seen == {0: [0, 1, 2], 1: [0, 1, 2]}
@@ -85,13 +92,13 @@ def test_events_arrive_in_order(tmp_path: Path) -> None:
 def test_an_error_of_ours_keeps_its_type_and_figures(tmp_path: Path) -> None:
     """Rank 0 waits in a collective that rank 1 never joins, and its complaint must not hide the cause."""
     with raises("test.refused") as caught:
-        launch(duties.refuse, (1,), ranks=2, log_dir=tmp_path)
+        forks.launch(duties.refuse, (1,), ranks=2, log_dir=tmp_path)
     assert caught.value.figures == {"value": 7, "rank": 1}
 
 
 def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_path: Path) -> None:
     with raises("rank.raised", ExecutionError, match="ZeroDivisionError", rank=1) as caught:
-        launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
+        forks.launch(duties.stumble, (1,), ranks=2, log_dir=tmp_path)
     assert 'in stumble\n        raise ZeroDivisionError("too far")' in str(caught.value)
     assert f"The whole traceback is in {tmp_path / 'rank1.log'}" in str(caught.value)
     assert "so far, so good" in (tmp_path / "rank0.log").read_text()
@@ -100,50 +107,83 @@ def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_pat
 def test_a_rank_that_leaves_ends_the_others(tmp_path: Path) -> None:
     pids = Pids()
     with raises("rank.died", ExecutionError, rank=0, exit_code=3):
-        launch(duties.leave, (0,), ranks=2, log_dir=tmp_path, on_event=pids)
-    assert pids.have_ended()
-
-
-@pytest.mark.parametrize("duty", [duties.die_in_collective, duties.die_beside_hanging])
-def test_a_killed_rank_ends_the_others(tmp_path: Path, duty: Any) -> None:
-    pids = Pids()
-    with raises("rank.died", ExecutionError, match="SIGKILL", rank=1) as caught:
-        launch(duty, (1,), ranks=2, log_dir=tmp_path, on_event=pids)
-    assert (caught.value.figures["rank"], caught.value.figures["exit_code"]) == (1, -signal.SIGKILL)
+        forks.launch(duties.leave, (0,), ranks=2, log_dir=tmp_path, on_event=pids)
     assert pids.have_ended()
 
 
 @pytest.mark.parametrize(
-    ("number", "arguments"),
-    [
-        (signal.SIGINT, []),
-        (signal.SIGTERM, []),
-        (signal.SIGKILL, []),
-        (signal.SIGKILL, ["return"]),
-        (signal.SIGKILL, ["raise"]),
-    ],
+    ("launched", "duty"),
+    [(forks.launch, duties.die_in_collective), (launch, duties.die_beside_hanging)],
+    ids=["in a collective", "beside a hanging one"],
 )
-def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, arguments: list[str]) -> None:
-    """Ctrl-C, asked to end, or killed: the ranks end, and so do what they had started, their folder and its logs.
+def test_a_killed_rank_ends_the_others(tmp_path: Path, launched: Any, duty: Any) -> None:
+    pids = Pids()
+    with raises("rank.died", ExecutionError, match="SIGKILL", rank=1) as caught:
+        launched(duty, (1,), ranks=2, log_dir=tmp_path, on_event=pids)
+    assert (caught.value.figures["rank"], caught.value.figures["exit_code"]) == (1, -signal.SIGKILL)
+    assert pids.have_ended()
 
-    Also where all ranks have finished, and the parent, which is busy, has not heard of it.
-    """
-    parent = subprocess.Popen(
+
+@contextmanager
+def new_parent(arguments: Sequence[str], folder: Path) -> Iterator[tuple[Any, IO[str]]]:
+    """The process of `parent` as a script, whose ranks are new interpreters; and what it prints."""
+    process = subprocess.Popen(
         [sys.executable, "-m", "tests.distributed.parent", *arguments],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        env=os.environ | {"TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
+    with process:
+        yield process, process.stdout  # type: ignore[misc]
+
+
+@contextmanager
+def forked_parent(arguments: Sequence[str], folder: Path) -> Iterator[tuple[Any, IO[str]]]:
+    """The same in a fork, whose ranks are forks."""
+    reading, writing = os.pipe()
+    descriptor = forks.server().admit()
+    with os.fdopen(reading) as printed, Path(os.devnull).open("r+b") as nothing:
+        process = forks.server().fork(
+            main_of_forks,
+            *arguments,
+            streams=(nothing.fileno(), writing, nothing.fileno()),
+            descriptors=[descriptor],
+            environment=os.environ | {"TMPDIR": str(folder)},
+            folder=ROOT,
+        )
+        os.close(writing)
+        os.close(descriptor)
+        try:
+            yield process, printed
+        finally:
+            process.end()
+
+
+@pytest.mark.parametrize(
+    ("start", "number", "arguments"),
+    [
+        (new_parent, signal.SIGINT, []),
+        (new_parent, signal.SIGTERM, []),
+        (forked_parent, signal.SIGKILL, []),
+        (new_parent, signal.SIGKILL, ["return"]),
+        (forked_parent, signal.SIGKILL, ["raise"]),
+    ],
+)
+def test_ranks_end_with_their_parent(tmp_path: Path, start: Any, number: signal.Signals, arguments: list[str]) -> None:
+    """Ctrl-C, asked to end, or killed: the ranks end, and so do what they had started, their folder and its logs.
+
+    Also where all ranks have finished, and the parent, which is busy, has not heard of it.
+    """
     pids = Pids()
-    with parent:
+    with start(arguments, tmp_path) as (parent, printed):
         for _ in range(2):
-            pids.add([int(pid) for pid in parent.stdout.readline().split()])  # type: ignore[union-attr]
+            pids.add([int(pid) for pid in printed.readline().split()])
         assert len(list(tmp_path.glob("*/rank?.log"))) == 2
         if arguments:
             time.sleep(FINISHED_S)
-        parent.send_signal(number)
+        os.kill(parent.pid, number)
         assert parent.wait(SOON_S) == -number
     assert len(pids.files) == (2 if arguments else 4)
     assert pids.have_ended()
@@ -151,15 +191,8 @@ def test_ranks_end_with_their_parent(tmp_path: Path, number: signal.Signals, arg
 
 
 def test_no_folder_stays_where_a_parent_is_killed_once_its_ranks_have_left(tmp_path: Path) -> None:
-    parent = subprocess.run(
-        [sys.executable, "-m", "tests.distributed.parent", "leave"],
-        cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert parent.returncode == -signal.SIGKILL, parent.stderr
+    with forked_parent(["leave"], tmp_path) as (parent, _):
+        assert parent.wait(60) == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +220,7 @@ def test_nothing_is_left_in_the_folder_for_temporary_files(tmp_path: Path, monke
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    launch(duties.add_ranks, ranks=2, log_dir=tmp_path)
+    forks.launch(duties.add_ranks, ranks=2, log_dir=tmp_path)
     assert list(folder.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 In fp64 the losses are one process's to 1e-10 over 20 steps, and the weights to 1e-9 after them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.test_recording import check_step, record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import some_and_rest
+
+from trimaran.program.strategy import Strategy
 
 STEPS = 20
 LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=BUCKET)
@@ -27,8 +31,9 @@ CASES = [
 
 
 @pytest.mark.timeout(300)
-def test_losses_in_levels_equal_one_process(tmp_path: Path) -> None:
-    runs = [Run(job=job, strategy=strategy, steps=STEPS) for job, strategy in CASES]
+@pytest.mark.parametrize("cases", some_and_rest("some", [CASES[number] for number in (2, 3, 4, 6)], CASES))
+def test_losses_in_levels_equal_one_process(cases: Sequence[tuple[str, Strategy]], tmp_path: Path) -> None:
+    runs = [Run(job=job, strategy=strategy, steps=STEPS) for job, strategy in cases]
     ranks = launch(train_all, (runs,), ranks=4, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(runs):
         compare(run, [rank[number] for rank in ranks])

@@ -61,7 +61,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, CostTable
         return graph, measure_costs(Source("cnn").make, graph, ranks=2, batches=BATCHES), directory
 
 
-@pytest.mark.alone
 def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Graph, CostTable, Path]) -> None:
     """Whatever is priced has a positive time, and its interval around it."""
     graph, table, _ = measured
@@ -109,7 +108,6 @@ def test_curves_rise_from_the_smallest_size_to_the_largest(measured: tuple[Graph
     assert copies[-1][1].low > 2 * copies[0][1].low
 
 
-@pytest.mark.alone
 def test_what_is_known_starts_no_process(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +119,6 @@ def test_what_is_known_starts_no_process(
     assert watcher.heard == []
 
 
-@pytest.mark.alone
 def test_another_batch_size_is_all_that_is_measured_of_it(
     measured: tuple[Graph, CostTable, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from tests.distributed.reference import evaluate_plainly, microbatches_of, param
 from tests.distributed.test_equal_losses import LOSS, WEIGHTS, plain_run
 from tests.distributed.training import Outcome, Run, captured, full_batch, open_executor, take_steps
 from tests.forks.client import launch
+from tests.representative import some_and_rest
 
 import trimaran
 from trimaran.base.errors import InputError
@@ -54,10 +55,15 @@ REFUSED = [
 ]
 
 
+# Each optimizer, and each kind of plan.
+SOME = [RIGHT[number] for number in (0, 5, 6, 11, 12, 14, 16, 17, 18, 19)]
+
+
 @pytest.mark.timeout(200)
-def test_what_an_optimizer_does_by_name_and_by_tensor_equals_the_plain_loop(tmp_path: Path) -> None:
-    ranks = launch(train, (RIGHT,), ranks=2, log_dir=tmp_path, device="cpu", captured=MODELS)
-    for number, run in enumerate(RIGHT):
+@pytest.mark.parametrize("runs", some_and_rest("some", SOME, RIGHT))
+def test_what_an_optimizer_does_by_name_and_by_tensor_equals_the_plain_loop(runs: list[Run], tmp_path: Path) -> None:
+    ranks = launch(train, (runs,), ranks=2, log_dir=tmp_path, device="cpu", captured=MODELS)
+    for number, run in enumerate(runs):
         reference = plain_run(run.job, run.steps, run.strategy.dp, run.strategy.microbatches)
         for rank in ranks:
             assert rank[number].losses == pytest.approx(reference.losses, abs=LOSS), run.name
@@ -145,7 +151,7 @@ def follow_plainly(replicas: int, microbatches: int) -> list[float]:
 @pytest.mark.timeout(120)
 def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain_loop(tmp_path: Path) -> None:
     """Six steps an epoch; the rate falls after the second and the third, which the losses of the third show."""
-    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu"):
+    for rank in launch(follow, ranks=2, log_dir=tmp_path, device="cpu", captured=["gpt_fp64"]):
         for strategy, losses in zip([*FOLLOWING, REPLICAS, REPLICAS], rank, strict=True):
             expected = follow_plainly(strategy.dp, strategy.microbatches)
             assert losses == pytest.approx(expected, abs=LOSS), strategy.name
@@ -153,6 +159,6 @@ def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain
 
 @pytest.mark.timeout(200)
 def test_what_would_train_differently_is_refused_on_every_rank(tmp_path: Path) -> None:
-    for found in launch(refusals, (REFUSED,), ranks=2, log_dir=tmp_path, device="cpu"):
+    for found in launch(refusals, (REFUSED,), ranks=2, log_dir=tmp_path, device="cpu", captured=MODELS):
         for (job, strategy, reason), message in zip(REFUSED, found, strict=True):
             assert reason in message, f"{job} under {strategy.name}: {message!r}"

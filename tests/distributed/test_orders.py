@@ -1,5 +1,6 @@
 """Samplers and streams on real ranks: what is trained on is what a plain loop trains on, or nothing is."""
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +13,12 @@ import torch
 from tests import builders
 from tests.distributed.ordered import BATCH, JOBS, ROWS, job, pad
 from tests.distributed.training import even_boundaries, full_batch
-from tests.forks.client import launch
+from tests.forks.client import launch, server
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.graph.user_model import make_model
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -30,9 +31,23 @@ from trimaran.runtime.verification import Verifier
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 
 
+@functools.cache
+def capture_once(name: str) -> tuple[Capture, dict[str, torch.Tensor]]:
+    """A job captured, once in this process and in those that are forked from it, with a copy of its initial weights."""
+    made = capture(JOBS[name]())
+    return made, {key: tensor.clone() for key, tensor in made.model.state_dict().items()}
+
+
+def capture_jobs(*names: str) -> None:
+    """Capture jobs before their ranks are forked from this process."""
+    for name in names:
+        capture_once(name)
+
+
 def open_job(world: World, name: str, strategy: Strategy) -> Executor:
     own = JOBS[name]()
-    made = capture(own)
+    made, initial = capture_once(name)
+    made.model.load_state_dict(initial)
     strategy = replace(strategy, boundaries=even_boundaries(made.graph.split_points, strategy.pp))
     batch = full_batch(own.global_batch_size, strategy)
     program, evaluation = lower(made.graph, strategy, batch=batch), lower_evaluation(made.graph, strategy, batch=batch)
@@ -73,6 +88,7 @@ def run(
     whole: bool = False,
 ) -> Any:
     arguments = (name, strategy, str(folder), steps, state, feeding or Feeding(), whole)
+    server().call(capture_jobs, name)
     ranks = launch(train, arguments, ranks=strategy.devices, log_dir=folder / "logs", device="cpu")
     assert all(one[:2] == ranks[0][:2] for one in ranks)
     return ranks[0]
@@ -203,6 +219,7 @@ def verify(world: World, names: list[str]) -> list[int]:
 @pytest.mark.timeout(120)
 def test_verification_sees_the_same_samples(tmp_path: Path) -> None:
     """Also of data that each rank draws when it makes them."""
+    server().call(capture_jobs, *REFERENCES)
     found = launch(verify, ([*REFERENCES, "drawn"],), ranks=2, log_dir=tmp_path, device="cpu")
     assert found[0] == [4, 4, 4, 4]
 

@@ -12,6 +12,7 @@ from tests import builders
 from tests.distributed import duties
 from tests.distributed.test_launch import ROOT, SOON_S, Pids
 from tests.distributed.training import Run, train_all
+from tests.forks.client import launch as launch_forks
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
@@ -103,9 +104,8 @@ def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
             builders.strategy(pp=2, schedule="1f1b", microbatches=2),
         )
     ]
-    free, held = (
-        launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=link)[0] for link in (None, GIGABIT)
-    )
+    free = launch_forks(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]
+    held = launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu", link=GIGABIT)[0]
     assert [outcome.losses for outcome in held] == [outcome.losses for outcome in free]
 
 

@@ -13,6 +13,7 @@ from tests.distributed.reference import train_plainly
 from tests.distributed.test_equal_losses import BUCKET, compare
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import dealt, some_and_rest
 
 from trimaran.program.strategy import Strategy
 
@@ -32,28 +33,38 @@ EXACT = (
     "half_frozen",
     "lstm_unused",
 )
+ON_TWO = [Run(job=job, strategy=strategy, steps=STEPS) for job in EXACT for strategy in (REPLICAS, PIPELINE)]
+ON_FOUR = [Run(job=job, strategy=BOTH, steps=STEPS) for job in EXACT[:4]]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("strategies", "jobs"), [((REPLICAS, PIPELINE), EXACT), ((BOTH,), EXACT[:4])], ids=["2 ranks", "4 ranks"]
+    "runs",
+    [
+        # Each feature on replicas or in a pipeline; with the rest, on both.
+        *some_and_rest("2 ranks", [*dealt(ON_TWO, 0, 4), *dealt(ON_TWO, 3, 4)], ON_TWO),
+        *some_and_rest("4 ranks", dealt(ON_FOUR, 0, 2), ON_FOUR),
+    ],
 )
-def test_every_feature_equals_one_process(
-    strategies: tuple[Strategy, ...], jobs: tuple[str, ...], tmp_path: Path
-) -> None:
-    runs = [Run(job=job, strategy=strategy, steps=STEPS) for strategy in strategies for job in jobs]
-    ranks = launch(train_all, (runs,), ranks=strategies[0].devices, log_dir=tmp_path, device="cpu")
+def test_every_feature_equals_one_process(runs: list[Run], tmp_path: Path) -> None:
+    ranks = launch(train_all, (runs,), ranks=runs[0].strategy.devices, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(runs):
         compare(run, [rank[number] for rank in ranks])
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "strategy", [REPLICAS, pytest.param(PIPELINE, marks=pytest.mark.sweep)], ids=lambda one: one.name
+    ("strategy", "job"),
+    [
+        (REPLICAS, "dictionary"),
+        pytest.param(REPLICAS, "dictionary_ragged", marks=pytest.mark.sweep),
+        pytest.param(PIPELINE, "dictionary_ragged", marks=pytest.mark.sweep),
+    ],
+    ids=["replicas", "replicas, ragged", "pipeline, ragged"],
 )
-def test_compiled_models_and_segments_equal_one_process(strategy: Strategy, tmp_path: Path) -> None:
-    """Also a batch of another size, and an evaluation. The compiler takes most of the time."""
-    run = Run(job="dictionary_ragged", strategy=replace(strategy, execution="compiled"), steps=STEPS)
+def test_compiled_models_and_segments_equal_one_process(strategy: Strategy, job: str, tmp_path: Path) -> None:
+    """Also a batch of another size, which is compiled anew, and an evaluation. The compiler takes most of the time."""
+    run = Run(job=job, strategy=replace(strategy, execution="compiled"), steps=STEPS)
     ranks = launch(train_all, ([run],), ranks=2, log_dir=tmp_path, device="cpu")
     compare(run, [rank[0] for rank in ranks])
 

@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from tests.forks.world import run_world
 
 from trimaran.runtime.data import sample_order
 
@@ -65,26 +64,18 @@ def test_two_sessions_of_one_process_equal_a_plain_loop(plain: list[float]) -> N
     assert load_example().train()[0] == pytest.approx(plain, abs=1e-10)
 
 
+def train_in_world(folder: str) -> None:
+    import torch.distributed as dist
+
+    losses = load_example().train()[0]
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps([losses, dist.is_initialized()]))
+
+
 @pytest.mark.timeout(120)
 def test_two_sessions_share_a_world_that_ends_with_the_last_one(plain: list[float], tmp_path: Path) -> None:
-    """Under torchrun, where the first session makes the process group that the second one uses, and closes first."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"import sys; sys.path.insert(0, {str(EXAMPLE.parent)!r})\n"
-        "import json, gan, torch.distributed as dist\n"
-        "losses = gan.train()[0]\n"
-        "print(json.dumps([losses, dist.is_initialized()]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    assert [joined for _, joined in told] == [False, False]
-    for losses, _ in told:
+    """As under torchrun, where the first session makes the process group that the second one uses, and closes first."""
+    run_world(train_in_world, str(tmp_path), processes=2, folder=tmp_path)
+    for rank in range(2):
+        losses, joined = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert not joined
         assert losses == pytest.approx(plain, abs=1e-10)

@@ -16,6 +16,7 @@ from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import record
 from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
+from tests.representative import some_and_rest
 
 from trimaran.base.timeline import WAIT
 from trimaran.graph.capture.capture import capture
@@ -64,7 +65,16 @@ FOUR_RANKS = [
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("runs", [TWO_RANKS, FOUR_RANKS], ids=["2 ranks", "4 ranks"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        # Each level, each network and each feature; with the rest, every level of each.
+        *some_and_rest(
+            "2 ranks", [TWO_RANKS[number] for number in (0, 4, 8, 10, 13, 15, 16, 18, 19, 20, 21)], TWO_RANKS
+        ),
+        *some_and_rest("4 ranks", [FOUR_RANKS[number] for number in (1, 3, 5, 6)], FOUR_RANKS),
+    ],
+)
 def test_losses_with_sharded_state_equal_one_process(runs: Sequence[Run], tmp_path: Path) -> None:
     ranks = launch(train_all, (list(runs),), ranks=runs[0].strategy.devices, log_dir=tmp_path, device="cpu")
     for number, run in enumerate(runs):

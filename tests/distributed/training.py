@@ -65,9 +65,19 @@ class Outcome:
 
 @functools.cache
 def capture_once(job: str) -> tuple[Capture, dict[str, torch.Tensor]]:
-    """A job captured, once in this process and in those that are forked from it, with a copy of its initial weights."""
-    made = capture(make_job(job))
-    return made, {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    """A job captured, once in this process and in those that are forked from it, with a copy of its initial weights.
+
+    Jobs that differ in no matter of their graph, but in optimizers, schedules or batches, share what was captured.
+    """
+    own = make_job(job)
+    network = (own.model, own.loss, own.precision, own.seed, own.dataset, own.collate)
+    if network not in _CAPTURED:
+        made = capture(own)
+        _CAPTURED[network] = made, {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    return _CAPTURED[network]
+
+
+_CAPTURED: dict[Any, tuple[Capture, dict[str, torch.Tensor]]] = {}
 
 
 def captured(job: str) -> Capture:

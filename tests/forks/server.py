@@ -16,11 +16,14 @@ import pkgutil
 import select
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from tests.forks.brief import VARIABLE, measure_briefly
 
 LIMIT = 1 << 18
 """The longest message [bytes]."""
@@ -102,7 +105,8 @@ def prepare() -> None:
         with contextlib.suppress(Exception):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
-    importlib.import_module("torch.export._trace")
+    for name in ("torch.export._trace", "scipy.optimize", "scipy.sparse", "scipy.special"):
+        importlib.import_module(name)
     torch.set_num_threads(1)
     capture_all(["lstm_fp64"])
 
@@ -152,6 +156,9 @@ def become(child: Child, received: Sequence[int]) -> NoReturn:
         os.environ.clear()
         os.environ.update(child.environment)
         sys.path[:] = child.path
+        tempfile.tempdir = None  # looked up again in these variables
+        if VARIABLE in os.environ:
+            measure_briefly()
         function, arguments = read(child.work)
         code = function(*received[3:], *arguments) or 0
     except SystemExit as leaving:

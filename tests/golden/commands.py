@@ -20,9 +20,9 @@ class Command:
 
     Attributes:
         command: what is run, without `--json`
-        before: commands that run before it, in its folder
+        before: commands that run before it, in its folder; once, where several have the same
         here: it plans for this machine, in whose place the recorded one stands
-        sweep: it takes more than 10 s of a core, and is left to `make test-all`
+        sweep: it takes long, or asks what another one asks, and is left to `make test-all`
     """
 
     command: str
@@ -37,13 +37,22 @@ class Command:
             folder: where it runs; commands of one folder share what they trace
             be: becomes the command
         """
-        printed = ""
-        for line in (*self.before, f"{self.command} --json"):
-            words = shlex.split(line.format(graphs=GRAPHS))
-            done = trimaran(*words, cwd=folder, timeout_s=600, be=be)
-            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
-            printed = done.stdout
-        return json.loads(printed)
+        for line in self.before:
+            if (line, folder) not in _DONE:
+                _run(line, folder, be)
+                _DONE.add((line, folder))
+        return json.loads(_run(f"{self.command} --json", folder, be))
+
+
+_DONE: set[tuple[str, Path]] = set()
+"""Commands that have run before others, and where."""
+
+
+def _run(line: str, folder: Path, be: Callable[..., None]) -> str:
+    words = shlex.split(line.format(graphs=GRAPHS))
+    done = trimaran(*words, cwd=folder, timeout_s=600, be=be)
+    assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def commands() -> dict[str, Command]:

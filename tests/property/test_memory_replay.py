@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.independent_replay import Rates, Replay, replay
 from tests.memory_draws import random_chain, recipe_from
+from tests.representative import each
 from torch import nn
 from torch.nn import functional as F
 
@@ -209,7 +210,7 @@ def network_trace(name: str) -> StepTrace:
     return recorder.recording.trace
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("name", each(NETWORKS, "vgg16", "resnet50", "gpt2"))
 def test_plans_for_real_networks(name: str) -> None:
     """The planner's at 90, 70 and 50 % of the peak, or just above the floor, and the paper's policies."""
     trace = network_trace(name)

@@ -39,6 +39,7 @@ def gnmt() -> ReproducedHybrid:
     return reproduce_hybrid(networks="GNMT")
 
 
+@pytest.mark.sweep
 def test_the_document_has_both_bases_side_by_side(gnmt: ReproducedHybrid) -> None:
     rows = hybrid_document(gnmt)["rows"]
     assert [(row["network"], row["devices"], row["basis"]) for row in rows] == [
@@ -52,6 +53,7 @@ def test_the_document_has_both_bases_side_by_side(gnmt: ReproducedHybrid) -> Non
     assert ours["reason"]
 
 
+@pytest.mark.sweep
 def test_with_the_local_batch_free_data_parallelism_keeps_the_hybrids_batch(gnmt: ReproducedHybrid) -> None:
     """No more epochs for either, and a share of half the samples takes less time than half the network."""
     ours = gnmt.rows[1]
@@ -63,6 +65,7 @@ def test_with_the_local_batch_free_data_parallelism_keeps_the_hybrids_batch(gnmt
     assert not ours.pays
 
 
+@pytest.mark.sweep
 def test_two_stages_of_gnmt_by_our_planner(gnmt: ReproducedHybrid) -> None:
     """The study has 1.15."""
     assert gnmt.same_method["gnmt"] == pytest.approx(1.15, abs=0.1)

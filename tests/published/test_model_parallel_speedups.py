@@ -35,6 +35,7 @@ def inception() -> Planned:
     return plan("inception_v3", builders.pins(allow=("placement",)))
 
 
+@pytest.mark.sweep
 def test_branches_of_inception_on_two_devices(inception: Planned) -> None:
     document = plan_document(inception)
     chosen = document["chosen"]
@@ -44,6 +45,7 @@ def test_branches_of_inception_on_two_devices(inception: Planned) -> None:
     assert chosen["device_order"] == [0, 3]
 
 
+@pytest.mark.sweep
 def test_what_bounds_the_placement_is_said(inception: Planned) -> None:
     """However many devices there are, the longest chain stays; four devices can add little to two."""
     notes = " ".join(inception.notes)
@@ -60,6 +62,7 @@ def test_recurrent_networks_in_two_stages(reference: str, published: float, sche
     assert found.chosen.strategy.segments == 2
 
 
+@pytest.mark.sweep
 def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception: Planned) -> None:
     """Messages that queue on a link, and its curve in place of a straight line: within 2 %."""
     problem, chosen = inception.simulated.problem, inception.simulated.chosen

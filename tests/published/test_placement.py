@@ -15,6 +15,7 @@ GRAPH = Path(__file__).with_name("graphs") / "inception_v3.json"
 
 
 @pytest.mark.alone
+@pytest.mark.sweep
 def test_two_devices_run_inception_v3_a_third_faster() -> None:
     """A third of the time that the command takes by default gives 1.397 and a gap of 3.1 %; all of it 1.407, 2.2 %."""
     answer = place_profiled(GRAPH, time_limit_s=20).placement

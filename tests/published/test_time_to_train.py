@@ -16,11 +16,6 @@ from trimaran_studies.validation.validate import answer_rows, scored
 pytestmark = pytest.mark.published
 
 SOME_ROUNDS = ("v0.7", "v1.1")
-LONG_TO_TRACE = (
-    "Classification/ConvNets/se-resnext101-32x4d",
-    "LanguageModeling/TransformerXL",
-    "Translation/Transformer",
-)
 amount = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sweep)], ids=["some", "every"])
 
 
@@ -37,11 +32,9 @@ def submissions(every: bool) -> tuple[Scored, ...]:
 
 
 @functools.cache
-def tables(use: str, every: bool) -> tuple[Scored, ...]:
-    """Trainings of tables; without every one, not of the networks that take longest to trace."""
-    return _times(
-        use, lambda row: row.fields["metric"] != SUBMITTED and (every or row.fields["model"] not in LONG_TO_TRACE)
-    )
+def tables(use: str) -> tuple[Scored, ...]:
+    """Trainings of tables."""
+    return _times(use, lambda row: row.fields["metric"] != SUBMITTED)
 
 
 def _times(use: str, chosen: Callable[[Row], bool]) -> tuple[Scored, ...]:
@@ -68,22 +61,20 @@ def test_larger_submissions_from_the_smallest(every: bool) -> None:
     assert found.median < min(found.baselines[name][0] for name in ("linear", "log2", "linear, curve"))
 
 
-@amount
-def test_tables_from_their_smallest(every: bool) -> None:
+@pytest.mark.sweep
+def test_tables_from_their_smallest() -> None:
     """One to 64 GPUs, rows that no constant was fitted on."""
-    found = checked([row for row in tables("dev", every) if row.groups["setting"] == "from the smallest of its table"])
+    found = checked([row for row in tables("dev") if row.groups["setting"] == "from the smallest of its table"])
     assert found.answered >= 100
     assert found.median <= 0.13
     assert found.coverage is not None
     assert found.coverage >= 0.80
 
 
-@amount
-def test_trainings_of_known_length(every: bool) -> None:
+@pytest.mark.sweep
+def test_trainings_of_known_length() -> None:
     """One device, no other training to go by."""
-    found = checked(
-        [row for row in tables("dev", every) if row.groups["setting"] == "from epochs and data of its script"]
-    )
+    found = checked([row for row in tables("dev") if row.groups["setting"] == "from epochs and data of its script"])
     assert found.answered >= 40
     assert found.median <= 0.08
     assert found.p90 <= 0.27
@@ -91,6 +82,6 @@ def test_trainings_of_known_length(every: bool) -> None:
 
 @amount
 def test_every_row_has_an_answer_or_a_reason(every: bool) -> None:
-    for rows in (submissions(every), tables("dev", every), tables("calibrate", every)):
+    for rows in (submissions(every), *([tables("dev"), tables("calibrate")] if every else ())):
         assert rows
         assert [row.row_id for row in rows if (row.predicted is None) == (not row.skipped)] == []

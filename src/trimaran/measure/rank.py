@@ -28,7 +28,7 @@ from trimaran.measure.calibration.links import measure_curves, measure_encoding
 from trimaran.measure.findings import Findings, Timed
 from trimaran.measure.input_pipeline import measure_samples
 from trimaran.measure.operations import OperationPasses
-from trimaran.measure.rounds import BOX_S, Item, largest, measure_in_rounds, report
+from trimaran.measure.rounds import Item, largest, measure_in_rounds, report
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole_model import Loader, Updates, WholeModel, make_stage
 from trimaran.runtime.data.datasets import make_dataset
@@ -53,7 +53,7 @@ def measure_on_rank(
     behaviour: Behaviour | None = None,
     *,
     captured: Capture | None = None,
-    box_s: float = BOX_S,
+    box_s: float | None = None,
 ) -> Findings:
     """Measure what is wanted.
 
@@ -64,7 +64,7 @@ def measure_on_rank(
         wanted: what to measure
         behaviour: what was seen of the job; None: not examined
         captured: the job's graph and model, where they are there already
-        box_s: time for all rounds together [s]
+        box_s: time for all rounds together [s]; None: as `measure_in_rounds` has it
 
     Raises:
         ExecutionError: the job is another one here than where the graph was made
@@ -133,7 +133,9 @@ def _place(captured: Capture, job: Job, world: World, digest: str) -> Capture:
     return captured
 
 
-def _measure_job(world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float) -> None:
+def _measure_job(
+    world: World, job: Job, captured: Capture, wanted: Wanted, findings: Findings, box_s: float | None
+) -> None:
     seed_generators(derive_seed(job.seed, "measure", world.rank))
     dataset = _numbered(job)
     stages: dict[tuple[str, str], Stage] = {}

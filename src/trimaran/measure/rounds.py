@@ -48,19 +48,20 @@ class Item:
 
 
 def measure_in_rounds(
-    world: World, items: Sequence[Item], *, box_s: float = BOX_S, failed: dict[WholeRun, str] | None = None
+    world: World, items: Sequence[Item], *, box_s: float | None = None, failed: dict[WholeRun, str] | None = None
 ) -> dict[Timed, Rounds]:
     """Measure all items, round after round.
 
     Args:
         world: this rank; all ranks call this with items alike, in the same order
         items: what to measure
-        box_s: time for all rounds together [s]
+        box_s: time for all rounds together [s]; None: `BOX_S`
         failed: gets what an item that may fail raised on this rank, "" where it raised on others only; it is left out
 
     Returns:
         The durations, one group a round [s].
     """
+    box_s = BOX_S if box_s is None else box_s
     working: list[Item] = []
     repeats: list[int] = []
     needed_s = 0.0

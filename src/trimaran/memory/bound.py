@@ -33,8 +33,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import csr_matrix
 
 from trimaran.base.errors import SolverError
 from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
@@ -157,6 +155,10 @@ class LinearProgram:
 
     def solve(self, *, sparing: bool) -> NDArray[np.float64]:
         """The best unknowns."""
+        # A second to import, which not every plan needs.
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_matrix
+
         cost = np.zeros(self.end + 1)
         cost[self.end] = 1.0
         if sparing:

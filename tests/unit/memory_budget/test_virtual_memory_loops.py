@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.raising import raises
 from tests.reduced import Reduced
+from tests.representative import each
 from tests.unit.memory_budget.virtual_loops import Loop, Trained, accumulating, assert_equal, autocast, plain, train
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,7 +31,7 @@ def assert_planned(trained: Trained, *, phase: str = "run") -> None:
     assert report.predicted_peak_bytes <= report.budget_bytes  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", each(NETWORKS, "lstm", "resnet50", "gpt2"))
 def test_an_unmodified_loop_trains_alike(name: str) -> None:
     trained = train(name, plain(), budget=NETWORKS[name])
     assert_planned(trained)

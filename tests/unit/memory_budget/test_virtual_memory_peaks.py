@@ -2,6 +2,7 @@
 
 import pytest
 from tests.reduced import REDUCED
+from tests.representative import each
 from tests.unit.memory_budget.virtual_loops import accumulating, train
 
 TOLERANCE = 0.01
@@ -9,7 +10,7 @@ SHARES = {"resnet50": (0.5, 0.0), "gpt2": (0.5, 0.0), "lstm": (0.9, 0.0)}
 """Budgets between the floor and the peak without help, beside 0.7 for all; 0.0 is the floor and 2 %."""
 
 
-@pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize("name", each(REDUCED, "alexnet", "resnet50", "densenet121", "gpt2", "lstm"))
 def test_the_predicted_peak_is_that_of_a_real_run(name: str) -> None:
     fitting = train(name, accumulating(1, 3), budget="1GiB", account=True).report
     assert fitting is not None

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tests.reduced import REDUCED, step
+from tests.representative import each
 from tests.unit.memory_hooks.executing import executing, gradients, random_delays, record, same_bits
 from tests.unit.memory_hooks.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 
@@ -14,7 +15,7 @@ from trimaran.simulator.storage_lifetimes import live_bytes
 STEPS = 3
 
 
-@pytest.mark.parametrize("name", sorted(REDUCED))
+@pytest.mark.parametrize("name", each(sorted(REDUCED), "alexnet", "gpt2", "llama", "lstm", "resnet50", "unet", "vit"))
 def test_three_steps_under_each_rule_are_those_of_plain_autograd(name: str) -> None:
     """Under each rule copies are stretched at random, and recipes are compared with the real bytes in the second step.
 

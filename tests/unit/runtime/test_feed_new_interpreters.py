@@ -1,11 +1,13 @@
 """Workers that are new interpreters: what they get, and what is said where they cannot take it."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.forks.commands import run_command
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,15 +75,23 @@ if __name__ == "__main__":
 
 
 def run(script: str, method: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The script, in a fork: its workers are new interpreters."""
     path = folder / "script.py"
     path.write_text(COUNTED + script)
-    return subprocess.run(
-        [sys.executable, str(path), method],
-        env={"PYTHONPATH": f"{ROOT}:{folder}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    return run_command(
+        str(path),
+        method,
+        folder=folder,
+        environment={"PYTHONPATH": f"{ROOT}:{folder}"},
+        timeout_s=60,
+        be=be_script,
     )
+
+
+def be_script(descriptor: int, path: str, method: str) -> None:
+    sys.argv = [path, method]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
 
 
 @pytest.mark.timeout(90)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.planner.pins import Pins
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import Planned
@@ -46,7 +45,7 @@ def obtain_observable_plan(
             pins = replace(kept, forbid=tuple(dict.fromkeys((*kept.forbid, *forbidden))))
             planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
     if path is None and _is_whole(planned.simulated.plan.strategy):
-        pins = Pins(dp=1, pp=1, tp=1, microbatches=PIECES)
+        pins = replace(kept, dp=1, pp=1, tp=1, microbatches=PIECES)
         planned = obtain_plan(source, replace(request, pins=pins), progress=progress)
     check_observable(planned.simulated.plan.strategy, planned.simulated.graph)
     if planned.simulated.plan.strategy.name == best:

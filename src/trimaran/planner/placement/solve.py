@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
 from trimaran.base.units import format_bytes, format_count
-from trimaran.planner.placement import exact
 from trimaran.planner.placement.bounds import least_s, reasons
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
@@ -230,6 +229,8 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
     if flat.devices == 1 or first.makespan_s <= bound_s * (1 + 1e-12):
         return first, bound_s, "list"
     if flat.n * flat.devices**2 <= _EXACT:
+        from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+
         proof = exact.solve(
             flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
         )
@@ -254,6 +255,8 @@ def _within_memory(
         start = min(fitting or [start], key=lambda one: one.makespan_s)
     method = "annealing within memory"
     if flat.n * flat.devices**2 <= _MODEL:
+        from trimaran.planner.placement import exact
+
         proof = exact.solve(flat, start, wall_s=limits.left_s, work=limits.work, seed=limits.seed, gap=gap, memory=True)
         bound_s = max(bound_s, proof.bound_s) if not proof.infeasible else bound_s
         if proof.infeasible and not fitting:

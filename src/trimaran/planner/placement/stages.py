@@ -22,13 +22,16 @@ import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from trimaran.planner.placement import exact
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.list_scheduling import Filling
 from trimaran.planner.placement.problem import Flat
 from trimaran.planner.placement.schedule import Layout, lay
 from trimaran.planner.placement.search import SMALL, Limits, annealed, better, lists
+
+if TYPE_CHECKING:
+    from trimaran.planner.placement import exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +375,7 @@ class _Work:
     part: Flat
     layout: Layout
     bound_s: float
-    proof: Future[exact.Proof] | None = field(default=None)
+    proof: "Future[exact.Proof] | None" = field(default=None)
 
     @property
     def gap_s(self) -> float:
@@ -465,6 +468,8 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     work.layout = annealed(part, work.layout, own, cold=core is not None)
     if part.n * part.devices**2 > _LARGE:
         return
+    from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+
     work.proof = pool.submit(
         exact.solve,
         part,
@@ -520,6 +525,8 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
     rest = sum(work.gap_s for work in works)
     if rest <= gap * sum(work.bound_s for work in works):
         return
+    from trimaran.planner.placement import exact
+
     for work in sorted(works, key=lambda work: -work.gap_s):
         share = work.gap_s / rest
         if share < 0.02 or limits.left_s < 1.0:
