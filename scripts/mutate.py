@@ -1,16 +1,18 @@
-"""Whether the tests notice a fault: mutations of the core, and the tests nearest to each of them.
+"""Whether the tests notice a fault: mutations of the core, and the tests that reach each of them.
 
-    python scripts/mutate.py --count 200 --budget 60 --out mutations.json
+    python scripts/mutate.py --count 200 --budget 30 --out mutations.json
 
 Mutations are drawn over all sites of the core with a fixed seed: an operator replaced, a constant changed, a condition
-reversed. Each is written into a copy of the package, and the tests nearest to the module run on it until one fails:
-test files that import the module, then those that import what imports it, until they take `--budget` seconds without a
-mutation. What that leaves alive is a survivor; the other tests of the suite may still notice it.
+reversed. The suite is run once on a copy of the package that notes which test reaches which site, also in processes
+that the test starts. Then each mutation is written into a copy of the package, and tests that reach it run until one
+fails: those of the same room first, the quickest first, until they took `--budget` seconds without the mutation. What
+that leaves alive is a survivor; a longer test of the suite may still notice it.
 """
 
 import argparse
 import ast
 import json
+import math
 import os
 import random
 import re
@@ -19,13 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 OPERATORS: dict[type[ast.AST], Any] = {
@@ -48,8 +49,9 @@ OPERATORS: dict[type[ast.AST], Any] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-LEFT_OUT = ("gpu", "golden", "field")
-"""Folders of tests that take long, or that need a device."""
+FOLDERS = ("tests/unit", "tests/property", "tests/published", "tests/forks", "tests/commands", "tests/distributed")
+"""Of tests that notice faults; those of kept answers compare figures, which notice all and say nothing."""
+MOST_TESTS = 60
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class Outcome:
 
     Attributes:
         mutation: the change
-        outcome: "killed", "survived", "timeout", or "no tests"
-        tests: files that ran, the nearest first
+        outcome: "killed", "survived", "timeout", or "not reached"
+        tests: that ran
         seconds: that they took [s]
     """
 
@@ -146,79 +148,140 @@ def write(mutation: Mutation, package: Path) -> None:
     path.write_bytes(b"".join([*lines[: first - 1], text, *lines[last:]]))
 
 
-def module_of(path: Path, root: Path) -> str:
-    """The dotted name of a module."""
-    parts = path.relative_to(root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+NOTE = """
+import builtins as _builtins, os as _os
+_noted = set()
+def _reached(number):
+    test = _os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if (number, test) not in _noted:
+        _noted.add((number, test))
+        file = _os.open({reached!r}, _os.O_APPEND | _os.O_CREAT | _os.O_WRONLY)
+        _os.write(file, f"{{number}}\\t{{test}}\\n".encode())
+        _os.close(file)
+_builtins._reached = _reached
+"""
+"""Runs when the package is imported: notes, once a process, that a test has reached a site."""
+
+PLUGIN = """
+import os
+def pytest_runtest_logreport(report):
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        with open({durations!r}, "a") as file:
+            file.write(f"{{report.nodeid}}\\t{{report.duration}}\\t{{report.outcome}}\\n")
+"""
+"""Notes how long each phase of a test took, and how it ended."""
 
 
-def imports(tree: Path) -> dict[str, set[str]]:
-    """Modules and test files, by what imports them; a name that a package hands on counts as its module's."""
-    files = {module_of(path, tree / "src"): path for path in (tree / "src").rglob("*.py")}
-    handed: dict[tuple[str, str], str] = {}
-    for name, path in files.items():
-        if path.name == "__init__.py":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    handed.update({(name, alias.asname or alias.name): node.module for alias in node.names})
-    users: dict[str, set[str]] = {}
-    tests = [
-        path
-        for path in (tree / "tests").rglob("test_*.py")
-        if path.relative_to(tree / "tests").parts[0] not in LEFT_OUT
-    ]
-    named = [(name, path) for name, path in files.items() if path.name != "__init__.py"]
-    for user, path in [*named, *((str(path.relative_to(tree)), path) for path in tests)]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trimaran"):
-                for alias in node.names:
-                    whole = f"{node.module}.{alias.name}"
-                    origin = whole if whole in files else handed.get((str(node.module), alias.name), str(node.module))
-                    users.setdefault(origin, set()).add(user)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    users.setdefault(alias.name, set()).add(user)
-    return users
-
-
-def nearest(users: dict[str, set[str]], module: str) -> list[str]:
-    """Test files by their distance from a module, those of its name first."""
-    seen, found = {module}, []
-    queue = deque([(module, 0)])
-    while queue:
-        name, distance = queue.popleft()
-        for user in sorted(users.get(name, ())):
-            if user not in seen:
-                seen.add(user)
-                if user.endswith(".py"):
-                    found.append((distance, module.rpartition(".")[2] not in user, user))
-                else:
-                    queue.append((user, distance + 1))
-    return [user for _, _, user in sorted(found)]
+def probe(mutations: Sequence[Mutation], package: Path) -> set[int]:
+    """Put a note of its number in front of each site; the numbers of those where the grammar lets it be there."""
+    probed: set[int] = set()
+    by_file: dict[str, list[int]] = {}
+    for number, mutation in enumerate(mutations):
+        by_file.setdefault(mutation.module, []).append(number)
+    for module, numbers in by_file.items():
+        path = package / module
+        for number in numbers:
+            before = path.read_bytes()
+            lines = before.splitlines(keepends=True)
+            mutation = mutations[number]
+            # A probe moves what is behind it on its line: sites are found again by their text.
+            start = next(
+                (
+                    (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
+                    for node in ast.walk(ast.parse(before))
+                    if isinstance(node, ast.expr)
+                    and node.lineno == mutation.line
+                    and ast.unparse(node) == mutation.before
+                ),
+                None,
+            )
+            if start is None:
+                continue
+            first, begin, last, end = start
+            lines[last - 1] = lines[last - 1][:end] + b"))" + lines[last - 1][end:]
+            lines[first - 1] = (
+                lines[first - 1][:begin] + f"(_reached({number}) or (".encode() + lines[first - 1][begin:]
+            )
+            path.write_bytes(b"".join(lines))
+            try:
+                compile(path.read_bytes(), str(path), "exec")
+                probed.add(number)
+            except SyntaxError:
+                path.write_bytes(before)
+    return probed
 
 
 class Tests:
-    """The tests of a tree."""
+    """The tests of a tree, and which of them reach each mutation.
 
-    def __init__(self, tree: Path, budget_s: float, limit_s: float) -> None:
+    Args:
+        tree: a checkout
+        mutations: that will be judged
+        budget_s: of tests for a mutation, as long as they take without it [s]
+        limit_s: after which tests are ended [s]
+        jobs: processes in which the suite is run once
+        folders: of tests
+    """
+
+    def __init__(
+        self,
+        tree: Path,
+        mutations: Sequence[Mutation],
+        *,
+        budget_s: float,
+        limit_s: float,
+        jobs: int,
+        folders: Sequence[str],
+    ) -> None:
         self.tree, self.budget_s, self.limit_s = tree, budget_s, limit_s
-        self.users = imports(tree)
-        self._known: dict[str, tuple[bool, float]] = {}
-        self._lock = Lock()
+        self.seconds: dict[str, float] = {}
+        self.reaching: dict[int, list[str]] = {}
+        self._reach(mutations, jobs, folders)
 
-    def run(self, files: tuple[str, ...], package: Path, cache_folder: str) -> tuple[str, float]:
-        """Run some on a package: "passed", "failed" or "timeout", and the time of the processor [s]."""
+    def _reach(self, mutations: Sequence[Mutation], jobs: int, folders: Sequence[str]) -> None:
+        """Run the suite once, on a copy that notes what is reached."""
+        with tempfile.TemporaryDirectory(prefix="reached-") as name:
+            folder = Path(name)
+            package, reached, durations = folder / "src", folder / "reached", folder / "durations"
+            shutil.copytree(plain(self.tree), package)
+            probed = probe(mutations, package)
+            init = package / "trimaran/__init__.py"
+            text = init.read_text().splitlines(keepends=True)
+            text.insert(ast.parse("".join(text)).body[0].end_lineno or 0, NOTE.format(reached=str(reached)))
+            init.write_text("".join(text))
+            (folder / "noted_durations.py").write_text(PLUGIN.format(durations=str(durations)))
+            options = ["-n", str(jobs), "--dist", "loadfile", "-p", "noted_durations"]
+            self._pytest([*options, *folders], f"{package}:{self.tree}:{folder}", folder / "cache", None)
+            for line in durations.read_text().splitlines():
+                test, took, outcome = line.split("\t")
+                self.seconds[test] = self.seconds.get(test, 0.0) + float(took)
+                if outcome != "passed":
+                    self.seconds[test] = math.inf
+            imported = set(range(len(mutations))) - probed
+            for line in sorted(set(reached.read_text().splitlines())):
+                number, _, test = line.partition("\t")
+                if not test:
+                    imported.add(int(number))
+                elif math.isfinite(self.seconds.get(test, math.inf)):
+                    self.reaching.setdefault(int(number), []).append(test)
+            # What is evaluated when a module is imported: any test of its room may notice it.
+            for number in imported - self.reaching.keys():
+                room = Path(mutations[number].module).parts[1]
+                self.reaching[number] = [
+                    test for test, took in self.seconds.items() if f"/{room}" in test and math.isfinite(took)
+                ]
+
+    def _pytest(self, arguments: Sequence[str], path: str, cache_folder: Path, limit_s: float | None) -> int:
+        """Run pytest; its exit status, or -1 where it took too long."""
         environment = os.environ | {
-            "PYTHONPATH": f"{package}:{self.tree}",
+            "PYTHONPATH": path,
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
-            "TRIMARAN_CACHE": cache_folder,
+            "TRIMARAN_CACHE": str(cache_folder),
         }
         marks = "not alone and not sweep" if "sweep:" in (self.tree / "pyproject.toml").read_text() else "not alone"
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", "-m", marks]
-        start = time.monotonic()
         process = subprocess.Popen(
-            [*command, *files],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "-m", marks, *arguments],
             cwd=self.tree,
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -226,29 +289,31 @@ class Tests:
             start_new_session=True,
         )
         try:
-            status = process.wait(timeout=self.limit_s)
+            return process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.wait()
-            return "timeout", time.monotonic() - start
-        return ("passed" if status in (0, 5) else "failed"), time.monotonic() - start
+            return -1
 
-    def chosen(self, module: str, package: Path) -> tuple[str, ...]:
-        """The nearest files that pass without a mutation, within the budget."""
+    def run(self, tests: Sequence[str], package: Path, cache_folder: Path) -> tuple[str, float]:
+        """Run some on a package: "survived", "killed" or "timeout", and how long they took [s]."""
+        start = time.monotonic()
+        status = self._pytest(["-x", *tests], f"{package}:{self.tree}", cache_folder, self.limit_s)
+        outcome = {-1: "timeout", 0: "survived", 5: "survived"}.get(status, "killed")
+        return outcome, time.monotonic() - start
+
+    def chosen(self, number: int, mutation: Mutation) -> tuple[str, ...]:
+        """Tests that reach a mutation, within the budget."""
+        room = Path(mutation.module).parts[1]
         chosen, spent = [], 0.0
-        for file in nearest(self.users, module):
-            with self._lock:
-                known = self._known.get(file)
-            if known is None:
-                with tempfile.TemporaryDirectory() as folder:
-                    status, took = self.run((file,), package, folder)
-                known = status == "passed", took
-                with self._lock:
-                    self._known[file] = known
-            if known[0]:
-                chosen.append(file)
-                spent += known[1]
-            if spent >= self.budget_s or len(chosen) >= 12:
+        for test in sorted(
+            self.reaching.get(number, ()), key=lambda test: (f"/{room}" not in test, self.seconds[test])
+        ):
+            if chosen and spent + self.seconds[test] > self.budget_s:
+                break
+            chosen.append(test)
+            spent += self.seconds[test]
+            if len(chosen) == MOST_TESTS:
                 break
         return tuple(chosen)
 
@@ -261,19 +326,17 @@ def plain(tree: Path) -> Path:
     return folder
 
 
-def judge(mutation: Mutation, tests: Tests) -> Outcome:
-    """Run the nearest tests on a mutation."""
-    module = module_of(Path(mutation.module), Path())
-    files = tests.chosen(module, plain(tests.tree))
-    if not files:
-        return Outcome(mutation, "no tests", (), 0.0)
+def judge(number: int, mutation: Mutation, tests: Tests) -> Outcome:
+    """Run tests that reach a mutation on it."""
+    chosen = tests.chosen(number, mutation)
+    if not chosen:
+        return Outcome(mutation, "not reached", (), 0.0)
     with tempfile.TemporaryDirectory(prefix="mutated-") as name:
         package = Path(name) / "src"
         shutil.copytree(plain(tests.tree), package)
         write(mutation, package)
-        status, took = tests.run(files, package, f"{name}/cache")
-    outcome = {"passed": "survived", "failed": "killed"}.get(status, status)
-    return Outcome(mutation, outcome, files, round(took, 1))
+        outcome, took = tests.run(chosen, package, Path(name) / "cache")
+    return Outcome(mutation, outcome, chosen, round(took, 1))
 
 
 def main() -> None:
@@ -284,19 +347,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--budget", type=float, default=40.0, help="seconds that the tests of a mutation take without it"
+        "--budget", type=float, default=30.0, help="seconds that the tests of a mutation take without it"
     )
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which tests are ended")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--pattern", default=".", help="of modules, as a regular expression")
+    parser.add_argument("tests", nargs="*", help="folders or files of tests; default: all but kept answers")
     given = parser.parse_args()
     tree = given.tree.resolve()
     every = [site for site in sites(tree) if re.search(given.pattern, site.module)]
     drawn = random.Random(given.seed).sample(every, given.count)
-    tests = Tests(tree, given.budget, given.limit)
+    tests = Tests(
+        tree, drawn, budget_s=given.budget, limit_s=given.limit, jobs=given.jobs, folders=given.tests or FOLDERS
+    )
     done: list[Outcome] = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        for outcome in pool.map(lambda mutation: judge(mutation, tests), drawn):
+        for outcome in pool.map(lambda one: judge(*one, tests), enumerate(drawn)):
             done.append(outcome)
             counts = Counter(one.outcome for one in done)
             report = {
