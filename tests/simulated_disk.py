@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimaran.runtime.checkpoint.disk import Bytes, Found
+from trimaran.checkpoint_files.disk import Bytes, Found
 
 
 class Stopped(BaseException):

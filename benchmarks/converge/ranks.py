@@ -2,10 +2,10 @@
 
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World
 from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
 from trimaran.program import Plan, parse_program, plan_program
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 
 def train_rank(world: World, source: JobSource, plan: Plan, evaluation: str, limits: Limits) -> Outcome:

@@ -25,6 +25,7 @@ from benchmarks.environment import describe_environment, write_result  # noqa: E
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.measure.convergence.runs import (  # noqa: E402
     Limits,
     best_metric,
@@ -32,7 +33,6 @@ from trimaran.measure.convergence.runs import (  # noqa: E402
 )
 from trimaran.planning.target import source_as_planned  # noqa: E402
 from trimaran.program import Plan, format_program, lower_evaluation, read_plan  # noqa: E402
-from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 OBJECTIVES = ("time", "throughput")
 FIRST_SEED = 100

@@ -14,11 +14,11 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World
 from trimaran.program import Program, Strategy
 from trimaran.program.strategy import IN_LINE, Feeding
 from trimaran.runtime.data import Feed
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 LEAST_STEPS = 4
 

@@ -19,12 +19,12 @@ from benchmarks.gpu.loops import PlainLoop
 
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.planner import Candidate
 from trimaran.program import lower_evaluation
 from trimaran.report import Comparison, Figure, compare
 from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 RESAMPLES = 500
 VARIANTS = ("recorded", "runtime", "by hand", "by hand, not waiting")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from benchmarks.grid.ranks import Entry, time_apart
 
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.ranks import launch
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Simulated
 from trimaran.program import lower_evaluation
-from trimaran.runtime.launch.ranks import launch
 
 
 def entry_of(planned: Simulated) -> Entry:

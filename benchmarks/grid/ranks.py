@@ -9,10 +9,10 @@ import torch.distributed as dist
 
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World
 from trimaran.memory_budget import planned_memory
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 WARM_UP_STEPS = 4
 LEAST_STEPS = 3

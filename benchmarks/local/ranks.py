@@ -7,10 +7,10 @@ from itertools import cycle, islice
 from trimaran.base.timeline import Timeline
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World
 from trimaran.program import Program, Strategy
 from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 WARM_UP_STEPS = 20
 BLOCK_STEPS = 10

@@ -18,9 +18,9 @@ from trimaran.graph.capture.capture import capture
 from trimaran.graph.capture.segments import Segment, build_segment
 from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World, calm_event_loops
 from trimaran.program import Program, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World, calm_event_loops
 
 WARM_UP_STEPS = 6
 LEAST_STEPS = 4

@@ -22,11 +22,11 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.planner import evaluate, split_stages  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
-from trimaran.runtime.launch.ranks import launch  # noqa: E402
 
 PIPELINES = tuple(Strategy(pp=2, schedule=schedule, microbatches=4) for schedule in ("gpipe", "1f1b"))
 CASES = (

@@ -12,7 +12,7 @@ from trimaran.base.job import Job
 from trimaran.graph.batches import split_batch
 from trimaran.graph.randomness import seed_generators
 from trimaran.jobs.resolve import JobSource
-from trimaran.runtime.launch.world import World
+from trimaran.launch.world import World
 
 
 def time_beside_ddp(world: World, source: JobSource, entries: Sequence[Entry], blocks: int) -> list[list[float]]:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trimaran.base.errors import InputError
-from trimaran.runtime.launch.world import World, join_world
+from trimaran.launch.world import World, join_world
 
 LISTENING = "0A"
 

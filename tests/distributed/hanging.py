@@ -13,8 +13,8 @@ from tests import builders
 from tests.distributed.training import Run, captured, open_executor, take_steps
 
 from trimaran.base.timeline import Timeline
-from trimaran.runtime.launch.activity import ACTIVITY
-from trimaran.runtime.launch.world import World
+from trimaran.launch.activity import ACTIVITY
+from trimaran.launch.world import World
 
 STUCK_AT = 4
 """Number of a step."""

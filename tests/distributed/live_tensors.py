@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 
 class Watching(TorchDispatchMode):

@@ -8,7 +8,7 @@ import torch
 from tests import builders
 from tests.distributed.training import Run, captured, open_executor
 
-from trimaran.runtime.launch.world import join_world, leave_world
+from trimaran.launch.world import join_world, leave_world
 
 
 def main(job: str, stages: int, steps: int, folder: str) -> None:

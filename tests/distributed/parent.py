@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
-from trimaran.runtime.launch import ranks as starting
-from trimaran.runtime.launch.ranks import launch
+from trimaran.launch import ranks as starting
+from trimaran.launch.ranks import launch
 
 
 def show(rank: int, event: Mapping[str, Any]) -> None:

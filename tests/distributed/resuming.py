@@ -14,9 +14,9 @@ from tests.distributed.training import Run, captured, full_batch
 from trimaran.base.errors import InputError
 from trimaran.features.training.session import Session
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.whole_state import WholeState
 
 KINDS = ("parameter", "buffer", "optimizer")

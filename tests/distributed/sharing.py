@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.bert import BertForQuestions
 from trimaran.networks.gpt import Gpt2
@@ -28,7 +29,6 @@ from trimaran.program.lowering.tensor_parallel import chosen_regions, find_class
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, Kind
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 SMALL = TransformerSize(width=16, layers=2, heads=4, dense=32, vocabulary=21, positions=8, kv_heads=2)
 STEPS = 3

@@ -9,8 +9,8 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from torch import nn
 
 from trimaran.base.errors import TrimaranError
+from trimaran.launch.world import World
 from trimaran.runtime.data import sample_order
-from trimaran.runtime.launch.world import World
 
 
 def train_skipping(world: World, runs: list[Run]) -> list[tuple[list[float], tuple[int, ...], dict[str, torch.Tensor]]]:

@@ -12,10 +12,10 @@ from torch.utils.data import Dataset, default_collate
 
 from trimaran.base.job import Job
 from trimaran.features.diagnose.stalls import stalls_rank
+from trimaran.launch.world import World
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.program import Program, Strategy
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.launch.world import World
 
 BATCH = 16
 SAMPLE_S = 0.005

@@ -16,10 +16,10 @@ from tests.forks.client import launch
 
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.requests import REQUESTS
+from trimaran.launch.world import World
 from trimaran.program import lower
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.requests import REQUESTS
-from trimaran.runtime.launch.world import World
 
 ZERO2 = builders.strategy(dp=2, zero=2, units=("first", "third"))
 PLACED = builders.strategy(pp=2, microbatches=2)

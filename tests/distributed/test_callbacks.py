@@ -22,9 +22,9 @@ from trimaran.features.training.rank import train_rank
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import World
 from trimaran.program import Plan, format_program, lower, lower_evaluation, program_lines
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, microbatches=2)
 HOMES = builders.strategy(dp=2, sync="p2p")

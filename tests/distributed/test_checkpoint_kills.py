@@ -15,8 +15,8 @@ from tests.distributed import saving
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.runtime.checkpoint.container import TensorStream
-from trimaran.runtime.checkpoint.store import Store
+from trimaran.checkpoint_files.container import TensorStream
+from trimaran.checkpoint_files.store import Store
 
 
 def killed(folder: Path, ranks: int, first: int, draw: random.Random, *, all_at_once: bool) -> int | None:
@@ -136,10 +136,10 @@ def test_a_disk_that_fills_while_it_is_written_keeps_what_was_saved(
     folder, size = small_disk / "checkpoints", 4 * 2**20
     save(folder, 1, size)
     save(folder, 2, size)
-    monkeypatch.setattr("trimaran.runtime.checkpoint.disk.LocalDisk.free_bytes", lambda self, path: 2**40)
+    monkeypatch.setattr("trimaran.checkpoint_files.disk.LocalDisk.free_bytes", lambda self, path: 2**40)
     if not reserve:
-        monkeypatch.setattr("trimaran.runtime.checkpoint.disk._fallocate", None)
-        monkeypatch.setattr("trimaran.runtime.checkpoint.store._PIECE_BYTES", 2**17)
+        monkeypatch.setattr("trimaran.checkpoint_files.disk._fallocate", None)
+        monkeypatch.setattr("trimaran.checkpoint_files.store._PIECE_BYTES", 2**17)
     ballast = small_disk / "ballast"
     failed = 0
     for blocks in range(0, 24 * 256, 97):

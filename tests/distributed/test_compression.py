@@ -15,11 +15,11 @@ from tests.raising import raises
 from tests.representative import some_and_rest
 
 from trimaran.base.timeline import COMMUNICATION, WAIT, Timeline
+from trimaran.launch.world import World
 from trimaran.program.gradients import Compression, parse_compression
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.runtime.communication.compression import wire_bytes
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.gradient_noise import check_observable
 
 METHODS = ("bf16", "fp16", "powersgd:1", "powersgd:4")

@@ -6,11 +6,11 @@ import pytest
 from tests import builders
 from tests.forks.client import launch
 
+from trimaran.launch.world import World
 from trimaran.measure.calibration.links import measure_curves, measure_encoding
 from trimaran.pricing.gradient_compression import coding_keys, reduce_key
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.program.gradients import Compression
-from trimaran.runtime.launch.world import World
 
 METHODS = (Compression(method="bf16"), Compression(method="powersgd", rank=2))
 SIZES = (4 * 1024, 4 * 1024 * 1024)

@@ -15,8 +15,8 @@ from tests.forks.client import launch, server
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.launch.world import World
 from trimaran.program.strategy import Feeding, Strategy
-from trimaran.runtime.launch.world import World
 
 WORKERS = Feeding(workers=1, copies_ahead=1)
 

@@ -13,9 +13,9 @@ from tests.forks.client import launch
 from torch import nn
 
 from trimaran.base.job import Job
+from trimaran.launch.world import World
 from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 STEPS = 4
 BUCKET = 8192

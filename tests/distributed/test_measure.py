@@ -11,6 +11,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
 from trimaran.graph import Graph
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.ranks import launch
 from trimaran.machine.detect import detect_machine
 from trimaran.measure import measure_costs
 from trimaran.measure.cache import cache_path
@@ -21,7 +22,6 @@ from trimaran.pricing.compute import operation_costs
 from trimaran.pricing.table_files import read_table
 from trimaran.pricing.transfers import HOST, HOST_SEND, SEND
 from trimaran.program.lowering.lower import lower, lower_evaluation
-from trimaran.runtime.launch.ranks import launch
 from trimaran.simulator import simulate
 
 pytestmark = pytest.mark.usefixtures("_forked")
@@ -177,8 +177,8 @@ def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:
 
 
 def _curves(world: object) -> object:
+    from trimaran.launch.world import World
     from trimaran.measure.calibration.links import measure_curves
-    from trimaran.runtime.launch.world import World
 
     assert isinstance(world, World)
     return measure_curves(world, wanted_curves(3), sizes=(16, 4096))

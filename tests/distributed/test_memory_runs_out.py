@@ -14,7 +14,7 @@ from tests.forks.client import launch
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
-from trimaran.runtime.launch.memory import Killings
+from trimaran.launch.memory import Killings
 
 MIB = 2**20
 GROUPS = Path("/sys/fs/cgroup/memory")

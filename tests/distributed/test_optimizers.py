@@ -18,9 +18,9 @@ from trimaran.base.errors import InputError
 from trimaran.features.training.rank import _train_epochs
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import Capture
+from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 STEPS = 4
 UNITS = ("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm")

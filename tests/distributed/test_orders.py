@@ -21,11 +21,11 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.graph.user_model import make_model
+from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data import sample_order
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.verification import Verifier
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}

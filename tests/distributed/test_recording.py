@@ -11,9 +11,9 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
 from trimaran.base.timeline import COMPUTE, HOST, WAIT, Timeline
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.record import Offset, exchange_pings
 
 STEPS = 3

@@ -11,8 +11,8 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 

@@ -14,8 +14,8 @@ from tests.raising import raises
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 REPLICAS = builders.strategy(dp=2, bucket_bytes=BUCKET)
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)

@@ -16,8 +16,8 @@ from tests.forks.client import launch
 from tests.raising import raises
 from torch import nn
 
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 
 STEPS = 12
 STRATEGIES = [

@@ -16,11 +16,11 @@ from tests.forks.client import launch as launch_forks
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
+from trimaran.launch.ranks import launch
+from trimaran.launch.rate_limited_links import Uplink, rate_limited_network
 from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.types import Cost
-from trimaran.runtime.launch.ranks import launch
-from trimaran.runtime.launch.rate_limited_links import Uplink, rate_limited_network
 
 GIGABIT = parse_link("1Gb/s")
 NBYTES = 4 << 20

@@ -22,8 +22,8 @@ from trimaran.base.errors import ExecutionError
 from trimaran.graph.capture import capture as unused
 from trimaran.graph.capture.capture import unused_parameters
 from trimaran.graph.types import parameter_use
+from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.setup import check_use
 
 STEPS = 20

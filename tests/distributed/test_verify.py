@@ -24,6 +24,7 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.precision import Precision
 from trimaran.graph.batches import map_tensors
 from trimaran.graph.randomness import host_states
+from trimaran.launch.world import World
 from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
@@ -33,7 +34,6 @@ from trimaran.runtime import interpreter
 from trimaran.runtime.communication import reduce as reductions
 from trimaran.runtime.data import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.verification import Verified, Verifier

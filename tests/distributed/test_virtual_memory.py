@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import trimaran
 from trimaran.base.errors import InfeasibleError
-from trimaran.runtime.launch.world import World
+from trimaran.launch.world import World
 
 STEPS = 6
 

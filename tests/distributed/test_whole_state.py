@@ -21,11 +21,11 @@ from torch import nn
 
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.whole_state import WholeState
 
 STEPS = 3

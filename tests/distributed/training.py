@@ -12,10 +12,10 @@ from tests.distributed.jobs import make_job
 
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,12 +39,12 @@ from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
+from trimaran.launch.world import Place, World, open_world
 from trimaran.program.exactness import check_exact
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import find_shards, why_not
 from trimaran.program.strategy import Strategy, needs_graph, splits_batches
-from trimaran.runtime.launch.world import Place, World, open_world
 
 STEPS = 20
 CELL_S = 60.0

@@ -24,8 +24,8 @@ import pytest
 from tests.distributed.training import Run
 from tests.forks.server import LIMIT, Child, capture_all, read
 
-from trimaran.runtime.launch import ranks as runtime
-from trimaran.runtime.launch.rate_limited_links import Seat
+from trimaran.launch import ranks as runtime
+from trimaran.launch.rate_limited_links import Seat
 
 ROOT = Path(__file__).parents[2]
 
@@ -172,7 +172,7 @@ def stop_server() -> None:
 def launch(
     function: Callable[..., Any], arguments: Sequence[Any] = (), *, captured: Sequence[str] = (), **options: Any
 ) -> list[Any]:
-    """As `trimaran.runtime.launch.ranks.launch`, on forked ranks.
+    """As `trimaran.launch.ranks.launch`, on forked ranks.
 
     Args:
         function: as there
@@ -203,7 +203,7 @@ def forked_ranks(by: Server) -> Iterator[None]:
 
 
 def run_rank(descriptor: int, folder: str) -> None:
-    from trimaran.runtime.worker import main
+    from trimaran.launch.worker import main
 
     main(descriptor, folder)
 

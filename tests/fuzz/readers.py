@@ -402,7 +402,7 @@ def _seal_weights(content: bytes) -> bytes:
 
 
 def _read_weights(path: Path) -> object:
-    from trimaran.runtime.checkpoint import read_weights
+    from trimaran.runtime.checkpoint.weights import read_weights
 
     read_weights(_small_model(), path)
     return None
@@ -688,16 +688,16 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/measure/input_pipeline.py": "files of the kernel",
     "trimaran/measure/stalls/page_cache.py": "files of the kernel, and one byte of each file of a data set",
     "trimaran/measure/observe/on-path/trimaran_watch/ledger.py": "a file of the kernel",
-    "trimaran/runtime/launch/world.py": "files of the kernel",
-    "trimaran/runtime/launch/rate_limited_links.py": "a file of the kernel",
+    "trimaran/launch/world.py": "files of the kernel",
+    "trimaran/launch/rate_limited_links.py": "a file of the kernel",
     "trimaran/runtime/data/reading.py": "a file of the kernel",
     "trimaran/runtime/communication/shared_memory.py": "memory of ranks of the same run",
     "trimaran/runtime/data/cache.py": "memory of ranks of the same run",
     "trimaran/runtime/data/worker_transport.py": "messages of workers of this process",
     "trimaran/runtime/data/workers.py": "messages between a rank and its workers",
-    "trimaran/runtime/launch/ranks.py": "messages of ranks; their logs are opened to be written",
-    "trimaran/runtime/launch/failures.py": "the end of a log as text, in an error",
-    "trimaran/runtime/worker.py": "messages of the process that started the rank",
+    "trimaran/launch/ranks.py": "messages of ranks; their logs are opened to be written",
+    "trimaran/launch/failures.py": "the end of a log as text, in an error",
+    "trimaran/launch/worker.py": "messages of the process that started the rank",
     "trimaran/features/convergence/task.py": "makes a file that says who works",
     "trimaran/features/training/rank.py": "appends to its own metrics; what it reads is on the list",
     "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",

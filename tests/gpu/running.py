@@ -11,10 +11,10 @@ from tests.distributed.jobs import make_job
 
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
+from trimaran.launch.world import World
 from trimaran.program import lower, lower_evaluation
 from trimaran.program.strategy import Execution
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 
 DEVICE = os.environ.get("TRIMARAN_TEST_DEVICE", "cuda:0")
 ON_GPU = DEVICE.startswith("cuda")

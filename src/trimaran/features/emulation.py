@@ -23,7 +23,7 @@ from trimaran.report import Comparison, compare
 from trimaran.simulator import simulate
 
 if TYPE_CHECKING:
-    from trimaran.runtime.launch.rate_limited_links import Uplink
+    from trimaran.launch.rate_limited_links import Uplink
 
 WARM_UP_STEPS = 3
 
@@ -76,8 +76,8 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank failed
     """
+    from trimaran.launch.ranks import launch
     from trimaran.runtime.emulation import emulate_on_rank
-    from trimaran.runtime.launch.ranks import launch
 
     program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
@@ -111,7 +111,7 @@ def _uplink(cluster: Allocation, ranks: int) -> "Uplink | None":
         return None
     if ranks % nodes or len(set(cluster.hosts[: ranks // nodes])) > 1:
         raise InputError(f"{ranks} ranks do not divide evenly over {nodes} nodes", ranks=ranks, nodes=nodes)
-    from trimaran.runtime.launch.rate_limited_links import Uplink
+    from trimaran.launch.rate_limited_links import Uplink
 
     return Uplink(nodes=nodes, link=fabric[1])
 

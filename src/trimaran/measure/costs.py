@@ -23,6 +23,8 @@ from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
+from trimaran.launch.ranks import Event, launch
+from trimaran.launch.world import choose_device
 from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link
 from trimaran.measure.cache import load_cached, store
@@ -31,8 +33,6 @@ from trimaran.measure.wanted import Wanted, find_missing
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Execution
-from trimaran.runtime.launch.ranks import Event, launch
-from trimaran.runtime.launch.world import choose_device
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ from trimaran.graph.capture.flow import move_constants
 from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.randomness import derive_seed, seed_generators
+from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import open_clock
 from trimaran.measure.calibration.interference import measure_interference
 from trimaran.measure.calibration.links import measure_curves, measure_encoding
@@ -32,7 +33,6 @@ from trimaran.measure.rounds import Item, largest, measure_in_rounds, report
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.measure.whole_model import Loader, Updates, WholeModel, make_stage
 from trimaran.runtime.data.datasets import make_dataset
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.step.updates import Updater

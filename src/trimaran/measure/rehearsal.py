@@ -17,6 +17,8 @@ from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, Timeline
 from trimaran.graph.types import Graph
+from trimaran.launch.ranks import launch
+from trimaran.launch.world import World
 from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import store
 from trimaran.pricing.compute import FORMS, own_form
@@ -25,8 +27,6 @@ from trimaran.pricing.tables import CostTable, WholeCost, WholeKey
 from trimaran.pricing.types import Cost
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.launch.ranks import launch
-from trimaran.runtime.launch.world import World
 from trimaran.simulator.engine import simulate
 
 WARM_UP_STEPS = 8

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from trimaran.graph.datasets import describe
+from trimaran.launch.world import World
 from trimaran.measure.findings import Rounds, Timed
 from trimaran.measure.wanted import WholeRun
-from trimaran.runtime.launch.world import World
 
 BOX_S = 6.0
 """Time for all rounds together [s]; two rounds are run in any case, one where that would take far longer."""

@@ -37,13 +37,13 @@ from trimaran.graph.capture.segments import build_segment
 from trimaran.graph.optimizers import named_in
 from trimaran.graph.types import parameter_use
 from trimaran.graph.user_model import make_model
+from trimaran.launch.world import World
 from trimaran.measure.findings import ListKey, Timed
 from trimaran.pricing.tables import Form
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Execution
 from trimaran.runtime.data.batch_shares import Share, Shares
 from trimaran.runtime.data.datasets import dataset_length
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Stage, Used, evaluating
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import SegmentStage

@@ -24,7 +24,7 @@ from trimaran.program.exactness import difference
 from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
 
 if TYPE_CHECKING:
-    from trimaran.runtime.launch.world import World
+    from trimaran.launch.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +191,7 @@ def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph
         graph: of it, with effects traced in one process
         ranks: that may take part; with one nothing is gathered
     """
-    from trimaran.runtime.launch.ranks import launch
+    from trimaran.launch.ranks import launch
 
     if graph.behaviour is None or graph.behaviour.reduction != "gathers" or ranks < 2:
         return graph

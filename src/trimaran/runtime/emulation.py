@@ -23,11 +23,11 @@ import torch
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE, HOST, Timeline
+from trimaran.launch.world import World
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.layout import is_chained
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 from trimaran.runtime.communication.channels import Channels, InFlight
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import open_streams
 

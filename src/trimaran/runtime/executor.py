@@ -24,6 +24,7 @@ from torch import nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
+from trimaran.checkpoint_files.pieces import Entry
 from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
@@ -31,12 +32,13 @@ from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
+from trimaran.launch.activity import ACTIVITY, STEP
+from trimaran.launch.world import World
 from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.checkpoint.pieces import Entry
 from trimaran.runtime.checkpoint.training_state import Fill, TrainingState
 from trimaran.runtime.checkpoint.weights import model_weights, read_weights, write_weights
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
@@ -49,8 +51,6 @@ from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, released_sends
-from trimaran.runtime.launch.activity import ACTIVITY, STEP
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
     bucket_instructions,
@@ -98,7 +98,7 @@ class Executor:
         reads: this rank reads data
         steps: training steps done
         training: the whole state of the training, to be taken and put back
-        asked: a rank had a request (`runtime.launch.requests`) when it began the last step, or its last batch of an
+        asked: a rank had a request (`launch.requests`) when it began the last step, or its last batch of an
             evaluation; the same on every rank after a step
 
     Raises:

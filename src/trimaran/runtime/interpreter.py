@@ -31,10 +31,10 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
+from trimaran.launch.activity import ACTIVITY, DOING, padded
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
-from trimaran.runtime.launch.activity import ACTIVITY, DOING, padded
 from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder

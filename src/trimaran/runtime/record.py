@@ -35,7 +35,7 @@ import torch
 import torch.distributed as dist
 
 from trimaran.base.timeline import Span, Timeline
-from trimaran.runtime.launch.world import running_system
+from trimaran.launch.world import running_system
 from trimaran.runtime.streams import Stamp, Streams
 
 _EXCHANGES = 20

@@ -37,10 +37,10 @@ import torch
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.graph.randomness import RandomState
+from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.plain_training import Gradients, PlainTraining
 from trimaran.runtime.whole_state import Differing, WholeState
 

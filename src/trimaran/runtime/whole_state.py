@@ -20,8 +20,8 @@ from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.types import share_bounds
+from trimaran.launch.world import World
 from trimaran.runtime.communication.channels import Agreement
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.step.updates import Updater, local_part
 

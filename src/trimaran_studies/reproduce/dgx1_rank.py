@@ -25,6 +25,7 @@ from trimaran.base.timeline import Timeline
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
 from trimaran.graph.user_model import make_model
+from trimaran.launch.world import World
 from trimaran.measure.findings import Findings
 from trimaran.measure.rank import measure_on_rank
 from trimaran.measure.wanted import Wanted, WholeRun
@@ -33,7 +34,6 @@ from trimaran.pricing.transfers import HOST_COLLECTIVE, QUEUED
 from trimaran.program import Strategy, lower, lower_evaluation
 from trimaran.program.types import Kind
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran_studies.reproduce.dgx1_real import BATCH, studied_job
 from trimaran_studies.reproduce.step_split import Block, TimedStep
 

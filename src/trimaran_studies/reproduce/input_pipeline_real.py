@@ -366,7 +366,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
 def _measured(
     jobs: Sequence[_Job], link: Link | None, steps: int, progress: Progress
 ) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
-    from trimaran.runtime.launch.ranks import launch
+    from trimaran.launch.ranks import launch
     from trimaran_studies.reproduce.input_pipeline_rank import TriedCase, try_remedies
 
     def on_event(rank: int, event: Mapping[str, object]) -> None:

@@ -9,10 +9,10 @@ from torch import nn
 
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
+from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import ThreadStreams
 from trimaran.measure.operations import OperationPasses
 from trimaran.measure.whole_model import Loader, WholeModel, make_stage
-from trimaran.runtime.launch.world import World
 
 BATCH = 4
 

@@ -10,10 +10,10 @@ from torch import nn
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import Graph
+from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import ThreadStreams
 from trimaran.measure.findings import ListKey, Timed
 from trimaran.measure.whole_model import Loader, Updates, WholeModel, choose_lists, make_stage
-from trimaran.runtime.launch.world import World
 
 
 def _updates(job: Job) -> tuple[Updates, nn.Module]:

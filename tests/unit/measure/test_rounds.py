@@ -2,11 +2,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from trimaran.launch.world import World
 from trimaran.measure.calibration.devices import ThreadStreams, open_clock
 from trimaran.measure.findings import Timed
 from trimaran.measure.rounds import MOST_ROUNDS, Item, measure_in_rounds
 from trimaran.measure.wanted import WholeRun
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.streams import HostStreams
 
 WHAT = Timed("conv", 8, "forward")

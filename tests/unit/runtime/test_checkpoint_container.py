@@ -11,8 +11,8 @@ from safetensors import safe_open
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.runtime.checkpoint import container
-from trimaran.runtime.checkpoint.container import TensorFile, TensorStream
+from trimaran.checkpoint_files import container
+from trimaran.checkpoint_files.container import TensorFile, TensorStream
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in container._NAMES}
 

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.runtime.checkpoint import store as store_module
-from trimaran.runtime.checkpoint.container import TensorFile, TensorStream
-from trimaran.runtime.checkpoint.disk import LocalDisk
-from trimaran.runtime.checkpoint.store import FORMAT, MANIFEST, MARKER, Fault, Store
+from trimaran.checkpoint_files import store as store_module
+from trimaran.checkpoint_files.container import TensorFile, TensorStream
+from trimaran.checkpoint_files.disk import LocalDisk
+from trimaran.checkpoint_files.store import FORMAT, MANIFEST, MARKER, Fault, Store
 
 RANKS = 2
 SHARDS = [f"rank{rank}.safetensors" for rank in range(RANKS)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.runtime.launch.world import calm_event_loops
+from trimaran.launch.world import calm_event_loops
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="the system has no SCHED_BATCH")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.runtime.launch.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
+from trimaran.launch.failures import LINES_OF_LOG, Failure, find_cause, is_peer_failure, to_error
 
 
 def test_the_cause_is_the_first_that_is_not_because_of_a_peer() -> None:

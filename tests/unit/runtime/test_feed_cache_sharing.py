@@ -16,11 +16,11 @@ from tests.unit.runtime.test_feed_cache import Counted, row
 
 from trimaran.base.job import Job
 from trimaran.base.units import format_bytes
+from trimaran.launch.world import World
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data import cache as sharing
 from trimaran.runtime.data import open_feed
 from trimaran.runtime.data.cache import SampleCache, cache_bytes, layout_of, make_memory, offer_cache
-from trimaran.runtime.launch.world import World
 
 
 def holding(path: str, number: int, ready: Any, done: Any) -> None:

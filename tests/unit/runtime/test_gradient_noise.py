@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.world import World
 from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Shard, Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 
 SAMPLES = 4096

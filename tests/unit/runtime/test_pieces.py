@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, ExecutionError
-from trimaran.runtime.checkpoint.pieces import (
+from trimaran.checkpoint_files.pieces import (
     WHOLE,
     Area,
     Entry,

@@ -14,8 +14,8 @@ from tests.raising import raises
 from torch import nn
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.checkpoint_files.plain import MOST_ELEMENTS, decode, encode
 from trimaran.graph.optimizers import same
-from trimaran.runtime.checkpoint.plain import MOST_ELEMENTS, decode, encode
 
 ATOMS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.complex_numbers(allow_nan=False)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
-from trimaran.runtime.launch.world import World
+from trimaran.launch.ranks import ALL_ANSWERED, Request
+from trimaran.launch.world import World
 
 
 @pytest.mark.timeout(60)
 def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe()
-    command = [sys.executable, "-m", "trimaran.runtime.worker", str(there.fileno()), str(tmp_path / "absent")]
+    command = [sys.executable, "-m", "trimaran.launch.worker", str(there.fileno()), str(tmp_path / "absent")]
     rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
     there.close()
     work = pickle.dumps((isinstance, (World,)))
@@ -32,7 +32,7 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 def test_a_command_that_comes_before_its_listener_is_heard(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe()
-    command = [sys.executable, "-m", "trimaran.runtime.worker", str(there.fileno()), str(tmp_path / "absent")]
+    command = [sys.executable, "-m", "trimaran.launch.worker", str(there.fileno()), str(tmp_path / "absent")]
     rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
     there.close()
     work = pickle.dumps((listen_late, ()))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
-from trimaran.runtime.launch.activity import STEP, Beat, Stacks, Wait
-from trimaran.runtime.launch.watch import (
+from trimaran.launch.activity import STEP, Beat, Stacks, Wait
+from trimaran.launch.watch import (
     LEAST_S,
     MEDIANS,
     OTHER_S,

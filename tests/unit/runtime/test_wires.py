@@ -10,9 +10,9 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.launch import rate_limited_links as wires
+from trimaran.launch.rate_limited_links import Seat, rank_end, rate_limited_network, switch, throttle
 from trimaran.machine import Link
-from trimaran.runtime.launch import rate_limited_links as wires
-from trimaran.runtime.launch.rate_limited_links import Seat, rank_end, rate_limited_network, switch, throttle
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
@@ -102,7 +102,7 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
 import os, sys
 from trimaran.machine import Link
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.runtime.launch.rate_limited_links import rate_limited_network
+from trimaran.launch.rate_limited_links import rate_limited_network
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:

@@ -6,7 +6,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
-from trimaran.runtime.launch.world import World, choose_device, join_world, read_place
+from trimaran.launch.world import World, choose_device, join_world, read_place
 
 TORCHRUN = {
     "RANK": "5",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from trimaran.runtime.launch.world import World
+    from trimaran.launch.world import World
 
 
 _FEWEST_STEPS = 8
@@ -81,8 +81,8 @@ def converge_rank(
         limits: of each run
         folder: in which runs are taken; of this launch alone
     """
+    from trimaran.launch.world import World
     from trimaran.runtime.data.datasets import make_dataset, make_evaluation_dataset
-    from trimaran.runtime.launch.world import World
 
     alone = World(device=world.device)
     job = source.make()

@@ -41,8 +41,8 @@ from trimaran.program.types import Kind, Program
 from trimaran.report.stalls import RankSplit, StallReport, WaySplit, Without
 
 if TYPE_CHECKING:
+    from trimaran.launch.world import World
     from trimaran.measure.stalls.rank import RankRun
-    from trimaran.runtime.launch.world import World
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ def profile_stalls(
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank died, or the loss is not a number
     """
-    from trimaran.runtime.launch.ranks import launch
+    from trimaran.launch.ranks import launch
 
     if steps is not None and steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}", code="stalls.bad-steps", steps=steps)

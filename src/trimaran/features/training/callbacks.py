@@ -25,9 +25,9 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.graph.optimizers import written_options
+from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.activity import ACTIVITY
 
 Name = Literal["on_step", "on_epoch"]
 

@@ -41,9 +41,9 @@ from trimaran.runtime.checkpoint import FOLDER
 
 if TYPE_CHECKING:
     from trimaran.features.training.session import Session
+    from trimaran.launch.world import World
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.communication.channels import Agreement
-    from trimaran.runtime.launch.world import World
     from trimaran.runtime.step.on_nan import OnNan
     from trimaran.runtime.verification import Verified
 
@@ -328,7 +328,7 @@ def train_rank(
         InputError: the state could not be saved exactly, or there is none to go on from
     """
     from trimaran.features.training.session import Session
-    from trimaran.runtime.launch.activity import ACTIVITY
+    from trimaran.launch.activity import ACTIVITY
 
     with ACTIVITY.during("making the job"):
         job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))

@@ -29,7 +29,7 @@ from trimaran.base.errors import CorruptDataError, EnvironmentProblem, Execution
 from trimaran.base.files import read_bytes, unfinished, write_whole
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes
-from trimaran.runtime.launch.world import running_system
+from trimaran.launch.world import running_system
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,11 +32,16 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.timeline import Timeline
+from trimaran.checkpoint_files.pieces import Entry, fill_from
+from trimaran.checkpoint_files.plain import decode, encode
+from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.callbacks import Callbacks
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
+from trimaran.launch.requests import REQUESTS, stopping_code
+from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
 from trimaran.pricing.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
@@ -55,15 +60,10 @@ from trimaran.program import (
 from trimaran.program.exactness import check_exact
 from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
-from trimaran.runtime.checkpoint.pieces import Entry, fill_from
-from trimaran.runtime.checkpoint.plain import decode, encode
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
-from trimaran.runtime.checkpoint.store import Store
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.requests import REQUESTS, stopping_code
-from trimaran.runtime.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.verification import Verified, Verifier
 

@@ -27,6 +27,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
 from trimaran.base.user_errors import summary
+from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
     RUNS,
@@ -51,7 +52,6 @@ from trimaran.report import Comparison, RunReport, compare, write_report, write_
 from trimaran.report.gradient_noise import gradient_noise_document
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.runtime.checkpoint import STATE
-from trimaran.runtime.checkpoint.store import Store
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -144,7 +144,7 @@ def train_planned(
         verify: number of first steps to run as one process too, and compare
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`runtime.launch.watch`); infinite: nobody watches, and collectives end after 600 s
+            (`launch.watch`); infinite: nobody watches, and collectives end after 600 s
         saving: when the state of the training is saved in the run directory; None: never
         resume: run directory or checkpoint to go on from; None: begin anew
         progress: told of every step
@@ -159,8 +159,8 @@ def train_planned(
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
-    from trimaran.runtime.launch.ranks import launch
-    from trimaran.runtime.launch.watch import HangLimits, collective_timeout
+    from trimaran.launch.ranks import launch
+    from trimaran.launch.watch import HangLimits, collective_timeout
     from trimaran.runtime.step.on_nan import check_on_nan
 
     simulated = planned.simulated

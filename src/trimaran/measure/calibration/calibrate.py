@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
+from trimaran.launch.ranks import Event, launch
+from trimaran.launch.world import World
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.results import DeviceFigures
 from trimaran.measure.costs import fingerprint_here
@@ -39,8 +41,6 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Kind
-from trimaran.runtime.launch.ranks import Event, launch
-from trimaran.runtime.launch.world import World
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset

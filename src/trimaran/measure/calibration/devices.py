@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from trimaran.launch.world import World
 from trimaran.machine.detect import detect_processor
 from trimaran.measure.calibration.results import DeviceFigures, Estimate, ProductRate, duration, reciprocal
 from trimaran.measure.findings import Rounds, pool, summarize
 from trimaran.measure.rounds import meet
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.streams import CudaStreams, HostStreams, Stamp, Streams
 
 

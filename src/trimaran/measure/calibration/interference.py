@@ -21,12 +21,12 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from trimaran.launch.world import World
 from trimaran.measure.calibration.links import synchronize
 from trimaran.measure.findings import summarize
 from trimaran.measure.rounds import largest
 from trimaran.pricing.transfers import SEND
 from trimaran.pricing.types import Interference
-from trimaran.runtime.launch.world import World
 
 NBYTES = 1024 * 1024
 """Size of the transfers that run while the device computes [bytes]."""

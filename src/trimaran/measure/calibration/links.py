@@ -53,6 +53,7 @@ import torch
 import torch.distributed as dist
 
 from trimaran.graph.types import Affine, TensorSpec
+from trimaran.launch.world import World, calm_event_loops
 from trimaran.measure.findings import Rounds, summarize
 from trimaran.measure.rounds import largest, meet
 from trimaran.pricing.gradient_compression import coding_keys
@@ -64,7 +65,6 @@ from trimaran.runtime.communication.channels import InFlight, Pending, all_gathe
 from trimaran.runtime.communication.compression import Codec, open_codec
 from trimaran.runtime.communication.point_to_point import MessageLayout
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
-from trimaran.runtime.launch.world import World, calm_event_loops
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import open_streams
 

@@ -38,6 +38,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.graph.datasets import reading_fault
+from trimaran.launch.world import World
 from trimaran.measure.calibration.links import measure_encoding
 from trimaran.measure.findings import Sampled
 from trimaran.measure.input_pipeline import measure_samples
@@ -54,7 +55,6 @@ from trimaran.runtime.data.orders import draw_order
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.data.prefetch import Loading
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.record import STEPS_KEPT
 
 

@@ -31,13 +31,7 @@ from torch import nn
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.optimizers import Trained, make_optimizer, stand_ins, trained_parameters, without_hooks
-from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
-from trimaran.graph.user_model import quiet
-from trimaran.program.json_files import to_plain
-from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.runtime.checkpoint.pieces import (
+from trimaran.checkpoint_files.pieces import (
     WHOLE,
     Area,
     Entry,
@@ -50,10 +44,16 @@ from trimaran.runtime.checkpoint.pieces import (
     shape_of,
     share_out,
 )
-from trimaran.runtime.checkpoint.plain import decode, dtype_named, encode
+from trimaran.checkpoint_files.plain import decode, dtype_named, encode
+from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.optimizers import Trained, make_optimizer, stand_ins, trained_parameters, without_hooks
+from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
+from trimaran.graph.user_model import quiet
+from trimaran.launch.world import World
+from trimaran.program.json_files import to_plain
+from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.communication.channels import Agreement
 from trimaran.runtime.communication.compression import Codec
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater

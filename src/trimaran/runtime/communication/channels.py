@@ -33,11 +33,11 @@ import torch.distributed as dist
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import COMMUNICATION, WAIT
+from trimaran.launch.activity import ACTIVITY, STEP
+from trimaran.launch.failures import is_peer_failure
+from trimaran.launch.world import World, calm_event_loops
 from trimaran.program.types import COLLECTIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
-from trimaran.runtime.launch.activity import ACTIVITY, STEP
-from trimaran.runtime.launch.failures import is_peer_failure
-from trimaran.runtime.launch.world import World, calm_event_loops
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp, Streams
 

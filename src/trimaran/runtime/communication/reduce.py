@@ -25,12 +25,12 @@ import torch
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMPUTE
+from trimaran.launch.activity import ACTIVITY
+from trimaran.launch.world import World
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
 from trimaran.runtime.communication.compression import CompressedBuckets
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
-from trimaran.runtime.launch.activity import ACTIVITY
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import HasGradient, Used
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.record import Recorder

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trimaran.runtime.launch.world import World, running_system
+from trimaran.launch.world import World, running_system
 
 _ALIGNMENT = 64
 _MANY = 4096

@@ -48,9 +48,9 @@ import torch
 
 from trimaran.base.units import format_bytes
 from trimaran.graph.randomness import find_moved, host_states, seeded
+from trimaran.launch.world import running_system
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.runtime.communication.shared_memory import aligned
-from trimaran.runtime.launch.world import running_system
 
 Kind = Literal["tensor", "array", "scalar", "int", "float", "bool"]
 

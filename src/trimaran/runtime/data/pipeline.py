@@ -22,6 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.randomness import derive_seed, seeded
+from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, skip_to
@@ -32,7 +33,6 @@ from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
 from trimaran.runtime.data.reading import Reading, Request
 from trimaran.runtime.data.streaming import StreamReader, digest_of
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.precision import place_batch
 from trimaran.runtime.streams import HostLane, open_lane
 

@@ -16,6 +16,7 @@ from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import Segment, build_part
 from trimaran.graph.types import Graph, Op
+from trimaran.launch.world import World
 from trimaran.program.gradients import Bucket, gradient_buckets
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.partition import segment_ops, tied_segments
@@ -24,7 +25,6 @@ from trimaran.program.rules.fit import check_parts
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part, ReduceBucket, ReduceSegmentBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred

@@ -31,9 +31,9 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import SUMMED, split_batch
 from trimaran.graph.behaviour import typical_weight
+from trimaran.launch.requests import REQUESTS
+from trimaran.launch.world import World
 from trimaran.program.types import Instruction
-from trimaran.runtime.launch.requests import REQUESTS
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.streams import fetch

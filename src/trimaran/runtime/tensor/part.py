@@ -19,12 +19,12 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import Graph, Parameter, Split, share_bounds
 from trimaran.graph.user_model import device_of
+from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction
 from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import HasGradient, Part, ReduceSegmentBucket, Sharing
 from trimaran.runtime.parts.segments import segmented_part
 from trimaran.runtime.tensor.collectives import Edges, Group, PartialGradients, SampleEdges, WholeEdges

@@ -33,13 +33,13 @@ from trimaran.graph.optimizers import (
 from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import ParameterUse
 from trimaran.graph.user_model import quiet
+from trimaran.launch.world import World
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.zero import after_update
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.launch.world import World
 from trimaran.runtime.parts.part import Part
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part

@@ -19,7 +19,7 @@ from pathlib import Path
 from trimaran.base.errors import ExecutionError
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import summary, user_lines
-from trimaran.runtime.launch.activity import ACTIVITY, STEP, memory_bytes
+from trimaran.launch.activity import ACTIVITY, STEP, memory_bytes
 
 # Texts of torch and of C libraries where the host has no memory; those of CUDA have a class.
 _REFUSED = re.compile(r"can't allocate memory|cannot allocate memory|not enough memory|std::bad_alloc", re.IGNORECASE)

@@ -38,13 +38,13 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.signals import leaving
+from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
+from trimaran.launch.failures import Failure, find_cause, to_error
+from trimaran.launch.memory import Killings, Limit, group_limit
+from trimaran.launch.rate_limited_links import Seat, Uplink, rate_limited_network
+from trimaran.launch.watch import MEASURING, HangLimits, Watch
+from trimaran.launch.world import TIMEOUT_S, DeviceChoice
 from trimaran.machine.types import Link
-from trimaran.runtime.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
-from trimaran.runtime.launch.failures import Failure, find_cause, to_error
-from trimaran.runtime.launch.memory import Killings, Limit, group_limit
-from trimaran.runtime.launch.rate_limited_links import Seat, Uplink, rate_limited_network
-from trimaran.runtime.launch.watch import MEASURING, HangLimits, Watch
-from trimaran.runtime.launch.world import TIMEOUT_S, DeviceChoice
 
 Event = Mapping[str, object]
 Command = tuple[str, object]
@@ -220,7 +220,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         process = seat.start(
             lambda: subprocess.Popen(
                 # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-                [sys.executable, "-P", "-m", "trimaran.runtime.worker", str(theirs.fileno()), folder],
+                [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
                 env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,

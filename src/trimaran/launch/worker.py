@@ -1,6 +1,6 @@
 """The other end of `launch.ranks.launch`: one rank.
 
-Run as `python -m trimaran.runtime.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
+Run as `python -m trimaran.launch.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
 its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
 value, which one thread of the rank reads and hands to whoever listens for their kind. The last command is
 "all-answered", so that the end of the pipe without it means that the parent is gone.
@@ -27,11 +27,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trimaran.runtime.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
-from trimaran.runtime.launch.failures import to_failure
-from trimaran.runtime.launch.ranks import ALL_ANSWERED, Request
-from trimaran.runtime.launch.requests import REQUESTS
-from trimaran.runtime.launch.world import Listener, Place, World, choose_device, leave_world, open_world
+from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
+from trimaran.launch.failures import to_failure
+from trimaran.launch.ranks import ALL_ANSWERED, Request
+from trimaran.launch.requests import REQUESTS
+from trimaran.launch.world import Listener, Place, World, choose_device, leave_world, open_world
 
 
 class _Parent:

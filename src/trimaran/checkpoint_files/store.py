@@ -42,7 +42,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 import msgspec
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
-from trimaran.runtime.checkpoint.disk import Bytes, Disk, LocalDisk, Reading, Writing, read_bounded
+from trimaran.checkpoint_files.disk import Bytes, Disk, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from trimaran.base.errors import CorruptDataError, ExecutionError
-from trimaran.runtime.checkpoint.plain import dtype_named
+from trimaran.checkpoint_files.plain import dtype_named
 
 What = tuple[str, str, str]
 """Kind of a tensor, name of the parameter or buffer that it belongs to, and a key, such as of the optimizer's state."""

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.units import format_count, format_seconds
-from trimaran.runtime.launch.activity import INTERVAL_S, STEP, Beat, Page, Stacks
-from trimaran.runtime.launch.world import TIMEOUT_S
+from trimaran.launch.activity import INTERVAL_S, STEP, Beat, Page, Stacks
+from trimaran.launch.world import TIMEOUT_S
 
 LEAST_S = 30.0
 """Without progress in a training step, by default [s]."""

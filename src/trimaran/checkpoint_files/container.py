@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.runtime.checkpoint.disk import Disk, LocalDisk, Reading
+from trimaran.checkpoint_files.disk import Disk, LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
 """Largest piece of a stream, and of what is read at once for a slice."""

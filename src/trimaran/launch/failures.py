@@ -13,7 +13,7 @@ from pathlib import Path
 from trimaran.base.errors import ExecutionError, TrimaranError
 from trimaran.base.files import read_end
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
-from trimaran.runtime.launch.memory import Limit, exhausted, ran_out, refused_memory
+from trimaran.launch.memory import Limit, exhausted, ran_out, refused_memory
 
 LINES_OF_LOG = 20
 
