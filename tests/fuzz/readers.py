@@ -491,9 +491,9 @@ def _notes() -> Sequence[bytes]:
 
 
 def _read_note(path: Path) -> object:
-    from trimaran.features.training.rank import RunDirectory
+    from trimaran.features.training.run_record import describe_status, read_status
 
-    return RunDirectory(path=path.parent)._noted()
+    return read_status(path.parent), describe_status(path.parent)
 
 
 READERS: Mapping[str, Reader] = {
@@ -614,7 +614,7 @@ READERS: Mapping[str, Reader] = {
         read=_read_profiled,
     ),
     "weights": Reader(
-        modules=("trimaran/runtime/checkpoint.py",),
+        modules=("trimaran/runtime/checkpoint/weights.py",),
         file_name="weights.safetensors",
         form="binary",
         seeds=_weights,
@@ -664,7 +664,7 @@ READERS: Mapping[str, Reader] = {
         read=_read_rows,
     ),
     "run": Reader(
-        modules=("trimaran/features/training/rank.py",),
+        modules=("trimaran/features/training/run_record.py",),
         file_name="run.json",
         form="json",
         seeds=_notes,
@@ -681,7 +681,14 @@ INTERNAL: Mapping[str, str] = {
     "trimaran_studies/published/rows.py": "likewise",
     "trimaran/machine/nccl_topology.py": "likewise",
     "trimaran/measure/calibration/results.py": "decodes what it has just encoded",
-    "trimaran/runtime/checkpoint.py": "weights, which are mapped into memory: their reader is on the list",
+    "trimaran/runtime/checkpoint/training_state.py": "decodes what the checksums of a checkpoint have verified",
+    "trimaran/checkpoint_files/disk.py": "what a store of checkpoints asks of a disk",
+    "trimaran/checkpoint_files/store.py": "bounded by itself, with integers of 128 bits; damaged in the tests of checkpoints",
+    "trimaran/checkpoint_files/container.py": "likewise",
+    "trimaran/base/signals.py": "opens /dev/null",
+    "trimaran/launch/activity.py": "memory of ranks of the same run",
+    "trimaran/launch/memory.py": "files of the kernel",
+    "trimaran/launch/watch.py": "files of the kernel",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
     "trimaran/pricing/collectives/measured_curves.py": "a file of the package",
     "trimaran/machine/detect.py": "files of the kernel",
@@ -699,7 +706,11 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/launch/failures.py": "the end of a log as text, in an error",
     "trimaran/launch/worker.py": "messages of the process that started the rank",
     "trimaran/features/convergence/task.py": "makes a file that says who works",
-    "trimaran/features/training/rank.py": "appends to its own metrics; what it reads is on the list",
+    "trimaran/features/training/run_record.py": "a file of the kernel, and files that it writes; run.json is on the list",
+    "trimaran/features/training/session.py": "opens no file: requests of signals",
+    "trimaran/features/training/train.py": "opens no file: a checkpoint, by its store",
+    "trimaran/runtime/checkpoint/saving.py": "opens no file: a checkpoint, by its store",
+    "trimaran/runtime/checkpoint/weights.py": "weights, which are mapped into memory: their reader is on the list",
     "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",
     "trimaran_studies/reproduce/input_pipeline_rank.py": "samples that it has just packed",
     "trimaran/jobs/learning_rate.py": "the digest of a file of code",
