@@ -1,6 +1,6 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -127,7 +127,9 @@ def train(
         saving = None if save_every is None else parse_saving(save_every)
         if resume is not None:
             before = check_resumable(resume, source)
-            if plan is None and asked == RequestOptions() and pins == PinOptions() and curve is None:
+            # These two ask for no other plan.
+            choosing = replace(asked, oversubscribe=False, calibration=None)
+            if plan is None and choosing == RequestOptions() and pins == PinOptions() and curve is None:
                 plan = before
         request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
         # Before the plan, which may take long to make, and before the model, which may too.
