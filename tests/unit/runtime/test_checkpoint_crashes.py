@@ -6,8 +6,8 @@ checkpoints and nothing else. Every test prints how many cases it went through.
 """
 
 import errno
-import os
 import itertools
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
