@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.distributed.test_recording import sent
 from tests.distributed.training import full_batch, take_steps
 from torch import nn
 from torch.nn import functional
@@ -110,7 +111,7 @@ def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Fou
     executor.close()
     # Replicas hand out their buffers by data type, which is no matter of shares.
     kinds = COLLECTIVES - {Kind.BROADCAST}
-    planned = Counter((str(i.kind), i.nbytes) for i in program.ranks[world.rank] if i.kind in kinds)
+    planned = Counter((str(i.kind), sent(i)) for i in program.ranks[world.rank] if i.kind in kinds)
     # Whether a rank has a request: asked of all ranks beside the step, where losses are added up apart; in no program.
     planned["AR", 4] += strategy.tp > 1
     styles = frozenset(str(shard.style) for shard in strategy.shards)
