@@ -366,8 +366,12 @@ def _end(ranks: Sequence[_Rank]) -> None:
 
 
 def _leave(ranks: Sequence[_Rank], folder: str) -> None:
-    """End ranks where this process leaves at once."""
-    _end(ranks)
+    """End ranks where this process leaves at once.
+
+    Nothing is waited for: a handler of a signal does this, and what it interrupted may hold the lock of such a wait.
+    """
+    for rank in ranks:
+        _kill(rank)
     shutil.rmtree(folder, ignore_errors=True)
 
 
