@@ -237,7 +237,7 @@ def _ask(rank: _Rank, request: Request) -> None:
     try:
         rank.connection.send_bytes(pickle.dumps(request))
     except OSError:
-        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+        rank.failure = Failure(rank=rank.number, exit_code=_exit_code(rank))
 
 
 def _listen(
@@ -249,7 +249,8 @@ def _listen(
     keeps_logs: bool,
 ) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
-    failures: list[Failure] = []
+    # One may have died before it was asked.
+    failures = [rank.failure for rank in ranks if rank.failure is not None]
     deadline: float | None = None
     killed = Killings.so_far()
     while not all(rank.finished for rank in ranks):
@@ -312,7 +313,7 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: 
         # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
-        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+        rank.failure = Failure(rank=rank.number, exit_code=_exit_code(rank))
         return
     if kind == BEAT:
         rank.before_bytes, rank.resident_bytes = value.before_bytes, value.resident_bytes
@@ -363,6 +364,15 @@ def _end(ranks: Sequence[_Rank]) -> None:
     for rank in ranks:
         rank.process.wait()
         rank.connection.close()
+
+
+def _exit_code(rank: _Rank) -> int:
+    """The exit code of a rank that has closed its pipe; it is killed where its end takes long."""
+    try:
+        return rank.process.wait(_LEAVE_S)
+    except subprocess.TimeoutExpired:
+        _kill(rank)
+        return rank.process.wait()
 
 
 def _leave(ranks: Sequence[_Rank], folder: str) -> None:

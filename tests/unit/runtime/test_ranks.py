@@ -1,12 +1,34 @@
 """What a parent does with ranks that leave, or that it leaves; each is a process of its own, and no rank trains."""
 
+import contextlib
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+
+import pytest
+
+from trimaran.base.errors import ExecutionError
+from trimaran.launch import ranks
+from trimaran.launch.ranks import Request, _ask, _listen, _Rank, _receive
+
+
+@contextlib.contextmanager
+def rank_of(command: list[str], folder: Path, number: int = 0) -> Iterator[tuple[_Rank, Connection]]:
+    """A rank whose process is a command that does not know the pipe, and the rank's end of that."""
+    ours, theirs = Pipe()
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield _Rank(number=number, process=process, connection=ours, log=folder / "log"), theirs
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_leaving_waits_for_nothing_that_the_interrupted_code_holds(tmp_path: Path) -> None:
@@ -68,3 +90,26 @@ def test_a_rank_that_answers_a_parent_that_is_gone_ends_itself(tmp_path: Path) -
     assert "ZeroDivisionError" in errors
     assert "BrokenPipeError" not in errors
     assert not folder.exists()
+
+
+def test_a_rank_that_dies_before_it_is_asked_ends_the_others(tmp_path: Path) -> None:
+    """The other one is in its work, which has no end without it."""
+    with rank_of(["false"], tmp_path) as (dead, its), rank_of(["sleep", "60"], tmp_path, number=1) as (other, _):
+        its.close()
+        _ask(dead, Request(rank=0, ranks=2, device="cpu", timeout_s=60.0, python_path=None, work=b""))
+        began = time.monotonic()
+        with pytest.raises(ExecutionError) as raised:
+            _listen([dead, other], None, None, None, keeps_logs=False)
+        assert time.monotonic() - began < 30.0
+    assert (raised.value.code, raised.value.figures["rank"], raised.value.figures["exit_code"]) == ("rank.died", 0, 1)
+
+
+def test_a_rank_that_has_closed_its_pipe_and_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "_LEAVE_S", 0.2)
+    with rank_of(["sleep", "60"], tmp_path) as (rank, its):
+        its.close()
+        _receive(rank, None, None)
+        assert rank.failure is not None
+        assert rank.failure.exit_code == -signal.SIGKILL
