@@ -317,10 +317,10 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
         EnvironmentProblem: they cannot be, or have not
     """
     folder = parent or Path("runs")
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
     try:
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
     except OSError as error:
         raise EnvironmentProblem(
@@ -395,13 +395,22 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     from trimaran.runtime.checkpoint.weights import write_weights
 
     reserve.free()
-    name = f"{run.path.absolute().name}-{run.model.name}"
+    name = f"{run.path.name}-{run.model.name}"
+    # Each is looked for in its turn: the current directory may be gone.
+    places: tuple[Callable[[], Path], ...] = (
+        lambda: run.model,
+        lambda: Path.cwd() / name,
+        lambda: Path(tempfile.gettempdir()) / name,
+    )
     tried: list[str] = []
-    for path in (run.model, Path.cwd() / name, Path(tempfile.gettempdir()) / name):
+    for place in places:
         try:
+            path = place()
             write_weights(weights, path)
         except ExecutionError as error:
             tried.append(error.message)
-            continue
-        return path, "; ".join(tried)
+        except OSError as error:
+            tried.append(f"no folder for the weights: {error.strerror}")
+        else:
+            return path, "; ".join(tried)
     return None, "; ".join(tried)
