@@ -1,6 +1,7 @@
 """What a parent does with ranks that leave, or that it leaves; each is a process of its own, and no rank trains."""
 
 import contextlib
+import os
 import pickle
 import signal
 import subprocess
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.base.errors import ExecutionError
+from trimaran.base.errors import EnvironmentProblem, ExecutionError
 from trimaran.launch import ranks
-from trimaran.launch.ranks import Request, _ask, _listen, _Rank, _receive
+from trimaran.launch.ranks import Request, _ask, _listen, _Rank, _receive, launch
 
 
 @contextlib.contextmanager
@@ -113,3 +114,16 @@ def test_a_rank_that_has_closed_its_pipe_and_does_not_end_is_killed(
         _receive(rank, None, None)
         assert rank.failure is not None
         assert rank.failure.exit_code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("taken", ["logs", "logs/rank1.log"])
+def test_logs_that_cannot_be_written_are_a_problem_of_the_environment(tmp_path: Path, taken: str) -> None:
+    """A file is where the folder of logs should be, or a folder where a log should be."""
+    if taken == "logs":
+        (tmp_path / taken).write_text("")
+    else:
+        (tmp_path / taken).mkdir(parents=True)
+    with pytest.raises(EnvironmentProblem) as raised:
+        launch(os.getpid, ranks=2, log_dir=tmp_path / "logs")
+    assert raised.value.code == "launch.unwritable"
+    assert raised.value.figures["path"] == str(tmp_path / taken)
