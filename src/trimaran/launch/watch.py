@@ -76,9 +76,9 @@ def collective_timeout(limits: HangLimits | None) -> float:
     """How long a collective may wait where a watch has these limits, so that the watch is the first to say [s].
 
     Args:
-        limits: of the watch; None: nobody watches
+        limits: of the watch; None: nobody watches, and ranks wait at least as long for each other as under a watch
     """
-    longest_s = 0.0 if limits is None else max(limits.other_s or 0.0, limits.step_s or 0.0)
+    longest_s = OTHER_S if limits is None else max(limits.other_s or 0.0, limits.step_s or 0.0)
     return max(TIMEOUT_S, longest_s + _LATER_S)
 
 

@@ -144,7 +144,7 @@ def train_planned(
         verify: number of first steps to run as one process too, and compare
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`launch.watch`); infinite: nobody watches, and collectives end after 600 s
+            (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
         saving: when the state of the training is saved in the run directory; None: never
         resume: run directory or checkpoint to go on from; None: begin anew
         progress: told of every step
