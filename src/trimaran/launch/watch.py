@@ -13,7 +13,7 @@ wait, it is one that the user's own code has made wait, else one that has not en
 
 How long that may take depends on what the culprit does. In a training step it is `HangLimits.step_s`, by default the
 largest of 30 s, 20 times the median step so far, and 3 times the longest pause in one so far, from the third step on.
-Anything else (imports, capture, the first steps, which may compile; an evaluation, a callback, weights that are
+Anything else (imports, capture, the first steps and others that compile; an evaluation, a callback, weights that are
 written) may take `HangLimits.other_s`. A process that a signal has stopped does none of these, whatever it was at.
 
 The time in which this process itself did not run (it was stopped, the machine slept) does not count.
@@ -332,7 +332,7 @@ class Watch:
             limit_s = None
             if found.states[rank] in _STOPPED:
                 limit_s = self._least_s()
-            elif seen is not None and seen.phase == STEP:
+            elif seen is not None and seen.phase == STEP and not self._compiles(rank):
                 limit_s = self._step_limit_s(rank)
             if limit_s is None and self._limits.other_s is not None:
                 limit_s = max(self._limits.other_s, self._least_s())
@@ -364,6 +364,10 @@ class Watch:
     def _from_user(self, rank: int) -> bool:
         stacks = self._ranks[rank].stacks
         return stacks is not None and stacks.from_user
+
+    def _compiles(self, rank: int) -> bool:
+        stacks = self._ranks[rank].stacks
+        return stacks is not None and stacks.compiles
 
     def _missed(self, rank: int, other: int) -> bool:
         """Whether a rank waits for something that another one takes part in and has not entered."""

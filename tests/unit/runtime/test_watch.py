@@ -2,13 +2,16 @@
 
 import mmap
 import os
+import threading
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.activity import PAGE_BYTES, STEP, Activity, Beat, Stacks, Wait
+from trimaran.launch.activity import PAGE_BYTES, STEP, Activity, Beat, Stacks, Wait, stacks_of
 from trimaran.launch.watch import (
     LEAST_S,
     MEDIANS,
@@ -21,6 +24,7 @@ from trimaran.launch.watch import (
 )
 
 AT = os.getpid()
+COMPILES = Stacks(lines=("    job.py:1, in forward",), compiles=True)
 COMPUTES = Stacks(lines=("    job.py:1, in forward",))
 IN_COLLECTIVE = Stacks(in_communication=True)
 OWN_COLLECTIVE = Stacks(lines=("    job.py:7, in loss",), in_communication=True, from_user=True)
@@ -148,6 +152,40 @@ def test_the_first_steps_of_a_run_that_goes_on_may_take_long_too(step_s: float |
     assert ranks.pass_time(OTHER_S - 10.0) is None
     ranks.take_steps(6, 1.0)
     assert ranks.pass_time((step_s or OTHER_S * PAUSES) + 10.0) is not None
+
+
+@pytest.mark.parametrize("step_s", [None, 5.0])
+def test_a_later_step_that_compiles_again_may_take_long_too(step_s: float | None) -> None:
+    """As for the last batch of an epoch, which is smaller."""
+    ranks = Ranks(2, HangLimits(step_s=step_s))
+    ranks.take_steps(12, 1.0)
+    ranks.beats[0] = beat(1000, steps=12, waits="0AR#b0", ranks=(0, 1))
+    ranks.stacks[1] = COMPILES
+    assert ranks.pass_time(OTHER_S - 60.0) is None
+    ranks.stacks[1] = COMPUTES
+    found = ranks.pass_time(30.0)
+    assert found is not None
+    assert found.figures["ranks"] == [1]
+
+
+def test_a_thread_in_torch_compile_is_seen_there_and_not_in_what_it_compiled() -> None:
+    seen: dict[str, Stacks] = {}
+
+    def backend(module: Any, _: object) -> Any:
+        seen["compiling"] = stacks_of(threading.get_ident())
+
+        def run(*arguments: Any) -> Any:
+            seen["running"] = stacks_of(threading.get_ident())
+            return module.forward(*arguments)
+
+        return run
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    torch.compile(double, backend=backend)(torch.ones(2))
+    assert seen["compiling"].compiles
+    assert not seen["running"].compiles
 
 
 def test_the_first_steps_may_take_as_long_as_anything_else() -> None:
