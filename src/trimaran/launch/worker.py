@@ -80,14 +80,16 @@ class _Parent:
             try:
                 # Written by the parent of this process, into a pipe that no other process can open.
                 kind, value = pickle.loads(self._connection.recv_bytes())  # noqa: S301
-                if kind == ALL_ANSWERED:
-                    self.all_answered.set()
-                else:
-                    self._tell(kind, value)
             except (EOFError, OSError):
-                # Also where a listener answers a parent that is gone meanwhile.
                 shutil.rmtree(folder, ignore_errors=True)
                 os.killpg(os.getpgid(0), signal.SIGKILL)
+            if kind == ALL_ANSWERED:
+                self.all_answered.set()
+                continue
+            try:
+                self._tell(kind, value)
+            except BrokenPipeError:  # the answer to a parent that is gone: what is read next says so
+                continue
             except Exception:  # noqa: BLE001 the end of the pipe must be seen whatever a listener does
                 traceback.print_exc()
 
@@ -181,12 +183,6 @@ def main(descriptor: int, folder: str) -> NoReturn:
             shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual exit hang or abort, and nothing is left to do.
     os._exit(0)
-
-
-def _pass_on(parent: _Parent, number: int) -> None:
-    """Tell the parent of a signal that has come here; one that is gone is noticed elsewhere."""
-    with contextlib.suppress(OSError):
-        parent.report({"asked_to_stop": number})
 
 
 def _pass_on(parent: _Parent, number: int) -> None:

@@ -1,6 +1,5 @@
 """What a run writes where folders are gone or cannot be made."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from safetensors.torch import load_file
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.features.training.rank import RunDirectory, create_run_directory
-from trimaran.features.training.run_record import Reserve, check_runs, save_weights
+from trimaran.features.training.run_record import Reserve, RunRecord, Stopped, check_runs, save_weights
 
 
 @pytest.fixture
@@ -50,4 +49,15 @@ def test_a_folder_of_runs_whose_name_is_too_long_is_refused(tmp_path: Path) -> N
         check_runs(tmp_path / ("x" * 300))
     with pytest.raises(EnvironmentProblem):
         create_run_directory("job", parent=tmp_path / ("x" * 300))
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_written_of_a_stopped_run_does_not_say_that_the_training_is_done(tmp_path: Path) -> None:
+    notes = RunRecord(create_run_directory("job", parent=tmp_path))
+    notes.problems["logs/rank0.log"] = "No space left on device"
+    notes.stop(Stopped(signal=15, step=7, epoch=1, loss=None), {})
+    with pytest.raises(EnvironmentProblem) as raised:
+        notes.check()
+    assert "SIGTERM ended the training after step 7" in raised.value.message
+    assert "logs/rank0.log: No space left on device" in raised.value.message
+    assert "the training is done" not in raised.value.message

@@ -191,8 +191,9 @@ class RunRecord:
             EnvironmentProblem: something could not
         """
         if self.problems:
+            done = self._facts["reason"] if self._facts.get("status") == "stopped" else "the training is done"
             raise EnvironmentProblem(
-                f"the training is done, and {self._said()}",
+                f"{done}, and {self._said()}",
                 code="run.not-written",
                 path=str(self._run.path),
                 files=tuple(self.problems),

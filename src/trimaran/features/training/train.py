@@ -206,7 +206,7 @@ def train_planned(
                 )
                 return _conclude(planned, run, notes, results[0])
         except TrimaranError as raised:
-            error = with_memory_plan(raised, planned) if raised.code == "memory.exhausted" else raised
+            error = _explained(raised, planned)
             if error.code != "run.not-written":
                 notes.fail(error)
             error.add_note(f"run directory: {run.path}")
@@ -226,6 +226,15 @@ def train_planned(
         except Exception as error:
             notes.fail(ExecutionError(summary(error)))
             raise
+
+
+def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:
+    """An error of the ranks with what the plan needs, where memory has run out."""
+    if raised.code == "memory.exhausted":
+        # The reason of the end of the run is told also where the plan cannot be explained.
+        with contextlib.suppress(Exception):
+            return with_memory_plan(raised, planned)
+    return raised
 
 
 def how_to_resume(reference: str, run: RunDirectory) -> str:
