@@ -88,7 +88,7 @@ class _Parent:
                 continue
             try:
                 self._tell(kind, value)
-            except BrokenPipeError:  # the answer to a parent that is gone: what is read next says so
+            except ConnectionError:  # the answer to a parent that is gone: what is read next says so
                 continue
             except Exception:  # noqa: BLE001 the end of the pipe must be seen whatever a listener does
                 traceback.print_exc()
