@@ -228,15 +228,6 @@ def train_planned(
             raise
 
 
-def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:
-    """An error of the ranks with what the plan needs, where memory has run out."""
-    if raised.code == "memory.exhausted":
-        # The reason of the end of the run is told also where the plan cannot be explained.
-        with contextlib.suppress(Exception):
-            return with_memory_plan(raised, planned)
-    return raised
-
-
 def how_to_resume(reference: str, run: RunDirectory) -> str:
     """The command that goes on from the last checkpoint of a run.
 
@@ -452,6 +443,15 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         notes.stop(result.stopped, summary)
     notes.check()
     return trained
+
+
+def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:
+    """An error of the ranks with what the plan needs, where memory has run out."""
+    if raised.code == "memory.exhausted":
+        # The reason of the end of the run is told also where the plan cannot be explained.
+        with contextlib.suppress(Exception):
+            return with_memory_plan(raised, planned)
+    return raised
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:
