@@ -49,7 +49,7 @@ HangTimeout = Annotated[
     typer.Option(
         "--hang-timeout",
         help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
-        'and say which rank holds the others up; "none": never.',
+        'and say which rank holds the others up; "none": nobody looks, and a wait for another rank ends after 32 min.',
         parser=hang_seconds,
         metavar="TIME",
         show_default="20 median steps, at least 30 s; 30 min in anything but a step",

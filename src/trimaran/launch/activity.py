@@ -49,6 +49,8 @@ STEP = "step"
 """The phase in which a training step is run; others are for people, such as "evaluation"."""
 
 _DISTRIBUTED = ("torch/distributed/", "trimaran/runtime/communication/", "trimaran/runtime/zero/collectives")
+# Code that is compiled already runs in other files of torch.compile.
+_COMPILING = ("torch/_dynamo/convert_frame", "torch/_inductor/compile_fx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +104,14 @@ class Stacks:
         innermost: the innermost lines of whosever code in the training's thread
         in_communication: the training's thread waits in torch.distributed, or in what stands on it here
         from_user: the user's own code has called that
+        compiles: the training's thread is in torch.compile, which compiles again for new sizes
     """
 
     lines: tuple[str, ...] = ()
     innermost: tuple[str, ...] = ()
     in_communication: bool = False
     from_user: bool = False
+    compiles: bool = False
 
 
 _STEPS = slice(0, 8)
@@ -350,6 +354,7 @@ def stacks_of(thread: int | None = None) -> Stacks:
         innermost=tuple(f"    {one.filename}:{one.lineno}, in {one.name}" for one in main[-3:]),
         in_communication=waits,
         from_user=waits and last_user > last_ours,
+        compiles=any(part in frame.filename for frame in main for part in _COMPILING),
     )
 
 

@@ -113,7 +113,10 @@ def _device_limit() -> Limit | None:
 
     if not torch.cuda.is_available():
         return None
-    free, total = torch.cuda.mem_get_info()
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # the error of the device before this one is what is told
+        return None
     reserved = torch.cuda.memory_reserved()
     # What is neither free nor this process's cache: the context of CUDA, and other processes.
     return Limit(name="memory of the GPU", nbytes=total, used_bytes=total - free, before_bytes=total - free - reserved)

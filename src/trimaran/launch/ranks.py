@@ -30,13 +30,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.signals import leaving
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
@@ -155,7 +155,7 @@ def launch(
 
     Raises:
         InputError: the function or its arguments cannot be sent
-        EnvironmentProblem: links cannot be rate-limited on this machine
+        EnvironmentProblem: links cannot be rate-limited on this machine, or a log cannot be written
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
             the others have been ended
@@ -168,7 +168,8 @@ def launch(
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
         try:
-            logs.mkdir(parents=True, exist_ok=True)
+            with _writing(logs):
+                logs.mkdir(parents=True, exist_ok=True)
             # Extended one by one: what has been started must be known when the next one fails.
             started.extend(
                 _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
@@ -216,7 +217,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
     variables["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
-    with theirs, log.open("wb") as output:
+    with ours, theirs, _opened(log) as output:
         process = seat.start(
             lambda: subprocess.Popen(
                 # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
@@ -230,14 +231,36 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
                 start_new_session=True,
             )
         )
-    return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+        return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Around the making of a folder or a file of a launch.
+
+    Raises:
+        EnvironmentProblem: it cannot be made
+    """
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{path} cannot be written, and what ranks print goes there: {error.strerror}",
+            code="launch.unwritable",
+            path=str(path),
+        ) from error
+
+
+def _opened(log: Path) -> IO[bytes]:
+    with _writing(log):
+        return log.open("wb")
 
 
 def _ask(rank: _Rank, request: Request) -> None:
     try:
         rank.connection.send_bytes(pickle.dumps(request))
     except OSError:
-        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+        rank.failure = Failure(rank=rank.number, exit_code=_exit_code(rank))
 
 
 def _listen(
@@ -249,7 +272,8 @@ def _listen(
     keeps_logs: bool,
 ) -> None:
     """Wait until every rank has answered; raise the cause as soon as one has failed."""
-    failures: list[Failure] = []
+    # One may have died before it was asked.
+    failures = [rank.failure for rank in ranks if rank.failure is not None]
     deadline: float | None = None
     killed = Killings.so_far()
     while not all(rank.finished for rank in ranks):
@@ -312,7 +336,7 @@ def _receive(rank: _Rank, on_event: Callable[[int, Event], None] | None, watch: 
         # Written by a child of this process, into a pipe that no other process can open.
         kind, value = pickle.loads(rank.connection.recv_bytes())  # noqa: S301
     except (EOFError, OSError):
-        rank.failure = Failure(rank=rank.number, exit_code=rank.process.wait(_LEAVE_S))
+        rank.failure = Failure(rank=rank.number, exit_code=_exit_code(rank))
         return
     if kind == BEAT:
         rank.before_bytes, rank.resident_bytes = value.before_bytes, value.resident_bytes
@@ -365,9 +389,22 @@ def _end(ranks: Sequence[_Rank]) -> None:
         rank.connection.close()
 
 
+def _exit_code(rank: _Rank) -> int:
+    """The exit code of a rank that has closed its pipe; it is killed where its end takes long."""
+    try:
+        return rank.process.wait(_LEAVE_S)
+    except subprocess.TimeoutExpired:
+        _kill(rank)
+        return rank.process.wait()
+
+
 def _leave(ranks: Sequence[_Rank], folder: str) -> None:
-    """End ranks where this process leaves at once."""
-    _end(ranks)
+    """End ranks where this process leaves at once.
+
+    Nothing is waited for: a handler of a signal does this, and what it interrupted may hold the lock of such a wait.
+    """
+    for rank in ranks:
+        _kill(rank)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ wait, it is one that the user's own code has made wait, else one that has not en
 
 How long that may take depends on what the culprit does. In a training step it is `HangLimits.step_s`, by default the
 largest of 30 s, 20 times the median step so far, and 3 times the longest pause in one so far, from the third step on.
-Anything else (imports, capture, the first steps, which may compile; an evaluation, a callback, weights that are
+Anything else (imports, capture, the first steps and others that compile; an evaluation, a callback, weights that are
 written) may take `HangLimits.other_s`. A process that a signal has stopped does none of these, whatever it was at.
 
 The time in which this process itself did not run (it was stopped, the machine slept) does not count.
@@ -76,9 +76,9 @@ def collective_timeout(limits: HangLimits | None) -> float:
     """How long a collective may wait where a watch has these limits, so that the watch is the first to say [s].
 
     Args:
-        limits: of the watch; None: nobody watches
+        limits: of the watch; None: nobody watches, and ranks wait at least as long for each other as under a watch
     """
-    longest_s = 0.0 if limits is None else max(limits.other_s or 0.0, limits.step_s or 0.0)
+    longest_s = OTHER_S if limits is None else max(limits.other_s or 0.0, limits.step_s or 0.0)
     return max(TIMEOUT_S, longest_s + _LATER_S)
 
 
@@ -123,9 +123,10 @@ class _Watched:
         heard_at: when its last beat came
         beat: the last one
         page: on which it notes what it does; None: the system does not show it
-        content: of the page, when it was looked at last
+        content: of the page, when it was looked at last; empty: it was not
         stacks: its answer to the last question; None: it has not answered
         anchor: steps done at a moment in a training step, from which the next ones are timed
+        first: steps done when it was first seen in a training step, as of the run that it goes on from; None: not yet
     """
 
     pid: int
@@ -136,6 +137,7 @@ class _Watched:
     content: bytes = b""
     stacks: Stacks | None = None
     anchor: tuple[int, float] | None = None
+    first: int | None = None
     steps_s: list[float] = field(default_factory=list)
 
     @property
@@ -144,6 +146,22 @@ class _Watched:
         if self.page is not None:
             return Page.read(self.page[:])
         return None if self.beat is None else Page(phase=self.beat.phase, steps=self.beat.steps, doing=self.beat.doing)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether it was in a training step when it was last seen to get on."""
+        phase = Page.read(self.content).phase if self.content else "" if self.beat is None else self.beat.phase
+        return phase == STEP
+
+    @property
+    def steps_here(self) -> int:
+        """Training steps that it has done in this launch, as far as it was seen."""
+        return 0 if self.seen is None or self.first is None else self.seen.steps - self.first
+
+    def note_first(self) -> None:
+        """Note with how many steps it has begun, once it is in a training step."""
+        if self.first is None and self.seen is not None and self.seen.phase == STEP:
+            self.first = self.seen.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +202,9 @@ class Watch:
             rank: which
             now: the time [s]
         """
+        if all(watched.in_step for watched in self._ranks.values()):
+            # Where one of them was elsewhere, the others have waited for that, and not for a step.
+            self._longest_s = max(self._longest_s, self._silent_s(tuple(self._ranks), now))
         self._ranks[rank].moved_at = now
         self._asked_at = None
 
@@ -196,12 +217,12 @@ class Watch:
             now: the time [s]
         """
         watched = self._ranks[rank]
-        before, watched.beat, watched.heard_at = watched.beat, beat, now
+        before = watched.beat
         in_step = beat.phase == STEP and before is not None and before.phase == STEP
         if before is None or beat.started != before.started:
-            if in_step:
-                self._longest_s = max(self._longest_s, now - watched.moved_at)
             self.moved(rank, now)
+        watched.beat, watched.heard_at = beat, now
+        watched.note_first()
         if not in_step or watched.anchor is None:
             watched.anchor = (beat.steps, now) if beat.phase == STEP else None
         elif beat.steps > watched.anchor[0]:
@@ -282,8 +303,9 @@ class Watch:
         for rank in live:
             watched = self._ranks[rank]
             if watched.page is not None and (content := watched.page[:]) != watched.content:
-                watched.content = content
                 self.moved(rank, now)
+                watched.content = content
+                watched.note_first()
 
     def _silent_s(self, live: Sequence[int], now: float) -> float:
         return now - max(self._ranks[rank].moved_at for rank in live)
@@ -294,11 +316,11 @@ class Watch:
 
     def _step_limit_s(self, rank: int) -> float | None:
         """How long a rank may go without progress in a training step; None: as in anything else [s]."""
-        seen = self._ranks[rank].seen
+        steps = self._ranks[rank].steps_here
         if self._limits.step_s is not None:
-            return self._limits.step_s if seen is not None and seen.steps > 0 else None
+            return self._limits.step_s if steps > 0 else None
         known = [step_s for watched in self._ranks.values() for step_s in watched.steps_s]
-        if seen is None or seen.steps < SETTLED_STEPS or not known:
+        if steps < SETTLED_STEPS or not known:
             return None
         return max(LEAST_S, MEDIANS * statistics.median(known), PAUSES * self._longest_s)
 
@@ -310,7 +332,7 @@ class Watch:
             limit_s = None
             if found.states[rank] in _STOPPED:
                 limit_s = self._least_s()
-            elif seen is not None and seen.phase == STEP:
+            elif seen is not None and seen.phase == STEP and not self._compiles(rank):
                 limit_s = self._step_limit_s(rank)
             if limit_s is None and self._limits.other_s is not None:
                 limit_s = max(self._limits.other_s, self._least_s())
@@ -342,6 +364,10 @@ class Watch:
     def _from_user(self, rank: int) -> bool:
         stacks = self._ranks[rank].stacks
         return stacks is not None and stacks.from_user
+
+    def _compiles(self, rank: int) -> bool:
+        stacks = self._ranks[rank].stacks
+        return stacks is not None and stacks.compiles
 
     def _missed(self, rank: int, other: int) -> bool:
         """Whether a rank waits for something that another one takes part in and has not entered."""

@@ -85,8 +85,13 @@ class _Parent:
                 os.killpg(os.getpgid(0), signal.SIGKILL)
             if kind == ALL_ANSWERED:
                 self.all_answered.set()
-            else:
+                continue
+            try:
                 self._tell(kind, value)
+            except ConnectionError:  # the answer to a parent that is gone: what is read next says so
+                continue
+            except Exception:  # noqa: BLE001 the end of the pipe must be seen whatever a listener does
+                traceback.print_exc()
 
 
 class _Log(io.FileIO):
@@ -148,7 +153,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
     parent = _Parent(connection)
     _print_on(parent)
     # Also those that come before there is a session: a launcher may signal all processes of a job.
-    REQUESTS.told = lambda number: parent.report({"asked_to_stop": number})
+    REQUESTS.told = partial(_pass_on, parent)
     REQUESTS.open()
     parent.listen("stop", REQUESTS.ask_to_stop)
     threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
@@ -178,6 +183,12 @@ def main(descriptor: int, folder: str) -> NoReturn:
             shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual exit hang or abort, and nothing is left to do.
     os._exit(0)
+
+
+def _pass_on(parent: _Parent, number: int) -> None:
+    """Tell the parent of a signal that has come here; one that is gone is noticed elsewhere."""
+    with contextlib.suppress(OSError):
+        parent.report({"asked_to_stop": number})
 
 
 def _share(folder: str) -> int | None:

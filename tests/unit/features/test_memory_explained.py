@@ -53,7 +53,16 @@ def test_the_fastest_plan_that_fits_is_named_or_the_smallest_where_a_prediction_
     if fits:
         assert f'trimaran train file.py:make --strategy "{fits}"' in found.message
     else:
-        assert "trimaran plan file.py:make --memory 0MiB" in found.message
+        assert "No plan is known that needs less than 1 MiB" in found.message
+        assert "--memory" not in found.message
+
+
+def test_where_no_plan_fits_another_search_with_that_limit_is_named() -> None:
+    given = made()
+    none = dataclasses.replace(given.simulated.plan, candidates=())
+    given = dataclasses.replace(given, evidence=dataclasses.replace(given.simulated, plan=none))
+    found = with_memory_plan(ran_out(2 * MIB), given)
+    assert "trimaran plan file.py:make --memory 2MiB" in found.message
 
 
 def test_the_parts_are_those_of_the_plan_and_add_up() -> None:

@@ -1,13 +1,17 @@
 """Who holds the others up, and how long that may take; with a clock that is given."""
 
+import mmap
 import os
+import threading
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.activity import STEP, Beat, Stacks, Wait
+from trimaran.launch.activity import PAGE_BYTES, STEP, Activity, Beat, Stacks, Wait, stacks_of
 from trimaran.launch.watch import (
     LEAST_S,
     MEDIANS,
@@ -20,6 +24,7 @@ from trimaran.launch.watch import (
 )
 
 AT = os.getpid()
+COMPILES = Stacks(lines=("    job.py:1, in forward",), compiles=True)
 COMPUTES = Stacks(lines=("    job.py:1, in forward",))
 IN_COLLECTIVE = Stacks(in_communication=True)
 OWN_COLLECTIVE = Stacks(lines=("    job.py:7, in loss",), in_communication=True, from_user=True)
@@ -101,6 +106,86 @@ def test_a_pause_that_a_step_has_made_before_is_no_hang_when_it_comes_again() ->
     ranks.take_steps(12, 1.0)
     assert ranks.pass_time(25.0 * PAUSES - 5.0) is None
     assert ranks.pass_time(15.0) is not None
+
+
+def test_a_pause_that_is_first_seen_to_end_on_the_page_is_learned() -> None:
+    """A page is looked at ten times a second, so that its change comes before the beat."""
+    ranks = Ranks(2, HangLimits())
+    pages = [mmap.mmap(-1, PAGE_BYTES) for _ in range(2)]
+    notes = [Activity() for _ in range(2)]
+    for rank, (page, note) in enumerate(zip(pages, notes, strict=True)):
+        note.page, note.phase = page, STEP
+        ranks.watch.read(rank, page)
+    for steps in range(12):
+        for note in notes:
+            note.steps = steps
+        ranks.take_steps(1, 1.0)
+    assert ranks.pass_time(25.0) is None
+    for note in notes:
+        note.steps = 12
+    assert ranks.pass_time(0.5) is None
+    ranks.take_steps(1, 1.0)
+    assert ranks.pass_time(25.0 * PAUSES - 5.0) is None
+    found = ranks.pass_time(15.0)
+    assert found is not None
+    assert found.figures["limit_s"] == pytest.approx(25.0 * PAUSES, rel=0.1)
+
+
+def test_what_others_wait_for_outside_a_step_is_no_pause_of_a_step() -> None:
+    """Rank 1 writes a file for a minute; rank 0, which waits for it, is heard first."""
+    ranks = Ranks(2, HangLimits())
+    ranks.take_steps(6, 1.0)
+    ranks.beats[1] = beat(1000, steps=6, phase="Job.on_step")
+    assert ranks.pass_time(60.0) is None
+    ranks.take_steps(6, 1.0)
+    found = ranks.pass_time(LEAST_S + 5.0)
+    assert found is not None
+    assert found.figures["limit_s"] == LEAST_S
+
+
+@pytest.mark.parametrize("step_s", [None, 60.0])
+def test_the_first_steps_of_a_run_that_goes_on_may_take_long_too(step_s: float | None) -> None:
+    """Its steps are counted on from the checkpoint; the first one compiles."""
+    ranks = Ranks(2, HangLimits(step_s=step_s))
+    ranks.steps = 1000
+    ranks.beats = {rank: beat(1, steps=1000) for rank in range(2)}
+    assert ranks.pass_time(OTHER_S - 10.0) is None
+    ranks.take_steps(6, 1.0)
+    assert ranks.pass_time((step_s or OTHER_S * PAUSES) + 10.0) is not None
+
+
+@pytest.mark.parametrize("step_s", [None, 5.0])
+def test_a_later_step_that_compiles_again_may_take_long_too(step_s: float | None) -> None:
+    """As for the last batch of an epoch, which is smaller."""
+    ranks = Ranks(2, HangLimits(step_s=step_s))
+    ranks.take_steps(12, 1.0)
+    ranks.beats[0] = beat(1000, steps=12, waits="0AR#b0", ranks=(0, 1))
+    ranks.stacks[1] = COMPILES
+    assert ranks.pass_time(OTHER_S - 60.0) is None
+    ranks.stacks[1] = COMPUTES
+    found = ranks.pass_time(30.0)
+    assert found is not None
+    assert found.figures["ranks"] == [1]
+
+
+def test_a_thread_in_torch_compile_is_seen_there_and_not_in_what_it_compiled() -> None:
+    seen: dict[str, Stacks] = {}
+
+    def backend(module: Any, _: object) -> Any:
+        seen["compiling"] = stacks_of(threading.get_ident())
+
+        def run(*arguments: Any) -> Any:
+            seen["running"] = stacks_of(threading.get_ident())
+            return module.forward(*arguments)
+
+        return run
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    torch.compile(double, backend=backend)(torch.ones(2))
+    assert seen["compiling"].compiles
+    assert not seen["running"].compiles
 
 
 def test_the_first_steps_may_take_as_long_as_anything_else() -> None:
@@ -245,6 +330,6 @@ def test_the_state_of_a_process_is_read_whatever_its_name() -> None:
 
 
 def test_collectives_outlast_the_watch() -> None:
-    assert collective_timeout(None) == 600.0
+    assert collective_timeout(None) == collective_timeout(HangLimits())
     assert collective_timeout(HangLimits()) > OTHER_S
     assert collective_timeout(HangLimits(step_s=4000.0)) > 4000.0

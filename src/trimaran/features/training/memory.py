@@ -55,6 +55,8 @@ def with_memory_plan(error: TrimaranError, planned: Planned) -> ExecutionError:
             f"({format_seconds(time_s)} a step, {format_seconds(chosen.step_time_s)} of this one): trimaran train "
             f'{planned.reference} --strategy "{best.strategy.name}"'
         )
+    elif most < 2**20:
+        lines.append("No plan is known that needs less than 1 MiB: free memory, or train on a machine with more.")
     else:
         lines.append(
             f"None of the plans that were compared needs at most {format_bytes(most)}: plan again with that limit, "

@@ -18,6 +18,7 @@ The run directory: everything about one run, in files that outlive it.
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -129,11 +130,13 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         path = parent / f"{stem}{suffix}"
         try:
             path.mkdir(parents=True)
+            (path / "logs").mkdir()
         except FileExistsError:
             continue
         except OSError as error:
+            with contextlib.suppress(OSError):
+                path.rmdir()
             raise EnvironmentProblem(f"cannot write run directory {path}: {error.strerror}", path=str(path)) from None
-        (path / "logs").mkdir()
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
 

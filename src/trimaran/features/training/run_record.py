@@ -191,8 +191,9 @@ class RunRecord:
             EnvironmentProblem: something could not
         """
         if self.problems:
+            done = self._facts["reason"] if self._facts.get("status") == "stopped" else "the training is done"
             raise EnvironmentProblem(
-                f"the training is done, and {self._said()}",
+                f"{done}, and {self._said()}",
                 code="run.not-written",
                 path=str(self._run.path),
                 files=tuple(self.problems),
@@ -317,10 +318,10 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
         EnvironmentProblem: they cannot be, or have not
     """
     folder = parent or Path("runs")
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
     try:
+        there = folder.absolute()
+        while not there.exists():
+            there = there.parent
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
     except OSError as error:
         raise EnvironmentProblem(
@@ -395,13 +396,22 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     from trimaran.runtime.checkpoint.weights import write_weights
 
     reserve.free()
-    name = f"{run.path.absolute().name}-{run.model.name}"
+    name = f"{run.path.name}-{run.model.name}"
+    # Each is looked for in its turn: the current directory may be gone.
+    places: tuple[Callable[[], Path], ...] = (
+        lambda: run.model,
+        lambda: Path.cwd() / name,
+        lambda: Path(tempfile.gettempdir()) / name,
+    )
     tried: list[str] = []
-    for path in (run.model, Path.cwd() / name, Path(tempfile.gettempdir()) / name):
+    for place in places:
         try:
+            path = place()
             write_weights(weights, path)
         except ExecutionError as error:
             tried.append(error.message)
-            continue
-        return path, "; ".join(tried)
+        except OSError as error:
+            tried.append(f"no folder for the weights: {error.strerror}")
+        else:
+            return path, "; ".join(tried)
     return None, "; ".join(tried)

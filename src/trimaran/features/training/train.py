@@ -144,7 +144,7 @@ def train_planned(
         verify: number of first steps to run as one process too, and compare
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`launch.watch`); infinite: nobody watches, and collectives end after 600 s
+            (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
         saving: when the state of the training is saved in the run directory; None: never
         resume: run directory or checkpoint to go on from; None: begin anew
         progress: told of every step
@@ -206,7 +206,7 @@ def train_planned(
                 )
                 return _conclude(planned, run, notes, results[0])
         except TrimaranError as raised:
-            error = with_memory_plan(raised, planned) if raised.code == "memory.exhausted" else raised
+            error = _explained(raised, planned)
             if error.code != "run.not-written":
                 notes.fail(error)
             error.add_note(f"run directory: {run.path}")
@@ -443,6 +443,15 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         notes.stop(result.stopped, summary)
     notes.check()
     return trained
+
+
+def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:
+    """An error of the ranks with what the plan needs, where memory has run out."""
+    if raised.code == "memory.exhausted":
+        # The reason of the end of the run is told also where the plan cannot be explained.
+        with contextlib.suppress(Exception):
+            return with_memory_plan(raised, planned)
+    return raised
 
 
 def _compare(simulated: Simulated, measured: Timeline) -> Comparison:

@@ -1,0 +1,63 @@
+"""What a run writes where folders are gone or cannot be made."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from trimaran.base.errors import EnvironmentProblem
+from trimaran.features.training.rank import RunDirectory, create_run_directory
+from trimaran.features.training.run_record import Reserve, RunRecord, Stopped, check_runs, save_weights
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory, which does not exist any more."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    return folder
+
+
+@pytest.mark.usefixtures("gone")
+@pytest.mark.parametrize("absolute", [True, False])
+def test_weights_are_written_where_the_current_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: bool
+) -> None:
+    """Into the run directory where that is elsewhere, else into the folder for temporary files."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = RunDirectory(path=tmp_path / "run" if absolute else Path("runs/run"))
+    if absolute:
+        run.path.mkdir()
+    weights = {"w": torch.arange(4.0)}
+    path, problem = save_weights(weights, run, Reserve(tmp_path, 0))
+    assert path == (run.model if absolute else tmp_path / "run-model.safetensors")
+    assert bool(problem) != absolute
+    assert torch.equal(load_file(path)["w"], weights["w"])
+
+
+@pytest.mark.usefixtures("gone")
+def test_the_runs_of_a_current_directory_that_is_gone_are_refused() -> None:
+    with pytest.raises(EnvironmentProblem):
+        check_runs(None)
+
+
+def test_a_folder_of_runs_whose_name_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem):
+        check_runs(tmp_path / ("x" * 300))
+    with pytest.raises(EnvironmentProblem):
+        create_run_directory("job", parent=tmp_path / ("x" * 300))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_written_of_a_stopped_run_does_not_say_that_the_training_is_done(tmp_path: Path) -> None:
+    notes = RunRecord(create_run_directory("job", parent=tmp_path))
+    notes.problems["logs/rank0.log"] = "No space left on device"
+    notes.stop(Stopped(signal=15, step=7, epoch=1, loss=None), {})
+    with pytest.raises(EnvironmentProblem) as raised:
+        notes.check()
+    assert "SIGTERM ended the training after step 7" in raised.value.message
+    assert "logs/rank0.log: No space left on device" in raised.value.message
+    assert "the training is done" not in raised.value.message
