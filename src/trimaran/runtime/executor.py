@@ -230,6 +230,19 @@ class Executor:
         Raises:
             InputError: the strategy has given gradients or updates their places for the whole run
         """
+        self.check_refit(why)
+        if self._part.refit is not None:
+            self._part.refit()
+
+    def check_refit(self, why: str) -> None:
+        """Refuse to train other parameters than at the start, where the strategy cannot.
+
+        Args:
+            why: for the message: what has changed
+
+        Raises:
+            InputError: the strategy has given gradients or updates their places for the whole run
+        """
         if self._part.refit is None or self._noise is not None:
             where = "while gradient noise is observed" if self._noise is not None else f"under {self._strategy.name}"
             raise InputError(
@@ -237,7 +250,6 @@ class Executor:
                 "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
                 strategy=self._strategy.name,
             )
-        self._part.refit()
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
@@ -452,7 +464,7 @@ class Executor:
             CorruptDataError: it lacks something
         """
         with in_contact(self._world.rank, "going on from a checkpoint"):
-            self.steps, notes = self.training.put_back(plain, entries, fill, source)
+            self.steps, notes = self.training.put_back(plain, entries, fill, source, check_refit=self.check_refit)
         return notes
 
     def close(self) -> None:

@@ -114,6 +114,37 @@ def test_a_callback_may_save_and_not_load(tmp_path: Path) -> None:
         assert take_steps(session, 1) == losses[1:]
 
 
+def frozen_first() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    return model
+
+
+def free_or_freeze(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    """The first layer is trained in the second epoch, the last one is not."""
+    if epoch == 0:
+        session.model[0].requires_grad_(True)
+        session.model[1].requires_grad_(False)
+
+
+def test_what_callbacks_have_freed_and_frozen_stays_so(tmp_path: Path) -> None:
+    thawing = make_job(model=frozen_first, on_epoch=free_or_freeze)
+    with session_of(thawing) as session:
+        losses = take_steps(session, 6)
+        session.save_checkpoint(tmp_path)
+        losses += take_steps(session, 2)
+        weights = session.weights()
+    with session_of(thawing) as session:
+        session.load_checkpoint(tmp_path)
+        assert [one.requires_grad for one in session.model.parameters()] == [True, True, False, False]
+        assert take_steps(session, 2) == losses[6:]
+        assert all(torch.equal(one, weights[name]) for name, one in session.weights().items())
+    with session_of(make_job(model=frozen_first)) as session:
+        with raises("checkpoint.other-trained", InputError, match="required gradients"):
+            session.load_checkpoint(tmp_path)
+        assert (session.steps, session.feed.index) == (0, 0)
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 5}, "feed-state.other-job"),
     "batch": ({"global_batch_size": 4}, "feed-state.other-job"),

@@ -559,7 +559,6 @@ class Session:
     def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
         figures = decode(plain["figures"], source)
         position = figures["position"]
-        learns = self.executor.training.must_learn(plain)
         # Other data are refused before anything is changed; and so is another model, before the place in them is.
         before = self._feed.state_dict()
         self._feed.load_state_dict(position)
@@ -568,11 +567,12 @@ class Session:
         except InputError:
             self._feed.load_state_dict(before)
             raise
-        if learns:
+        if self.executor.training.must_learn(plain):
             # DDP finds its buckets in a step, which is then undone.
             self._take_one_step()
             self.executor.put_back(plain, entries, fill, source)
             self._feed.load_state_dict(position)
+        self._callbacks.accept_trained()
         self._compare_data(figures.get("seen"))
         self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
         self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
