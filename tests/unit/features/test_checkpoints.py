@@ -1,6 +1,8 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,6 +145,25 @@ def test_what_callbacks_have_freed_and_frozen_stays_so(tmp_path: Path) -> None:
         with raises("checkpoint.other-trained", InputError, match="required gradients"):
             session.load_checkpoint(tmp_path)
         assert (session.steps, session.feed.index) == (0, 0)
+
+
+def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(tmp_path: Path) -> None:
+    """A signal comes in the evaluation of a run that went on from the last step of an epoch."""
+    asking = make_job(metric=asked_to_stop, evaluation_dataset=make_data, target=2.0)
+    with session_of(make_job()) as session:
+        take_steps(session, 4)
+        session.save_checkpoint(tmp_path)
+    with session_of(asking) as session:
+        session.load_checkpoint(tmp_path)
+        assert take_steps(session, 1) == []
+        assert session.stop_signal == signal.SIGTERM
+        assert (session.epoch, session.feed.index) == (0, 4)
+        session._ends_script = False
+
+
+def asked_to_stop(output: torch.Tensor, target: torch.Tensor) -> float:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 0.0
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {

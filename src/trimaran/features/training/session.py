@@ -579,6 +579,7 @@ class Session:
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
+        self._index = self._feed.index
         if self._verifier is not None:
             self._verifier.fresh = False
 
