@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import file_name
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds
@@ -418,7 +418,7 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str
         if not required:
             session.check_saving(folder)
         session.save_checkpoint(folder)
-    except (InputError, EnvironmentProblem, ExecutionError) as error:
+    except TrimaranError as error:
         return (f"the state of the training was not saved: {error.message}",)
     return ()
 

@@ -458,9 +458,9 @@ class Session:
             InputError: the optimizer, the schedule, the model or the stream of the data keeps what is no plain value
             EnvironmentProblem: the folder has no room for a checkpoint
         """
-        with self._callbacks.together("check_saving"):
+        with self._callbacks.together("check_saving"), self.executor.agreement.alike("whether the state can be saved"):
             self.executor.training.check()
-            self._position()
+            self._own_position()
             if self.rank == 0:
                 Store(folder).check_space(self.executor.training.expected_bytes())
 
@@ -612,9 +612,11 @@ class Session:
                 code="session.saved-before-step",
             )
 
-    def _position(self) -> Any:
+    def _own_position(self) -> Any:
+        return encode(self._feed.state_dict(), "the state of the stream of Job.dataset")
+
+    def _position(self, own: Any) -> Any:
         """Where the data are, as plain JSON, from a rank that reads them; the same on every rank."""
-        own = encode(self._feed.state_dict(), "the state of the stream of Job.dataset")
         if not self._feed.streams:
             return own
         told = self.executor.agreement.gather_objects(own, "where the data are")
@@ -633,7 +635,9 @@ class Session:
             "seen": seen,
             "carried": self.carried,
         }
-        return {"position": self._position(), **encode(figures, "session.carried")}
+        with self.executor.agreement.alike("what is carried"):
+            own, plain = self._own_position(), encode(figures, "session.carried")
+        return {"position": self._position(own), **plain}
 
     def _saver_of(self, folder: Path, keep: int) -> Saver:
         store = Store(folder)

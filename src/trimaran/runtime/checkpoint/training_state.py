@@ -53,7 +53,7 @@ from trimaran.graph.user_model import quiet
 from trimaran.launch.world import World
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.runtime.communication.channels import Agreement
+from trimaran.runtime.communication.channels import Agreement, raise_first
 from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.precision import LossScaler
@@ -92,6 +92,15 @@ class Taken:
     def nbytes(self) -> int:
         """Tensors that this rank writes [bytes]."""
         return sum(one.nbytes for one in self.tensors.values())
+
+
+class _Said(NamedTuple):
+    """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by parameter and key."""
+
+    options: list[tuple[dict[str, Any], list[str]]]
+    schedule: Any
+    extra: Any
+    values: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +235,17 @@ class TrainingState:
         if self._world.device != "cpu":
             # State that lives on the host may be on its way there.
             torch.cuda.synchronize(self._world.device)
-        here, values = self._here()
+        with self._agreement.alike("what is saved"):
+            here, values = self._here()
+            said = _Said(
+                self._gatherer.options(self._part, self._updater), self._schedule_state(), self._extra(), values
+            )
         writers = self._share_out([one.piece for one in here.values()])
         own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
         if copy:
             tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
-        plain = self._plain(values)
+        plain = self._plain(said)
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
             plain["trained"] = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
@@ -333,13 +346,13 @@ class TrainingState:
             room = self._room[name] = torch.empty(dense.shape, dtype=dense.dtype)
         return room.copy_(dense)
 
-    def _plain(self, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _plain(self, said: "_Said") -> dict[str, Any]:
         """On rank 0 what is no tensor, of all ranks together."""
-        options = self._gatherer.options(self._part, self._updater)
-        said = (options, self._schedule_state(), self._extra(), values)
         heard = self._agreement.gather_objects(said, "gathering the state")
-        if self._world.rank:
-            return {}
+        with self._agreement.alike("gathering the state"):
+            return {} if self._world.rank else self._of_all(heard)
+
+    def _of_all(self, heard: "Sequence[_Said]") -> dict[str, Any]:
         groups = merge_groups([one for one, _, _, _ in heard])
         places = [
             [next(n for n, group in enumerate(groups) if group.place == place and _is(group.options, given))
@@ -510,9 +523,7 @@ class TrainingState:
             fault = error
         said = fault, [one.what for one in held if not one.spare]
         heard = self._agreement.gather_objects(said, "going on from a checkpoint")
-        for rank, (other, _) in enumerate(heard):
-            if other is not None:
-                raise fault or type(other)(f"rank {rank}: {other.message}", code=other.code, **other.figures)
+        raise_first([other for other, _ in heard], fault)
         if prepared is None:
             raise CorruptDataError(f"{source} could not be prepared")
         trained = {what for _, names in heard for what in names}
