@@ -207,6 +207,10 @@ class Saving:
     steps: int | None = None
     seconds: float | None = None
 
+    def __str__(self) -> str:
+        """As `parse_saving` reads it."""
+        return f"{self.seconds:.15g}s" if self.steps is None else str(self.steps)
+
 
 def parse_saving(text: str) -> Saving:
     """When to save, as a user writes it.
@@ -360,7 +364,7 @@ def train_rank(
         with ACTIVITY.during("loading a checkpoint"):
             session.load_checkpoint(resume)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
-    started = session.steps
+    started, over = session.steps, session.stopped or len(session.history) >= job.epochs
     with ACTIVITY.during("between steps"):
         epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
     stopped = None
@@ -378,6 +382,9 @@ def train_rank(
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
+    if resume is not None and over:
+        done = format_count(len(epochs), "epoch")
+        notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
     weights = session.weights()
     steps, checkpoint = session.steps, session.saved

@@ -95,7 +95,7 @@ class Taken:
 
 
 class _Said(NamedTuple):
-    """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by parameter and key."""
+    """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by name and key."""
 
     options: list[tuple[dict[str, Any], list[str]]]
     schedule: Any
