@@ -217,6 +217,15 @@ class Executor:
         return tuple(self._reductions.losses.skipped)
 
     @property
+    def skipping(self) -> dict[str, Any]:
+        """The steps that were skipped, as plain figures that a checkpoint has; may be set between steps."""
+        return self._reductions.losses.state_dict()
+
+    @skipping.setter
+    def skipping(self, state: Mapping[str, Any]) -> None:
+        self._reductions.losses.load_state_dict(state)
+
+    @property
     def follows_metric(self) -> bool:
         """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
         return self._traits.needs_metric

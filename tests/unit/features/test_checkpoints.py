@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import trimaran
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.runtime.data.streaming import digest_of
 
@@ -159,6 +159,21 @@ def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(t
         assert session.stop_signal == signal.SIGTERM
         assert (session.epoch, session.feed.index) == (0, 4)
         session._ends_script = False
+
+
+def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
+    """Ten in a row end a training, whether there is a break between them or not."""
+    job = make_job(loss=lambda output, target: (output - target).sum() * torch.nan, epochs=4)
+    with trimaran.init(job, on_nan="skip") as session:
+        take_steps(session, 6)
+        session.save_checkpoint(tmp_path)
+    with trimaran.init(job, on_nan="skip") as session:
+        session.load_checkpoint(tmp_path)
+        assert session.skipped == (0, 1, 2, 3, 4, 5)
+        take_steps(session, 3)
+        with raises("loss.not-finite", ExecutionError, match="9 steps before"):
+            take_steps(session, 1)
+        assert session.skipped == tuple(range(9))
 
 
 def asked_to_stop(output: torch.Tensor, target: torch.Tensor) -> float:

@@ -580,6 +580,7 @@ class Session:
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         self._index = self._feed.index
+        self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
 
@@ -633,6 +634,7 @@ class Session:
             "stopped": self.stopped and self.stop_signal is None,
             "history": self._history,
             "seen": seen,
+            "skipping": self.executor.skipping,
             "carried": self.carried,
         }
         with self.executor.agreement.alike("what is carried"):
