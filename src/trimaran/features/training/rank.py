@@ -270,7 +270,8 @@ class Cadence:
             self._start, self._since, self._look = time.monotonic(), steps, steps + 1
             return True
         step_ms = max(elapsed_ms, 1) / (steps - self._since)
-        self._look = steps + max(1, int(left_ms / step_ms / 2))
+        # An evaluation, of which it cannot know, may come before that: at most as many steps as it has seen.
+        self._look = steps + max(1, min(int(left_ms / step_ms / 2), steps - self._since))
         return False
 
 
