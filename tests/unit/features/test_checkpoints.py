@@ -161,6 +161,28 @@ def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(t
         session._ends_script = False
 
 
+@pytest.mark.parametrize("at", [2, 6])
+def test_a_loop_may_go_back_to_a_state(at: int, tmp_path: Path) -> None:
+    """To another epoch and within its own; an epoch that was left has not ended."""
+    ended: list[int] = []
+    job = make_job(on_epoch=lambda session, epoch, metrics: ended.append(epoch))
+    losses, went_back = [], False
+    with session_of(job) as session:
+        for batch in session.batches():
+            losses.append(session.step(batch))
+            if session.steps == at and not went_back:
+                session.save_checkpoint(tmp_path)
+            if session.steps == 7 and not went_back:
+                session.load_checkpoint(tmp_path)
+                went_back = True
+        assert ended == ([0, 0, 1] if at == 2 else [0, 1])
+        assert losses[7:] == [*losses[at:7], losses[-1]]
+        assert session.steps == 8
+        means = [row["loss"] for row in session.history]
+        steps = [*losses[:at], *losses[7:]]
+        assert means == pytest.approx([sum(steps[:4]) / 4, sum(steps[4:]) / 4])
+
+
 def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
     """Ten in a row end a training, whether there is a break between them or not."""
     job = make_job(loss=lambda output, target: (output - target).sum() * torch.nan, epochs=4)

@@ -152,6 +152,8 @@ class Session:
         self._index = 0
         self._scored: float | None = None
         self._untrained = self._going_on = False
+        # Epoch of the state that the session goes on from, before the first step after it.
+        self._loaded: int | None = None
         self._history: list[dict[str, Any]] = []
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
@@ -190,6 +192,9 @@ class Session:
             by_metric = self.executor.follows_metric
             if self.stop_signal is not None:
                 return
+            if self._loaded not in (None, number):
+                # The loop has gone on from a state of another epoch: this one is not over.
+                continue
             self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
 
     def shares(self) -> Iterator[Share]:
@@ -356,6 +361,7 @@ class Session:
             self._losses += loss * counted
             self._samples += counted
         self._scored, self._untrained = None, False
+        self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
             self._saver.poll()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
@@ -579,7 +585,7 @@ class Session:
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
-        self._index = self._feed.index
+        self._index, self._loaded = self._feed.index, self._feed.epoch
         self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
