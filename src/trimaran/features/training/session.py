@@ -158,7 +158,7 @@ class Session:
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
         self.carried: dict[str, Any] = {}
-        self._verify = verify
+        self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
         REQUESTS.open()
@@ -377,13 +377,13 @@ class Session:
         self.stopped = True
 
     def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
-        if self._verifier is None or self.executor.steps >= self._verify:
+        if self._verifier is None or self.executor.steps >= self._verify_until:
             return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
         if samples is None and not isinstance(batch, Share):
             raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
         # The batch that is under way counts as done.
         loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
-        if self.executor.steps == self._verify:
+        if self.executor.steps == self._verify_until:
             self._verifier.close()
         return loss
 
@@ -565,6 +565,16 @@ class Session:
     def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
         figures = decode(plain["figures"], source)
         position = figures["position"]
+        unverified = max(0, self._verify_until - self.steps)
+        if unverified and int(plain["steps"]):
+            raise InputError(
+                f"{source} is of step {plain['steps']}, and the first steps are to be verified: one process that they "
+                "are compared with begins where the training begins. Go on without verify, or verify a new training "
+                "by the same plan",
+                code="session.verify-after-state",
+                steps=int(plain["steps"]),
+                verify=unverified,
+            )
         # Other data are refused before anything is changed; and so is another model, before the place in them is.
         before = self._feed.state_dict()
         self._feed.load_state_dict(position)
@@ -589,6 +599,7 @@ class Session:
         self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
+            self._verify_until = self.steps + unverified
 
     def _take_one_step(self) -> None:
         recording, self.executor.recording = self.executor.recording, False
