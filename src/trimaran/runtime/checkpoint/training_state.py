@@ -834,6 +834,7 @@ _COMPARED = {
     "global_batch_size": "a global batch of",
     "seed": "seed",
     "drop_last": "drop_last",
+    "clip_norm": "clip_norm",
     "optimizer": "optimizer",
 }
 
