@@ -220,6 +220,7 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "batch": ({"global_batch_size": 4}, "feed-state.other-job"),
     "optimizer": ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, "checkpoint.other-job"),
     "precision": ({"precision": "fp64"}, "checkpoint.other-job"),
+    "clip": ({"clip_norm": 0.5}, "checkpoint.other-job"),
     "schedule": ({"lr_schedule": None}, "checkpoint.other-schedule"),
     "model": ({"model": lambda: nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))}, "checkpoint.other-model"),
     "layers": ({"model": lambda: nn.Sequential(nn.Linear(3, 1))}, "checkpoint.other-model"),
@@ -333,6 +334,20 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> N
         assert newest.name in note
         assert "rank0.safetensors" in note
         assert take_steps(session, 1) == losses[2:3]
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it_the_newest(tmp_path: Path) -> None:
+    where, aside = tmp_path / "checkpoints", tmp_path / "aside"
+    with session_of(make_job()) as session:
+        take_steps(session, 1)
+        made = session.save_checkpoint(where)
+        take_steps(session, 1)
+        where.rename(aside)
+        where.touch()
+        with pytest.raises(trimaran.TrimaranError, match="checkpoints"):
+            session.save_checkpoint(where)
+        assert session.saved == made
+        assert not session.is_saved(where)
 
 
 def test_a_save_that_fails_leaves_the_training_alone(tmp_path: Path) -> None:
