@@ -17,6 +17,8 @@ from torch.utils.data import TensorDataset
 import trimaran
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
+from trimaran.features.training.train import check_resumable
+from trimaran.jobs.resolve import JobSource
 from trimaran.runtime.data.streaming import digest_of
 
 
@@ -325,6 +327,11 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> N
         losses += take_steps(session, 1)
     assert newest is not None
     damage(newest / "rank0.safetensors")
+    damage(newest / "state.json")
+    source = JobSource(reference=f"{Path(__file__)}:make_job")
+    assert check_resumable(tmp_path, source) is None
+    with raises("checkpoint.damaged", CorruptDataError):
+        check_resumable(newest, source)
     with session_of(make_job()) as session:
         with raises("checkpoint.named-is-damaged", CorruptDataError, match=r"rank0\.safetensors"):
             session.load_checkpoint(newest)

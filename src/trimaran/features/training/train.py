@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import ExecutionError, InputError, TrimaranError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
@@ -291,11 +291,20 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
     from trimaran.runtime.checkpoint.saving import locate
 
     store, name = locate(path)
-    found = store.open(name) if name is not None else next(iter(store.committed()), None)
-    if found is None:
+    found, state = None, None
+    for one in store.committed() if name is None else [store.open(name)]:
+        try:
+            found, state = one, one.document(STATE)
+            break
+        except CorruptDataError:
+            # The one before it is gone on from.
+            if name is not None:
+                raise
+    if found is None or state is None:
         # It says why.
         found = store.open_newest()
-    job, saved = source.make(), found.document(STATE).get("job", {})
+        state = found.document(STATE)
+    job, saved = source.make(), state.get("job", {})
     for option, now in (("seed", job.seed), ("global_batch_size", job.global_batch_size)):
         then = saved.get(option)
         if then != now:
