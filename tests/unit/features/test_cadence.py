@@ -2,6 +2,7 @@
 
 import pytest
 
+from trimaran.base.errors import InputError
 from trimaran.features.training import rank
 from trimaran.runtime.communication.channels import ALONE
 
@@ -14,6 +15,12 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "0", "٣"])
+def test_what_is_no_interval_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        rank.parse_saving(text)
 
 
 def test_an_evaluation_between_steps_does_not_put_off_a_save(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def parse_saving(text: str) -> Saving:
         (500, 600.0)
     """
     plain = text.strip()
-    if plain.isdigit():
+    if plain.isdecimal() and plain.isascii() and len(plain) <= 18:
         steps = int(plain)
         if steps < 1:
             raise InputError("--save-every: a checkpoint after every 0 steps is none: give 1 or more")
