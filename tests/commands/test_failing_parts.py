@@ -65,8 +65,6 @@ def test_that_parts_could_not_be_looked_at_is_said_once_and_they_train_where_the
     job = own(tmp_path, "needs_eight")
     done = trimaran("plan", job, "--devices", "2", "--dp", "2", "--output", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    notes, _, _ = done.stdout.partition("Candidates")
-    assert max(map(len, notes.splitlines())) <= 80
     said = " ".join(done.stdout.split())
     assert said.count(UNKNOWN) == 1
     assert f"note: {UNKNOWN}: it failed on 4 of 12 samples: ValueError: a spread needs 8 samples" in said

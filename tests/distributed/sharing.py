@@ -111,6 +111,8 @@ def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Fou
     # Replicas hand out their buffers by data type, which is no matter of shares.
     kinds = COLLECTIVES - {Kind.BROADCAST}
     planned = Counter((str(i.kind), i.nbytes) for i in program.ranks[world.rank] if i.kind in kinds)
+    # Whether a rank has a request: asked of all ranks beside the step, where losses are added up apart; in no program.
+    planned["AR", 4] += strategy.tp > 1
     styles = frozenset(str(shard.style) for shard in strategy.shards)
     return Found(losses=losses, weights=weights, scores=(before, after), planned=planned, done=done, styles=styles)
 

@@ -40,7 +40,7 @@ def test_replicas_broadcast_buffers_and_reduce_losses_and_buckets() -> None:
         ]  # fmt: skip
     assert find(program, 0, "0BC#buffers").nbytes == 2 * BUFFER_BYTES
     assert find(program, 0, "0AR#b0").nbytes == WEIGHT_BYTES + 2 * BIAS_BYTES
-    assert find(program, 0, "AR#loss").nbytes == 16
+    assert find(program, 0, "AR#loss").nbytes == 24
 
 
 def test_buckets_go_to_their_homes_and_weights_come_back() -> None:

@@ -239,8 +239,8 @@ def _shared_weights(place: Place) -> Iterator[Instruction]:
         )
 
 
-MEAN_BYTES = 16
-"""A sum and its weight, both fp64 [bytes]."""
+MEAN_BYTES = 24
+"""A sum, its weight, and whether a rank has a request (`launch.requests`), each fp64 [bytes]."""
 
 
 def rank_instructions(place: Place, *, clip: bool) -> Iterator[Instruction]:
