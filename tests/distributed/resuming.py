@@ -1,7 +1,7 @@
 """What ranks do in the tests of checkpoints: train, save, and go on in a new session, several runs in one world."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tests.distributed.jobs import make_job
 from tests.distributed.training import Run, captured, full_batch
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, TrimaranError
 from trimaran.features.training.session import Session
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
@@ -240,3 +240,39 @@ def train_on(world: World, run: Run, source: str | None, folder: str) -> Read:
     found = Read(inputs=inputs, epochs=len(session.history), refused=refused)
     session.close()
     return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What only one rank cannot save
+
+
+def refuse_all(world: World, run: Run, folder: str) -> list[str]:
+    """The codes that this rank is told where one of them cannot save; then the state is saved after all."""
+    session = open_session(world, run)
+    assert len([*take_steps(session, run.steps)]) == run.steps
+    optimizer, training = session.optimizer, session.executor.training
+    assert optimizer is not None
+    codes: list[str] = []
+
+    def refused(save: Callable[[Path], Any]) -> None:
+        try:
+            save(Path(folder))
+        except TrimaranError as error:
+            codes.append(error.code)
+
+    if world.rank == 0:
+        training.expected_bytes = lambda: 2**62  # type: ignore[method-assign]
+    refused(session.check_saving)
+    if world.rank == 1:
+        session.carried["odd"] = object()
+    refused(session.save_checkpoint)
+    session.carried.clear()
+    if world.rank == 1:
+        optimizer.state["odd"] = object()
+    refused(session.save_checkpoint)
+    optimizer.state["odd"] = world.rank
+    refused(session.save_checkpoint)
+    del optimizer.state["odd"]
+    session.save_checkpoint(folder)
+    session.close()
+    return codes

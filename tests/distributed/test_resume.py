@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests import builders
-from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, save_all, train_on
+from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, refuse_all, save_all, train_on
 from tests.distributed.test_zero import UNITS
 from tests.distributed.training import Run
 from tests.forks.client import launch
@@ -188,6 +188,21 @@ def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
     assert change_plans(["normed_wide"], 24, 1, tmp_path) == 24
+
+
+@pytest.mark.timeout(120)
+def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
+    run = Run(job="normed", strategy=strategy(dp=2), steps=2)
+    by_rank: list[list[str]] = launch(
+        refuse_all,
+        (run, str(tmp_path / "saved")),
+        ranks=2,
+        captured=["normed"],
+        log_dir=tmp_path / "logs",
+        device="cpu",
+    )
+    codes = ["checkpoint.no-space", "checkpoint.not-plain", "checkpoint.not-plain", "checkpoint.unlike-optimizers"]
+    assert by_rank == [codes, codes]
 
 
 @pytest.mark.sweep

@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     assert epochs(second.folder) == epochs(undisturbed)
     note = second.note()
     assert (note["status"], note["resumed_from"]) == ("finished", str(first))
-    # A run that is complete has nothing to do; with more epochs it goes on.
+    # A run that is complete has nothing to do, and says so; with more epochs it goes on.
     third = begin(tmp_path / "third", planned, "--resume", str(second.run_dir()), "--epochs", "4", "--devices", "1")
     code, errors = third.end(600)
     assert code == 0, errors

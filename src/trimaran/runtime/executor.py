@@ -217,12 +217,34 @@ class Executor:
         return tuple(self._reductions.losses.skipped)
 
     @property
+    def skipping(self) -> dict[str, Any]:
+        """The steps that were skipped, as plain figures that a checkpoint has; may be set between steps."""
+        return self._reductions.losses.state_dict()
+
+    @skipping.setter
+    def skipping(self, state: Mapping[str, Any]) -> None:
+        self._reductions.losses.load_state_dict(state)
+
+    @property
     def follows_metric(self) -> bool:
         """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
         return self._traits.needs_metric
 
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.
+
+        Args:
+            why: for the message: what has changed
+
+        Raises:
+            InputError: the strategy has given gradients or updates their places for the whole run
+        """
+        self.check_refit(why)
+        if self._part.refit is not None:
+            self._part.refit()
+
+    def check_refit(self, why: str) -> None:
+        """Refuse to train other parameters than at the start, where the strategy cannot.
 
         Args:
             why: for the message: what has changed
@@ -237,7 +259,6 @@ class Executor:
                 "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
                 strategy=self._strategy.name,
             )
-        self._part.refit()
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
@@ -452,7 +473,7 @@ class Executor:
             CorruptDataError: it lacks something
         """
         with in_contact(self._world.rank, "going on from a checkpoint"):
-            self.steps, notes = self.training.put_back(plain, entries, fill, source)
+            self.steps, notes = self.training.put_back(plain, entries, fill, source, check_refit=self.check_refit)
         return notes
 
     def close(self) -> None:

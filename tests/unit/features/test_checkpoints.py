@@ -1,6 +1,8 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
+import os
 import pickle
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +15,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import trimaran
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
+from trimaran.features.training.train import check_resumable
+from trimaran.jobs.resolve import JobSource
 from trimaran.runtime.data.streaming import digest_of
 
 
@@ -114,11 +118,111 @@ def test_a_callback_may_save_and_not_load(tmp_path: Path) -> None:
         assert take_steps(session, 1) == losses[1:]
 
 
+def frozen_first() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    return model
+
+
+def free_or_freeze(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    """The first layer is trained in the second epoch, the last one is not."""
+    if epoch == 0:
+        session.model[0].requires_grad_(True)
+        session.model[1].requires_grad_(False)
+
+
+def test_what_callbacks_have_freed_and_frozen_stays_so(tmp_path: Path) -> None:
+    thawing = make_job(model=frozen_first, on_epoch=free_or_freeze)
+    with session_of(thawing) as session:
+        losses = take_steps(session, 6)
+        session.save_checkpoint(tmp_path)
+        losses += take_steps(session, 2)
+        weights = session.weights()
+    with session_of(thawing) as session:
+        session.load_checkpoint(tmp_path)
+        assert [one.requires_grad for one in session.model.parameters()] == [True, True, False, False]
+        assert take_steps(session, 2) == losses[6:]
+        assert all(torch.equal(one, weights[name]) for name, one in session.weights().items())
+    with session_of(make_job(model=frozen_first)) as session:
+        with raises("checkpoint.other-trained", InputError, match="required gradients"):
+            session.load_checkpoint(tmp_path)
+        assert (session.steps, session.feed.index) == (0, 0)
+
+
+def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(tmp_path: Path) -> None:
+    """A signal comes in the evaluation of a run that went on from the last step of an epoch."""
+    asking = make_job(metric=asked_to_stop, evaluation_dataset=make_data, target=2.0)
+    with session_of(make_job()) as session:
+        take_steps(session, 4)
+        session.save_checkpoint(tmp_path)
+    with session_of(asking) as session:
+        session.load_checkpoint(tmp_path)
+        assert take_steps(session, 1) == []
+        assert session.stop_signal == signal.SIGTERM
+        assert (session.epoch, session.feed.index) == (0, 4)
+        session._ends_script = False
+
+
+@pytest.mark.parametrize("at", [2, 6])
+def test_a_loop_may_go_back_to_a_state(at: int, tmp_path: Path) -> None:
+    """To another epoch and within its own; an epoch that was left has not ended."""
+    ended: list[int] = []
+    job = make_job(on_epoch=lambda session, epoch, metrics: ended.append(epoch))
+    losses, went_back = [], False
+    with session_of(job) as session:
+        for batch in session.batches():
+            losses.append(session.step(batch))
+            if session.steps == at and not went_back:
+                session.save_checkpoint(tmp_path)
+            if session.steps == 7 and not went_back:
+                session.load_checkpoint(tmp_path)
+                went_back = True
+        assert ended == ([0, 0, 1] if at == 2 else [0, 1])
+        assert losses[7:] == [*losses[at:7], losses[-1]]
+        assert session.steps == 8
+        means = [row["loss"] for row in session.history]
+        steps = [*losses[:at], *losses[7:]]
+        assert means == pytest.approx([sum(steps[:4]) / 4, sum(steps[4:]) / 4])
+
+
+def test_steps_after_a_state_cannot_be_verified(saved: tuple[Path, list[float], bytes]) -> None:
+    with trimaran.init(make_job(), verify=2) as session:
+        with raises("session.verify-after-state", InputError, match="without verify"):
+            session.load_checkpoint(saved[0])
+        assert (session.steps, session.feed.index) == (0, 0)
+        assert take_steps(session, 3) == saved[1][:3]
+        session.load_checkpoint(saved[0])
+        assert take_steps(session, 2) == saved[1][6:]
+        assert session.verified is not None
+        assert session.verified.steps == 2
+
+
+def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
+    """Ten in a row end a training, whether there is a break between them or not."""
+    job = make_job(loss=lambda output, target: (output - target).sum() * torch.nan, epochs=4)
+    with trimaran.init(job, on_nan="skip") as session:
+        take_steps(session, 6)
+        session.save_checkpoint(tmp_path)
+    with trimaran.init(job, on_nan="skip") as session:
+        session.load_checkpoint(tmp_path)
+        assert session.skipped == (0, 1, 2, 3, 4, 5)
+        take_steps(session, 3)
+        with raises("loss.not-finite", ExecutionError, match="9 steps before"):
+            take_steps(session, 1)
+        assert session.skipped == tuple(range(9))
+
+
+def asked_to_stop(output: torch.Tensor, target: torch.Tensor) -> float:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 0.0
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 5}, "feed-state.other-job"),
     "batch": ({"global_batch_size": 4}, "feed-state.other-job"),
     "optimizer": ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}, "checkpoint.other-job"),
     "precision": ({"precision": "fp64"}, "checkpoint.other-job"),
+    "clip": ({"clip_norm": 0.5}, "checkpoint.other-job"),
     "schedule": ({"lr_schedule": None}, "checkpoint.other-schedule"),
     "model": ({"model": lambda: nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1))}, "checkpoint.other-model"),
     "layers": ({"model": lambda: nn.Sequential(nn.Linear(3, 1))}, "checkpoint.other-model"),
@@ -223,6 +327,11 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> N
         losses += take_steps(session, 1)
     assert newest is not None
     damage(newest / "rank0.safetensors")
+    damage(newest / "state.json")
+    source = JobSource(reference=f"{Path(__file__)}:make_job")
+    assert check_resumable(tmp_path, source) is None
+    with raises("checkpoint.damaged", CorruptDataError):
+        check_resumable(newest, source)
     with session_of(make_job()) as session:
         with raises("checkpoint.named-is-damaged", CorruptDataError, match=r"rank0\.safetensors"):
             session.load_checkpoint(newest)
@@ -232,6 +341,20 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> N
         assert newest.name in note
         assert "rank0.safetensors" in note
         assert take_steps(session, 1) == losses[2:3]
+
+
+def test_a_save_that_fails_leaves_the_checkpoint_before_it_the_newest(tmp_path: Path) -> None:
+    where, aside = tmp_path / "checkpoints", tmp_path / "aside"
+    with session_of(make_job()) as session:
+        take_steps(session, 1)
+        made = session.save_checkpoint(where)
+        take_steps(session, 1)
+        where.rename(aside)
+        where.touch()
+        with pytest.raises(trimaran.TrimaranError, match="checkpoints"):
+            session.save_checkpoint(where)
+        assert session.saved == made
+        assert not session.is_saved(where)
 
 
 def test_a_save_that_fails_leaves_the_training_alone(tmp_path: Path) -> None:

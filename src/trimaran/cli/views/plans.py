@@ -264,7 +264,8 @@ def print_trained(out: Console, trained: Trained) -> None:
     out.print(f"model    {escape(str(run.model))}", soft_wrap=True)
     out.print(f"run      {escape(str(run.path))}", soft_wrap=True)
     if result.checkpoint is not None:
-        out.print(f"go on    {escape(how_to_resume(trained.planned.reference, run))} --epochs N", soft_wrap=True)
+        command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan, epochs="N")
+        out.print(f"go on    {escape(command)}", soft_wrap=True)
 
 
 def print_simulation(out: Console, planned: Planned) -> None:

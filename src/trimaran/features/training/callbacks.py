@@ -190,6 +190,10 @@ class Callbacks:
             code="session.requires-grad-changed",
         )
 
+    def accept_trained(self) -> None:
+        """Take the parameters that require gradients now for those of the last step."""
+        self._trained = [one.requires_grad for one in self._parameters]
+
     def _accept(self) -> None:
         """Take over what has changed, or refuse it."""
         before, after = self._before, self._look(sums=False)
@@ -199,7 +203,7 @@ class Callbacks:
         flipped = _changed(before.trained, after.trained)
         if flipped:
             self._executor.refit(f"{name} changed requires_grad of {format_some(flipped)}")
-            self._trained = [one.requires_grad for one in self._parameters]
+            self.accept_trained()
 
     def _agree(self, operation: str) -> bool:
         """Tell the others, hear them, and refuse what differs."""

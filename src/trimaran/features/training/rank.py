@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import file_name
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds
@@ -210,6 +210,10 @@ class Saving:
     steps: int | None = None
     seconds: float | None = None
 
+    def __str__(self) -> str:
+        """As `parse_saving` reads it."""
+        return f"{self.seconds:.15g}s" if self.steps is None else str(self.steps)
+
 
 def parse_saving(text: str) -> Saving:
     """When to save, as a user writes it.
@@ -225,7 +229,7 @@ def parse_saving(text: str) -> Saving:
         (500, 600.0)
     """
     plain = text.strip()
-    if plain.isdigit():
+    if plain.isdecimal() and plain.isascii() and len(plain) <= 18:
         steps = int(plain)
         if steps < 1:
             raise InputError("--save-every: a checkpoint after every 0 steps is none: give 1 or more")
@@ -269,7 +273,8 @@ class Cadence:
             self._start, self._since, self._look = time.monotonic(), steps, steps + 1
             return True
         step_ms = max(elapsed_ms, 1) / (steps - self._since)
-        self._look = steps + max(1, int(left_ms / step_ms / 2))
+        # An evaluation, of which it cannot know, may come before that: at most as many steps as it has seen.
+        self._look = steps + max(1, min(int(left_ms / step_ms / 2), steps - self._since))
         return False
 
 
@@ -363,7 +368,7 @@ def train_rank(
         with ACTIVITY.during("loading a checkpoint"):
             session.load_checkpoint(resume)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
-    started = session.steps
+    started, over = session.steps, session.stopped or len(session.history) >= job.epochs
     with ACTIVITY.during("between steps"):
         epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
     stopped = None
@@ -381,6 +386,9 @@ def train_rank(
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
+    if resume is not None and over:
+        done = format_count(len(epochs), "epoch")
+        notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
     weights = session.weights()
     steps, checkpoint = session.steps, session.saved
@@ -421,7 +429,7 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str
         if not required:
             session.check_saving(folder)
         session.save_checkpoint(folder)
-    except (InputError, EnvironmentProblem, ExecutionError) as error:
+    except TrimaranError as error:
         return (f"the state of the training was not saved: {error.message}",)
     return ()
 

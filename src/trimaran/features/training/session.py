@@ -152,11 +152,13 @@ class Session:
         self._index = 0
         self._scored: float | None = None
         self._untrained = self._going_on = False
+        # Epoch of the state that the session goes on from, before the first step after it.
+        self._loaded: int | None = None
         self._history: list[dict[str, Any]] = []
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
         self.carried: dict[str, Any] = {}
-        self._verify = verify
+        self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
         REQUESTS.open()
@@ -190,6 +192,9 @@ class Session:
             by_metric = self.executor.follows_metric
             if self.stop_signal is not None:
                 return
+            if self._loaded not in (None, number):
+                # The loop has gone on from a state of another epoch: this one is not over.
+                continue
             self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
 
     def shares(self) -> Iterator[Share]:
@@ -356,6 +361,7 @@ class Session:
             self._losses += loss * counted
             self._samples += counted
         self._scored, self._untrained = None, False
+        self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
             self._saver.poll()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
@@ -371,13 +377,13 @@ class Session:
         self.stopped = True
 
     def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
-        if self._verifier is None or self.executor.steps >= self._verify:
+        if self._verifier is None or self.executor.steps >= self._verify_until:
             return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
         if samples is None and not isinstance(batch, Share):
             raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
         # The batch that is under way counts as done.
         loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
-        if self.executor.steps == self._verify:
+        if self.executor.steps == self._verify_until:
             self._verifier.close()
         return loss
 
@@ -458,9 +464,9 @@ class Session:
             InputError: the optimizer, the schedule, the model or the stream of the data keeps what is no plain value
             EnvironmentProblem: the folder has no room for a checkpoint
         """
-        with self._callbacks.together("check_saving"):
+        with self._callbacks.together("check_saving"), self.executor.agreement.alike("whether the state can be saved"):
             self.executor.training.check()
-            self._position()
+            self._own_position()
             if self.rank == 0:
                 Store(folder).check_space(self.executor.training.expected_bytes())
 
@@ -559,7 +565,16 @@ class Session:
     def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
         figures = decode(plain["figures"], source)
         position = figures["position"]
-        learns = self.executor.training.must_learn(plain)
+        unverified = max(0, self._verify_until - self.steps)
+        if unverified and int(plain["steps"]):
+            raise InputError(
+                f"{source} is of step {plain['steps']}, and the first steps are to be verified: one process that they "
+                "are compared with begins where the training begins. Go on without verify, or verify a new training "
+                "by the same plan",
+                code="session.verify-after-state",
+                steps=int(plain["steps"]),
+                verify=unverified,
+            )
         # Other data are refused before anything is changed; and so is another model, before the place in them is.
         before = self._feed.state_dict()
         self._feed.load_state_dict(position)
@@ -568,19 +583,23 @@ class Session:
         except InputError:
             self._feed.load_state_dict(before)
             raise
-        if learns:
+        if self.executor.training.must_learn(plain):
             # DDP finds its buckets in a step, which is then undone.
             self._take_one_step()
             self.executor.put_back(plain, entries, fill, source)
             self._feed.load_state_dict(position)
+        self._callbacks.accept_trained()
         self._compare_data(figures.get("seen"))
         self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
         self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
+        self._index, self._loaded = self._feed.index, self._feed.epoch
+        self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
+            self._verify_until = self.steps + unverified
 
     def _take_one_step(self) -> None:
         recording, self.executor.recording = self.executor.recording, False
@@ -611,9 +630,11 @@ class Session:
                 code="session.saved-before-step",
             )
 
-    def _position(self) -> Any:
+    def _own_position(self) -> Any:
+        return encode(self._feed.state_dict(), "the state of the stream of Job.dataset")
+
+    def _position(self, own: Any) -> Any:
         """Where the data are, as plain JSON, from a rank that reads them; the same on every rank."""
-        own = encode(self._feed.state_dict(), "the state of the stream of Job.dataset")
         if not self._feed.streams:
             return own
         told = self.executor.agreement.gather_objects(own, "where the data are")
@@ -630,9 +651,12 @@ class Session:
             "stopped": self.stopped and self.stop_signal is None,
             "history": self._history,
             "seen": seen,
+            "skipping": self.executor.skipping,
             "carried": self.carried,
         }
-        return {"position": self._position(), **encode(figures, "session.carried")}
+        with self.executor.agreement.alike("what is carried"):
+            own, plain = self._own_position(), encode(figures, "session.carried")
+        return {"position": self._position(own), **plain}
 
     def _saver_of(self, folder: Path, keep: int) -> Saver:
         store = Store(folder)

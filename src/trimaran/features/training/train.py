@@ -17,11 +17,11 @@ import shutil
 import signal
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import ExecutionError, InputError, TrimaranError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
@@ -69,6 +69,8 @@ class Trained:
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
         notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
+    saving: when its state was saved; None: only where a signal ended it
+    on_nan: what was done where the loss of a step was not a finite number
     """
 
     run: RunDirectory
@@ -76,6 +78,8 @@ class Trained:
     result: RankResult
     report: RunReport
     notes: tuple[str, ...] = ()
+    saving: Saving | None = None
+    on_nan: str = "stop"
 
     @property
     def stopped(self) -> Stopped | None:
@@ -204,14 +208,15 @@ def train_planned(
                     hang=limits,
                     timeout_s=collective_timeout(limits),
                 )
-                return _conclude(planned, run, notes, results[0])
+                return replace(_conclude(planned, run, notes, results[0]), saving=saving, on_nan=on_nan)
         except TrimaranError as raised:
             error = _explained(raised, planned)
             if error.code != "run.not-written":
                 notes.fail(error)
             error.add_note(f"run directory: {run.path}")
             if has_checkpoint(run.path):
-                error.message += f"\nto go on from its last checkpoint: {how_to_resume(planned.reference, run)}"
+                command = how_to_resume(planned.source, run, saving=saving, on_nan=on_nan)
+                error.message += f"\nto go on from its last checkpoint: {command}"
             raise error from raised.__cause__
         except KeyboardInterrupt as error:
             if stopping.step:
@@ -228,14 +233,32 @@ def train_planned(
             raise
 
 
-def how_to_resume(reference: str, run: RunDirectory) -> str:
-    """The command that goes on from the last checkpoint of a run.
+def how_to_resume(
+    source: JobSource, run: RunDirectory, *, saving: Saving | None = None, on_nan: str = "stop", epochs: str = ""
+) -> str:
+    """The command that goes on from the last checkpoint of a run, with the options that the run had.
 
     Args:
-        reference: of its job
+        source: where its job comes from
         run: its directory
+        saving: when its state is saved
+        on_nan: what is done where the loss of a step is not a finite number
+        epochs: in place of the run's
+
+    Example:
+        >>> run = RunDirectory(path=Path("runs/digits"))
+        >>> how_to_resume(JobSource(reference="digits", epochs=50, seed=3), run, saving=Saving(seconds=600.0))
+        'trimaran train digits --resume runs/digits --epochs 50 --seed 3 --save-every 600s'
     """
-    return f"trimaran train {shlex.quote(reference)} --resume {shlex.quote(str(run.path))}"
+    given = {
+        "--epochs": epochs or source.epochs,
+        "--batch": source.global_batch_size,
+        "--seed": source.seed,
+        "--save-every": saving,
+        "--on-nan": None if on_nan == "stop" else on_nan,
+    }
+    options = [f" {name} {value}" for name, value in given.items() if value is not None]
+    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(str(run.path))}{''.join(options)}"
 
 
 def has_checkpoint(path: Path) -> bool:
@@ -268,11 +291,20 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
     from trimaran.runtime.checkpoint.saving import locate
 
     store, name = locate(path)
-    found = store.open(name) if name is not None else next(iter(store.committed()), None)
-    if found is None:
+    found, state = None, None
+    for one in store.committed() if name is None else [store.open(name)]:
+        try:
+            found, state = one, one.document(STATE)
+            break
+        except CorruptDataError:
+            # The one before it is gone on from.
+            if name is not None:
+                raise
+    if found is None or state is None:
         # It says why.
         found = store.open_newest()
-    job, saved = source.make(), found.document(STATE).get("job", {})
+        state = found.document(STATE)
+    job, saved = source.make(), state.get("job", {})
     for option, now in (("seed", job.seed), ("global_batch_size", job.global_batch_size)):
         then = saved.get(option)
         if then != now:
@@ -336,7 +368,8 @@ def how_to_go_on(trained: Trained) -> str:
     """
     run = trained.run
     if trained.result.checkpoint is not None:
-        return f"to go on: {how_to_resume(trained.planned.reference, run)}"
+        command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan)
+        return f"to go on: {command}"
     return (
         f"its weights, metrics and report are in {run.path}\n"
         f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '

@@ -175,7 +175,7 @@ class Saver:
             ExecutionError: another rank could not write
         """
         self.finish()
-        before = len(self.failures)
+        before, older = len(self.failures), self.last
         self.last = None
         self.begin(taken, step, moment)
         save = self._save
@@ -185,6 +185,8 @@ class Saver:
         self.last = said[0][0]
         if self.last is not None:
             return self.last
+        # What is there is still the newest.
+        self.last = older
         error = None if save is None else save.task.error
         if isinstance(error, TrimaranError):
             raise error

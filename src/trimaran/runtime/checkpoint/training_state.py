@@ -6,6 +6,7 @@
 State is that of one process, by the names of the user's model, whatever the plan:
 
 - parameters, frozen ones too, and buffers, those of the first replica;
+- which parameters require gradients, since callbacks may change that;
 - for each parameter the optimizer's state; the options of its groups, by the names of their parameters; the state of
   the schedule, of which lists with a value for each group are kept by group; the scale of fp16;
 - for each rank the states of its random generators. The same plan goes on with them. Under another plan there are other
@@ -52,7 +53,7 @@ from trimaran.graph.user_model import quiet
 from trimaran.launch.world import World
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.runtime.communication.channels import Agreement
+from trimaran.runtime.communication.channels import Agreement, raise_first
 from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.precision import LossScaler
@@ -91,6 +92,15 @@ class Taken:
     def nbytes(self) -> int:
         """Tensors that this rank writes [bytes]."""
         return sum(one.nbytes for one in self.tensors.values())
+
+
+class _Said(NamedTuple):
+    """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by name and key."""
+
+    options: list[tuple[dict[str, Any], list[str]]]
+    schedule: Any
+    extra: Any
+    values: dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +235,20 @@ class TrainingState:
         if self._world.device != "cpu":
             # State that lives on the host may be on its way there.
             torch.cuda.synchronize(self._world.device)
-        here, values = self._here()
+        with self._agreement.alike("what is saved"):
+            here, values = self._here()
+            said = _Said(
+                self._gatherer.options(self._part, self._updater), self._schedule_state(), self._extra(), values
+            )
         writers = self._share_out([one.piece for one in here.values()])
         own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
         if copy:
             tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
-        plain = self._plain(values)
+        plain = self._plain(said)
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
+            plain["trained"] = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
         return Taken(writers=writers, tensors=tensors, plain=plain)
 
     def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
@@ -331,13 +346,13 @@ class TrainingState:
             room = self._room[name] = torch.empty(dense.shape, dtype=dense.dtype)
         return room.copy_(dense)
 
-    def _plain(self, values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _plain(self, said: "_Said") -> dict[str, Any]:
         """On rank 0 what is no tensor, of all ranks together."""
-        options = self._gatherer.options(self._part, self._updater)
-        said = (options, self._schedule_state(), self._extra(), values)
         heard = self._agreement.gather_objects(said, "gathering the state")
-        if self._world.rank:
-            return {}
+        with self._agreement.alike("gathering the state"):
+            return {} if self._world.rank else self._of_all(heard)
+
+    def _of_all(self, heard: "Sequence[_Said]") -> dict[str, Any]:
         groups = merge_groups([one for one, _, _, _ in heard])
         places = [
             [next(n for n, group in enumerate(groups) if group.place == place and _is(group.options, given))
@@ -431,7 +446,13 @@ class TrainingState:
     # Put back
 
     def put_back(
-        self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str
+        self,
+        plain: Mapping[str, Any],
+        entries: Sequence[Entry],
+        fill: Fill,
+        source: str,
+        *,
+        check_refit: Callable[[str], None],
     ) -> tuple[int, tuple[str, ...]]:
         """Go on from a state, perhaps of another plan; every rank calls it, between steps.
 
@@ -440,6 +461,7 @@ class TrainingState:
             entries: the tensors
             fill: fills tensors from their pieces
             source: of the state, for messages
+            check_refit: refuses other parameters that require gradients; it is told what has changed
 
         Returns:
             Training steps that were done; and for people, what is not as in a training without a break.
@@ -449,7 +471,8 @@ class TrainingState:
             CorruptDataError: it lacks something
         """
         table = {entry.what: entry for entry in entries}
-        prepared = self._prepare(plain, table, source)
+        prepared = self._prepare(plain, table, source, check_refit)
+        self._train(self._flipped(plain))
         held, states, options, lost, notes, wants = prepared
         same = self._is_same_plan(plain)
         random = ("random", f"rank{self._world.rank}", "")
@@ -474,7 +497,13 @@ class TrainingState:
             )
         return steps, notes
 
-    def _prepare(self, plain: Mapping[str, Any], table: Mapping[What, Entry], source: str) -> "_Prepared":
+    def _prepare(
+        self,
+        plain: Mapping[str, Any],
+        table: Mapping[What, Entry],
+        source: str,
+        check_refit: Callable[[str], None],
+    ) -> "_Prepared":
         """What this rank wants, if all ranks can have theirs: nothing has been changed by then.
 
         Raises:
@@ -485,6 +514,7 @@ class TrainingState:
         try:
             self._check_job(plain, source)
             self._check_model(table, source)
+            self._check_trained(plain, source, check_refit)
             options = self._own_groups(plain, source)
             states = self._own_states(held, table, plain, source)
             lost, notes = self._own_residuals(held, table, plain)
@@ -493,9 +523,7 @@ class TrainingState:
             fault = error
         said = fault, [one.what for one in held if not one.spare]
         heard = self._agreement.gather_objects(said, "going on from a checkpoint")
-        for rank, (other, _) in enumerate(heard):
-            if other is not None:
-                raise fault or type(other)(f"rank {rank}: {other.message}", code=other.code, **other.figures)
+        raise_first([other for other, _ in heard], fault)
         if prepared is None:
             raise CorruptDataError(f"{source} could not be prepared")
         trained = {what for _, names in heard for what in names}
@@ -548,6 +576,36 @@ class TrainingState:
                 saved=then,
                 now=now,
             )
+
+    def _flipped(self, plain: Mapping[str, Any]) -> dict[str, nn.Parameter]:
+        """Parameters that required gradients when the state was taken and do not now, and the other way round."""
+        model, trained = self._gatherer.model, plain.get("trained")
+        if trained is None:  # of an older Trimaran
+            return {}
+        names = frozenset(map(str, trained))
+        return {name: one for name, one in model.named_parameters() if (name in names) != one.requires_grad}
+
+    def _check_trained(self, plain: Mapping[str, Any], source: str, check_refit: Callable[[str], None]) -> None:
+        flipped = self._flipped(plain)
+        if not flipped:
+            return
+        check_refit(f"{source} was saved with another requires_grad of {format_some([*flipped])}")
+        placed = set(map(id, self._part.parameters))
+        unplaced = [name for name, one in flipped.items() if not one.requires_grad and id(one) not in placed]
+        if unplaced:
+            raise InputError(
+                f"{source} was saved while {format_some(unplaced)} required gradients, and this job freezes them in "
+                "Job.model and has no Job.on_step or Job.on_epoch that could free them: take the job as it was",
+                code="checkpoint.other-trained",
+            )
+
+    def _train(self, flipped: Mapping[str, nn.Parameter]) -> None:
+        """Train the parameters that were trained when the state was taken."""
+        for parameter in flipped.values():
+            parameter.requires_grad_(not parameter.requires_grad)
+            parameter.grad = None
+        if flipped and self._part.refit is not None:
+            self._part.refit()
 
     def _check_model(self, table: Mapping[What, Entry], source: str) -> None:
         whole = self._gatherer.shapes
@@ -776,6 +834,7 @@ _COMPARED = {
     "global_batch_size": "a global batch of",
     "seed": "seed",
     "drop_last": "drop_last",
+    "clip_norm": "clip_norm",
     "optimizer": "optimizer",
 }
 
@@ -801,6 +860,7 @@ def check_form(plain: Any, source: str) -> None:
     forms = {"steps": int, "job": dict, "plan": dict, "groups": list, "optimizer": dict, "figures": dict}
     wrong = [name for name, kind in forms.items() if not isinstance(plain.get(name), kind)]
     wrong += [name for name in ("schedule", "scaler", "compression") if name not in plain]
+    wrong += [] if isinstance(plain.get("trained", []), list) else ["trained"]
     if not wrong:
         wrong += [f"job.{key}" for key in _COMPARED if key not in plain["job"]]
         wrong += [

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from trimaran.base.errors import ExecutionError
+from trimaran.base.errors import ExecutionError, TrimaranError
 from trimaran.base.timeline import COMMUNICATION, WAIT
 from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.failures import is_peer_failure
@@ -485,6 +485,40 @@ class Agreement:
         """
         heard = self.gather_integers([own], "a question to all ranks")
         return next((rank for rank, (true,) in enumerate(heard) if true), None)
+
+    @contextmanager
+    def alike(self, what: str) -> Iterator[None]:
+        """Around work of this rank alone, in which nothing is communicated: an error of one rank is one of all.
+
+        So no rank goes on to an exchange that another one does not come to.
+
+        Args:
+            what: it is about, for messages
+
+        Raises:
+            TrimaranError: of this rank; or what another one raised, with its number
+        """
+        fault: TrimaranError | None = None
+        try:
+            yield
+        except TrimaranError as error:
+            fault = error
+        raise_first(self.gather_objects(fault, what), fault)
+
+
+def raise_first(faults: Sequence[TrimaranError | None], own: TrimaranError | None) -> None:
+    """Raise this rank's error, else the first of another rank, where there is one.
+
+    Args:
+        faults: of the ranks
+        own: of this rank
+
+    Raises:
+        TrimaranError: there is one
+    """
+    for rank, other in enumerate(faults):
+        if other is not None:
+            raise own or type(other)(f"rank {rank}: {other.message}", code=other.code, **other.figures)
 
 
 ALONE = Agreement()

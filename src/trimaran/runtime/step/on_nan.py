@@ -39,7 +39,8 @@ def check_on_nan(on_nan: str, strategy: Strategy | None = None, *, observes: str
     """
     if on_nan == "rollback":
         raise InputError(
-            "on_nan=rollback needs a checkpoint to go back to, and none is written here: take stop or skip",
+            "on_nan=rollback is not done here: take stop, and go on from the last checkpoint (--save-every, --resume), "
+            "or skip",
             code="on-nan.no-checkpoint",
         )
     if on_nan not in ("stop", "skip"):

@@ -20,7 +20,7 @@ A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -313,6 +313,19 @@ class LossSums:
         self._in_a_row = 0
         self.skipped: list[int] = []
         self.asked = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps that were skipped, as plain figures; the same on every rank."""
+        return {"skipped": list(self.skipped), "in_a_row": self._in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the steps that were skipped before.
+
+        Args:
+            state: from `state_dict`; an empty one: none were
+        """
+        self.skipped[:] = state.get("skipped", ())
+        self._in_a_row = state.get("in_a_row", 0)
 
     def mean(self, state: State) -> torch.Tensor:
         """Sum and weight of the loss over all ranks, where they have been added up, else of this one; and requests.
