@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from torch.utils.data import TensorDataset
 import trimaran
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
-from trimaran.features.training.train import check_resumable
+from trimaran.base.progress import ignore_progress
+from trimaran.features.training.rank import Cadence, RunDirectory, _train_epochs, parse_saving
+from trimaran.features.training.run_record import RunRecord
+from trimaran.features.training.train import _listener, _Stopping, check_resumable
 from trimaran.jobs.resolve import JobSource
 from trimaran.runtime.data.streaming import digest_of
 
@@ -368,6 +372,21 @@ def test_a_save_that_fails_leaves_the_training_alone(tmp_path: Path) -> None:
             session.save_checkpoint(where)
         assert len(losses) == 3
         assert any("was not written" in note for note in session.notes)
+
+
+def test_a_save_that_fails_is_said_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[Any] = []
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.touch()
+    with session_of(make_job()) as session:
+        world = SimpleNamespace(report=told.append)
+        cadence = Cadence(parse_saving("2"), session.executor.agreement, 0)
+        assert len(_train_epochs(session, world, 0, cadence, checkpoints)) == 2  # type: ignore[arg-type]
+    kinds = [next(iter(event)) for event in told]
+    assert 0 < kinds.index("not_saved") < kinds.index("finished")
+    listen = _listener(RunRecord(RunDirectory(path=tmp_path)), _Stopping(), ignore_progress)
+    listen(0, told[kinds.index("not_saved")])
+    assert "was not written" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -442,6 +442,7 @@ def _train_epochs(
         # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
         world.report({"finished": asdict(epoch)})
     # 0 where it is not known, as of a stream that does not say; then it may be long.
+    told = 0
     total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
@@ -455,6 +456,9 @@ def _train_epochs(
                 world.report({"verified": str(session.verified)})
             samples += share.samples
             world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
+            for text in session.unsaved[told:]:
+                world.report({"not_saved": text})
+            told = len(session.unsaved)
             if cadence is not None and cadence.due(session.steps):
                 session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
                 session.save_checkpoint(folder, wait=False)

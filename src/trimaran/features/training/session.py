@@ -293,8 +293,12 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know: of the data, of a checkpoint that was gone on from, of saves that failed."""
-        failures = () if self._saver is None else tuple(self._saver.failures)
-        return (*self._feed.notes, *self._notes, *failures)
+        return (*self._feed.notes, *self._notes, *self.unsaved)
+
+    @property
+    def unsaved(self) -> tuple[str, ...]:
+        """What went wrong with saves that were not waited for, as far as this rank knows."""
+        return () if self._saver is None else tuple(self._saver.failures)
 
     @property
     def saved(self) -> Path | None:

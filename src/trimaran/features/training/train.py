@@ -395,6 +395,8 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
             notes.problems[f"logs/rank{rank}.log"] = str(event["lost_log"])
         elif rank != 0:
             return
+        elif "not_saved" in event:
+            say(f"trimaran: {event['not_saved']}")
         elif "verified" in event:
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
