@@ -109,7 +109,7 @@ def test_a_damaged_file_is_set_aside_and_traced_again(caplog: pytest.LogCaptureF
     _forget()
     with caplog.at_level(logging.WARNING):
         assert workload("digits", batch=7) == first
-    assert "is damaged: set aside" in caplog.text
+    assert "set aside as" in caplog.text
     assert path.with_suffix(".damaged").is_file()
     assert path.is_file()
 
