@@ -6,12 +6,21 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trimaran.launch.ranks import ALL_ANSWERED, Request
 from trimaran.launch.world import World
+
+
+def answer_of(here: Connection) -> Any:
+    """What a rank sends when its work is done; before that it says where it notes what it does."""
+    while (said := pickle.loads(here.recv_bytes()))[0] == "page":  # noqa: S301 from the rank that was made here
+        pass
+    return said
 
 
 @pytest.mark.timeout(60)
@@ -23,7 +32,7 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     work = pickle.dumps((isinstance, (World,)))
     request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
     here.send_bytes(pickle.dumps(request))
-    assert pickle.loads(here.recv_bytes()) == ("result", True)  # noqa: S301 from the rank that was made here
+    assert answer_of(here) == ("result", True)
     here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
     assert rank.wait(30) == 0
     here.close()
@@ -40,7 +49,7 @@ def test_a_command_that_comes_before_its_listener_is_heard(tmp_path: Path) -> No
     here.send_bytes(pickle.dumps(request))
     for told in (("stop", 15), ("nobody listens", None), ("stop", 1)):
         here.send_bytes(pickle.dumps(told))
-    assert pickle.loads(here.recv_bytes()) == ("result", [15, 1])  # noqa: S301 from the rank that was made here
+    assert answer_of(here) == ("result", [15, 1])
     here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
     assert rank.wait(30) == 0
     here.close()
