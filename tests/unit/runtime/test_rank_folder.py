@@ -17,8 +17,8 @@ from trimaran.launch.world import World
 
 
 def answer_of(here: Connection) -> Any:
-    """What a rank sends when its work is done; before that it says where it notes what it does."""
-    while (said := pickle.loads(here.recv_bytes()))[0] == "page":  # noqa: S301 from the rank that was made here
+    """What a rank sends when its work is done, after what it says of itself meanwhile."""
+    while (said := pickle.loads(here.recv_bytes()))[0] in ("page", "beat", "event"):  # noqa: S301 from the rank that was made here
         pass
     return said
 
