@@ -269,7 +269,9 @@ def _work(connection: Connection, folder: str, seeds: dict[str, tuple[bytes, ...
     import torch
 
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    # A fork has the addresses of the process that it was forked from.
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from tests.fuzz.readers import READERS, seeds_of, take_seeds
 

@@ -149,13 +149,16 @@ def _too_deep(source: str) -> InputError:
 _ADVICE = "take another copy of it, or write it anew"
 
 
-def decode_json(content: bytes | str, *, source: str, finite: bool = True, advice: str = _ADVICE) -> Any:
+def decode_json(
+    content: bytes | str, *, source: str, finite: bool = True, nul: bool = False, advice: str = _ADVICE
+) -> Any:
     """Any JSON value.
 
     Args:
         content: JSON
         source: what to call it in errors
         finite: refuse NaN and Infinity, which are no JSON, though some programs write them; else they are read
+        nul: a text may have a NUL character, as names that are no name of a file may
         advice: what to do with a damaged file
 
     Returns:
@@ -184,17 +187,20 @@ def decode_json(content: bytes | str, *, source: str, finite: bool = True, advic
         raise CorruptDataError(
             f"{source} is not JSON, it may have been truncated ({error}): {advice}", code="file.not-json", source=source
         ) from error
-    check_plain(plain, source=source, finite=finite)
+    check_plain(plain, source=source, finite=finite, nul=nul)
     return plain
 
 
-def decode_object(content: bytes | str, *, source: str, finite: bool = True, advice: str = _ADVICE) -> dict[str, Any]:
+def decode_object(
+    content: bytes | str, *, source: str, finite: bool = True, nul: bool = False, advice: str = _ADVICE
+) -> dict[str, Any]:
     """One JSON object.
 
     Args:
         content: JSON
         source: what to call it in errors
         finite: as of `decode_json`
+        nul: likewise
         advice: what to do with a damaged file
 
     Returns:
@@ -204,7 +210,7 @@ def decode_object(content: bytes | str, *, source: str, finite: bool = True, adv
         CorruptDataError: not JSON, as a truncated file is
         InputError: JSON, but no object; or as `decode_json` refuses it
     """
-    plain = decode_json(content, source=source, finite=finite, advice=advice)
+    plain = decode_json(content, source=source, finite=finite, nul=nul, advice=advice)
     if not isinstance(plain, dict):
         raise InputError(
             f"{source} must be a JSON object, got {type(plain).__name__}", code="file.not-an-object", source=source
@@ -320,13 +326,14 @@ def decode_toml(text: str, *, source: str) -> dict[str, Any]:
 _Path = tuple[Any, Any]
 
 
-def check_plain(plain: Any, *, source: str, finite: bool = True) -> None:
+def check_plain(plain: Any, *, source: str, finite: bool = True, nul: bool = False) -> None:
     """Refuse values that no file of ours has and that later code could not work with.
 
     Args:
         plain: objects, lists, texts, numbers
         source: what to call it in errors
         finite: refuse numbers that are not finite
+        nul: a text may have a NUL character
 
     Raises:
         InputError: a number that is not finite, an integer beyond 64 bits, a text with a NUL or half a surrogate pair,
@@ -342,19 +349,19 @@ def check_plain(plain: Any, *, source: str, finite: bool = True) -> None:
             if isinstance(value, dict | list):
                 left.append((value, (path, key), depth + 1))
             else:
-                wrong = _wrong(value, finite)
+                wrong = _wrong(value, finite, nul)
                 if wrong:
                     raise _unusable((path, key), wrong, source)
             if is_object:
-                wrong = _wrong(key, finite)
+                wrong = _wrong(key, finite, nul)
                 if wrong:
                     raise _unusable((path, key), f"as a key {wrong}", source)
 
 
-def _wrong(value: object, finite: bool) -> str:
+def _wrong(value: object, finite: bool, nul: bool) -> str:
     """What is wrong with a single value; "" where nothing is."""
     if isinstance(value, str):
-        return "" if value.isascii() and "\x00" not in value else _wrong_text(value)
+        return "" if value.isascii() and "\x00" not in value else _wrong_text(value, nul)
     if isinstance(value, float):
         return "" if not finite or math.isfinite(value) else f"a number that is not finite, {value}"
     if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
@@ -362,8 +369,8 @@ def _wrong(value: object, finite: bool) -> str:
     return ""
 
 
-def _wrong_text(text: str) -> str:
-    if "\x00" in text:
+def _wrong_text(text: str, nul: bool) -> str:
+    if not nul and "\x00" in text:
         return "a text with a NUL character in it"
     try:
         text.encode()

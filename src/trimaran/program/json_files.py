@@ -50,7 +50,7 @@ def decode_program(text: str, *, source: str = "program") -> Program:
         CorruptDataError: not JSON, as a truncated file is
         InputError: a wrong type, an unknown key, a schema version that we do not know
     """
-    plain = decode_object(text, source=source)
+    plain = decode_object(text, source=source, nul=True)
     check_version(plain, PROGRAM_VERSION, source=source)
     return from_plain(plain, Program, source=source)
 

@@ -36,7 +36,9 @@ _KINDS = "|".join(sorted((str(kind) for kind in Kind), key=len, reverse=True))
 _TOKEN = re.compile(rf"([0-9]{{0,9}})({_KINDS})([0-9]{{0,9}})(?:([<>])([0-9]{{1,9}}))?(?:#({_NAME}))?")
 _PLAIN = r"[^\s\",#:]+"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_HEADER = re.compile(r"program segments=([0-9]{1,9}) microbatches=([0-9]{1,9}) ranks=([0-9]{1,9})(?: tp=([0-9]{1,9}))?")
+_HEADER = re.compile(
+    r"program segments=([0-9]{1,18}) microbatches=([0-9]{1,18}) ranks=([0-9]{1,9})(?: tp=([0-9]{1,18}))?"
+)
 _RANK = re.compile(r"rank ([0-9]{1,9})")
 _FIELD = re.compile(rf'\s+(\w+)=((?:{_QUOTED}|[^\s"])*)(?=\s|$)')
 _LINE = re.compile(rf"(\S+)\s+({_NAME})")

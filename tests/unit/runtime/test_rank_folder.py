@@ -47,7 +47,7 @@ def test_a_command_that_comes_before_its_listener_is_heard(tmp_path: Path) -> No
     work = pickle.dumps((listen_late, ()))
     request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
     here.send_bytes(pickle.dumps(request))
-    for told in (("stop", 15), ("nobody listens", None), ("stop", 1)):
+    for told in (("later", 15), ("nobody listens", None), ("later", 1)):
         here.send_bytes(pickle.dumps(told))
     assert answer_of(here) == ("result", [15, 1])
     here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
@@ -65,6 +65,6 @@ def listen_late(world: World) -> list[int]:
         if len(heard) == 2:
             both.set()
 
-    world.listen("stop", listen)
+    world.listen("later", listen)
     both.wait(10)
     return heard
