@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from trimaran.features.training.rank import Cadence, RunDirectory, _train_epochs
 from trimaran.features.training.run_record import RunRecord
 from trimaran.features.training.train import _listener, _Stopping, check_resumable
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.requests import REQUESTS
 from trimaran.runtime.data.streaming import digest_of
 
 
@@ -218,6 +220,10 @@ def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
 
 def asked_to_stop(output: torch.Tensor, target: torch.Tensor) -> float:
     os.kill(os.getpid(), signal.SIGTERM)
+    # A thread hears it, a moment later.
+    deadline = time.monotonic() + 20
+    while not REQUESTS.pending and time.monotonic() < deadline:
+        time.sleep(0.001)
     return 0.0
 
 
