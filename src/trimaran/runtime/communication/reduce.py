@@ -18,7 +18,6 @@ dropped first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -38,6 +37,7 @@ from trimaran.runtime.step.gradient_noise import GradientNoise
 from trimaran.runtime.step.on_nan import OnNan
 from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
 from trimaran.runtime.step.updates import Updater
+from trimaran.runtime.streams import Stamp
 
 
 class Reductions:
@@ -190,10 +190,14 @@ class Reductions:
         """Update the parameters, unless the loss is not a finite number, or scaled gradients are not."""
         self._wait(instruction)
         self._settle_gradients(state)
-        # Before the weights are lost. A GPU is waited for here, and it for the others.
-        with nullcontext() if self._world.device == "cpu" else ACTIVITY.waiting(f"{Kind.ALL_REDUCE}#loss"):
-            finite = self.losses.check(state)
+        # The check comes before the weights are lost. A GPU is waited for there, and it for the others.
         start = self._recorder.stamp()
+        if self._world.device == "cpu":
+            finite = self.losses.check(state)
+        else:
+            with ACTIVITY.waiting(f"{Kind.ALL_REDUCE}#loss"):
+                finite = self.losses.check(state)
+            start = self._recorder.stamp()
         if finite and (self._scaler is None or self._scaler.agree()):
             self._updater.update()
         else:
@@ -202,27 +206,30 @@ class Reductions:
 
     def _mean_loss(self, instruction: Instruction, state: State) -> None:
         if self._used is None:
-            self._add_up(instruction, state, own_loss(state, self._world.device))
+            self._add_up(instruction, state, own_loss)
         else:
             state.late_loss = instruction
 
     def _mean_loss_and_use(self, used: Used, instruction: Instruction, state: State) -> None:
-        device = self._world.device
+        start, device = self._recorder.stamp(), self._world.device
         own = torch.cat([own_loss(state, device), used.take(device)])
 
         def store() -> None:
             state.mean, state.used = own[:3], own[3:]
 
-        self._sum(instruction, own).finish = store
+        self._sum(instruction, own, start).finish = store
 
     def _mean_metric(self, instruction: Instruction, state: State) -> None:
-        self._add_up(instruction, state, own_metric(state, self._world.device))
+        self._add_up(instruction, state, own_metric)
 
-    def _add_up(self, instruction: Instruction, state: State, own: torch.Tensor) -> None:
+    def _add_up(self, instruction: Instruction, state: State, sums: Callable[[State, str], torch.Tensor]) -> None:
+        start = self._recorder.stamp()
+        own = sums(state, self._world.device)
+
         def store() -> None:
             state.mean = own
 
-        self._sum(instruction, own).finish = store
+        self._sum(instruction, own, start).finish = store
 
     def _norm(self, instruction: Instruction, state: State) -> None:
         self._wait(instruction)
@@ -249,9 +256,9 @@ class Reductions:
         parameter.grad = gradient
         self._sum(instruction, gradient)
 
-    def _sum(self, instruction: Instruction, tensor: torch.Tensor) -> Pending:
-        """Start to add a tensor up over the group of an instruction, in place."""
-        start = self._recorder.stamp()
+    def _sum(self, instruction: Instruction, tensor: torch.Tensor, start: Stamp | None = None) -> Pending:
+        """Start to add a tensor up over the group of an instruction, in place; `start` is when its packing began."""
+        start = self._recorder.stamp() if start is None else start
         work = self._channels.all_reduce(tensor, instruction.group)
         return self._in_flight.add(instruction, [work], [tensor], start=start, blocking=True)
 

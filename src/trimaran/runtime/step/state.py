@@ -22,6 +22,7 @@ A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -163,6 +164,7 @@ class State:
         mean: sum and weight of losses or metrics over all ranks, and how many ranks have a request (`REQUESTS`), when
             they are known
         fetched: gives `mean` to the host, where it is on its way there
+        loss: of the global batch, where a check has found it on the host already
         norm: global norm of the gradients, squared, when it is known
         gradients_ready: the gradients are those of the global batch
         late_loss: the all-reduce of the losses, where it waits for the gradients and also counts used parameters
@@ -183,6 +185,7 @@ class State:
     metrics: list[tuple[float, int]] = field(default_factory=list)
     mean: torch.Tensor | None = None
     fetched: Callable[[], list[float]] | None = None
+    loss: float | None = None
     norm: torch.Tensor | None = None
     gradients_ready: bool = False
     late_loss: Instruction | None = None
@@ -229,7 +232,7 @@ def own_loss(state: State, device: str) -> torch.Tensor:
         if REQUESTS.pending:
             own[2] = 1.0
         return own
-    asked = torch.full((), float(REQUESTS.pending), dtype=torch.float64, device=device)
+    asked = _flag(REQUESTS.pending, device)
     if len(state.terms) == 1:
         return torch.stack([state.terms[0].total, state.terms[0].weight, asked])
     return torch.stack(
@@ -239,6 +242,12 @@ def own_loss(state: State, device: str) -> torch.Tensor:
             asked,
         ]
     )
+
+
+@cache
+def _flag(is_set: bool, device: str) -> torch.Tensor:
+    """1 or 0 as a scalar, fp64; it is read only."""
+    return torch.full((), float(is_set), dtype=torch.float64, device=device)
 
 
 def own_metric(state: State, device: str) -> torch.Tensor:
@@ -371,7 +380,9 @@ class LossSums:
             ExecutionError: it is not, and the run ends by that; on every rank
         """
         sums = self.mean(state).tolist() if state.fetched is None else state.fetched()
-        self._finite(sums, state)
+        loss = self._finite(sums, state)
+        if self._world.device == "cpu":
+            state.loss = loss
         return not state.skipped
 
     def loss(self, state: State) -> float:
@@ -383,7 +394,7 @@ class LossSums:
         Raises:
             ExecutionError: it is not a finite number, and the run ends by that; on every rank
         """
-        loss = self._finite(self.mean(state).tolist(), state)
+        loss = self._finite(self.mean(state).tolist(), state) if state.loss is None else state.loss
         if state.skipped:
             self.skipped.append(state.number)
         self._in_a_row = self._in_a_row + 1 if state.skipped else 0
