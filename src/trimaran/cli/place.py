@@ -29,7 +29,18 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help="Time for the whole command; the work is limited in proportion.  [default: no limit, the work of 60 s]",
+        help="Time for the whole command, which is filled with work.  [default: no limit, the work of 60 s]",
+        parser=seconds_of,
+        metavar="TIME",
+        show_default=False,
+    ),
+]
+Work = Annotated[
+    float | None,
+    typer.Option(
+        "--work",
+        help="Search as much as a usual core does in this time, however long it takes here: with the same seed, the "
+        "same answer anywhere.  [default: 60s, or what fits the time limit]",
         parser=seconds_of,
         metavar="TIME",
         show_default=False,
@@ -45,6 +56,7 @@ def place(
     latency: Latency = 0.0,
     memory: Memory = None,
     time_limit: TimeLimit = None,
+    work: Work = None,
     seed: Seed = 0,
     gap: Gap = 0.0,
     as_json: Json = False,
@@ -62,6 +74,7 @@ def place(
             latency_s=latency,
             memory=memory,
             time_limit_s=time_limit,
+            work_s=work,
             seed=seed,
             gap=gap,
             began=began,

@@ -46,6 +46,7 @@ def place_profiled(
     latency_s: float = 0.0,
     memory: str | None = None,
     time_limit_s: float | None = None,
+    work_s: float | None = None,
     seed: int = 0,
     gap: float = 0.0,
     began: float | None = None,
@@ -59,6 +60,7 @@ def place_profiled(
         latency_s: of each transfer [s]
         memory: of each device, such as "16GiB"; None: as much as it takes
         time_limit_s: that the whole command may take [s]; None: as long as its work takes
+        work_s: seconds of a usual core whose work may be spent; None: as `place` has it [s]
         seed: of everything random
         gap: stop within this share of the bound
         began: moment at which the command began, by the monotonic clock; None: now [s]
@@ -75,13 +77,15 @@ def place_profiled(
             raise InputError(f"{name}: expected a number that is not negative, got {value}", value=value)
     if time_limit_s is not None and (not math.isfinite(time_limit_s) or time_limit_s <= 0):
         raise InputError(f"--time-limit: expected seconds, got {time_limit_s}", value=time_limit_s)
+    if work_s is not None and (not math.isfinite(work_s) or work_s < 0):
+        raise InputError(f"--work: expected seconds, got {work_s}", value=work_s)
     rate = parse_rate(bandwidth)
     if rate <= 0:
         raise InputError(f"--bandwidth: expected more than nothing, got {bandwidth!r}", value=bandwidth)
     memory_bytes = math.inf if memory is None else float(parse_bytes(memory))
     graph = read_profiled(file)
     problem = profiled_problem(graph, devices=devices, bytes_per_s=rate, latency_s=latency_s, memory_bytes=memory_bytes)
-    answer = place(problem, time_limit_s=time_limit_s, seed=seed, gap=gap, began=began)
+    answer = place(problem, time_limit_s=time_limit_s, work_s=work_s, seed=seed, gap=gap, began=began)
     return Placed(graph=graph, problem=problem, placement=answer)
 
 

@@ -1,304 +1,184 @@
-"""Simulated annealing over devices and orders.
+"""Simulated annealing of a problem: its numbers as arrays, the compiled search on them, and the schedule that it finds.
 
-A state is the device of each node and a sequence of all tasks in which none comes before its inputs. The decoder
-goes through the sequence: a task runs as soon as its device is free of earlier ones and its inputs are there; a
-transfer starts when the first task that needs it is met, behind earlier ones on its links. A move changes the device of
-a node, or of a run of nodes that feed one another, or moves a task within the sequence.
-
-How long a sequence of tasks takes: the decoder in the inner loop of annealing.
-
-It goes through the sequence: a task runs as soon as its device is free of earlier ones and its inputs are there; a
-transfer takes the first gap of its links from the moment at which its tensor is there, when the first task that needs
-it is met. Plain loops over lists: this runs some hundred thousand times.
+The search itself, with the decoder in its inner loop, is in `kernel`, which is imported when it is first needed: it
+brings a compiler.
 """
 
 import math
-import random
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trimaran.planner.placement.list_scheduling import Filling
+import numpy as np
+
+from trimaran.planner.placement.list_scheduling import urgencies
 from trimaran.planner.placement.problem import Flat
 from trimaran.planner.placement.schedule import Layout, by_start, lay
 
+if TYPE_CHECKING:
+    from trimaran.planner.placement import kernel
 
-class Decoder:
-    """Makespans of devices and sequences, as fast as plain Python goes."""
+STEPS_PER_S = 2.5e7
+"""Tasks that the decoder of a usual core goes through in a second."""
 
-    def __init__(self, flat: Flat) -> None:
-        self.flat = flat
-        n, devices = flat.n, flat.devices
-        self.go = [
-            [
-                0.0 if a == b or (a, b) not in flat.wires else flat.crossing_s(v, a, b)
-                for a in range(devices)
-                for b in range(devices)
-            ]
-            for v in range(n)
-        ]
-        self.back = [
-            [
-                0.0 if a == b or (a, b) not in flat.wires else flat.returning_s(v, a, b)
-                for a in range(devices)
-                for b in range(devices)
-            ]
-            for v in range(n)
-        ]
-        self.cause = [-1] * (2 * n)
-        self.done = [0.0] * (2 * n)
-        self.ways = [flat.ways.get((a, b), ()) for a in range(devices) for b in range(devices)]
+COMPILING_S = 30.0
+"""Time that compiling may take, once on a machine; where less is left, nothing is annealed before that [s]."""
 
-    def makespan(self, on: Sequence[int], sequence: Sequence[int], limit: float = math.inf) -> float:
-        """End of the last task; infinite once it is known to be beyond `limit`."""
-        flat = self.flat
-        n, devices = flat.n, flat.devices
-        forward, backward, reads, read_by = flat.forward, flat.backward, flat.reads, flat.read_by
-        go, back, ways = self.go, self.back, self.ways
-        free = [0.0] * devices
-        link: list[list[float]] = [[] for _ in flat.links]
-        done = self.done = [0.0] * (2 * n)
-        cause = self.cause
-        last = [-1] * devices
-        arrived: dict[int, float] = {}
-        for task in sequence:
-            if task < n:
-                device = on[task]
-                ready = free[device]
-                why = last[device]
-                for producer in reads[task]:
-                    origin = on[producer]
-                    if origin == device:
-                        moment = done[producer]
-                    else:
-                        key = producer * devices + device
-                        if key in arrived:
-                            moment = arrived[key]
-                        else:
-                            pair = origin * devices + device
-                            moment = _carry(link, ways[pair], done[producer], go[producer][pair])
-                            arrived[key] = moment
-                    if moment > ready:
-                        ready = moment
-                        why = producer
-                free[device] = done[task] = ready + forward[task]
-            else:
-                node = task - n
-                device = on[node]
-                ready = free[device]
-                why = last[device]
-                if done[node] > ready:
-                    ready = done[node]
-                    why = node
-                away: dict[int, tuple[float, int]] | None = None
-                for reader in read_by[node]:
-                    moment = done[n + reader]
-                    other = on[reader]
-                    if other == device:
-                        if moment > ready:
-                            ready = moment
-                            why = n + reader
-                    elif away is None:
-                        away = {other: (moment, n + reader)}
-                    elif other not in away or moment > away[other][0]:
-                        away[other] = (moment, n + reader)
-                if away is not None:
-                    for other, (moment, reason) in away.items():
-                        pair = other * devices + device
-                        moment = _carry(link, ways[pair], moment, back[node][pair])
-                        if moment > ready:
-                            ready = moment
-                            why = reason
-                free[device] = done[task] = ready + backward[node]
-                if ready > limit:
-                    return math.inf
-            cause[task] = why
-            last[device] = task
-        return max(free)
-
-    def critical(self) -> list[int]:
-        """The critical tasks of the last call, last first; of a call with a finite makespan."""
-        done, cause = self.done, self.cause
-        task = max(range(len(done)), key=done.__getitem__)
-        path = []
-        while task >= 0:
-            path.append(task)
-            task = cause[task]
-        return path
+_SLICE = 2_000_000
+"""Steps after which an annealing looks at the clock."""
 
 
-def _carry(link: list[list[float]], ways: Sequence[int], ready: float, length: float) -> float:
-    """When a transfer ends that takes the first gap of its links; ends and starts of gaps are kept in one list each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A schedule as the search has it: the transfers follow.
 
-    A link is busy from entry 0 to 1, 2 to 3, and so on.
+    Attributes:
+        on: device of each node
+        tasks: forwards and backwards, none before its inputs
     """
-    if length <= 0.0 or not ways:
-        return ready + length
-    if len(ways) == 1:
-        busy = link[ways[0]]
-        if not busy or busy[-1] <= ready:
-            busy.append(ready)
-            busy.append(ready + length)
-            return ready + length
-        at = bisect_right(busy, ready)
-        if at & 1:
-            ready = busy[at]
-            at += 1
-        while at < len(busy) and busy[at] < ready + length:
-            ready = busy[at + 1]
-            at += 2
-        busy[at:at] = (ready, ready + length)
-        return ready + length
-    before = -1.0
-    while before != ready:
-        before = ready
-        for line in ways:
-            busy = link[line]
-            at = bisect_right(busy, ready)
-            if at & 1:
-                ready = busy[at]
-                at += 1
-            while at < len(busy) and busy[at] < ready + length:
-                ready = busy[at + 1]
-                at += 2
-    for line in ways:
-        at = bisect_right(link[line], ready)
-        link[line][at:at] = (ready, ready + length)
-    return ready + length
+
+    on: list[int]
+    tasks: list[int]
 
 
-def written_out(flat: Flat, on: Sequence[int], sequence: Sequence[int]) -> Layout:
-    """The schedule of a state; transfers in the gaps that the decoder finds for them."""
-    filling = Filling(flat, on)
-    free = [0.0] * flat.devices
-    for task in sequence:
-        device = on[task % flat.n]
-        ready, made = filling.needs(task, device)
-        for item, begin, length, ways in made:
-            filling.start[item], filling.end[item] = begin, begin + length
-            for link in ways:
-                filling.links[link].take(begin, length)
-        length = flat.forward[task] if task < flat.n else flat.backward[task - flat.n]
-        begin = max(ready, free[device])
-        free[device] = begin + length
-        filling.start[task], filling.end[task] = begin, begin + length
-    return lay(flat, on, by_start(flat, filling.start, filling.end))
+def order_of(flat: Flat, layout: Layout) -> Order:
+    """The devices and the tasks of a schedule."""
+    return Order(on=list(layout.on), tasks=[item for item in layout.order if item < 2 * flat.n])
 
 
-FOCUS = 0.7
+def compiled() -> bool:
+    """Whether the search has been compiled on this machine before."""
+    from trimaran.planner.placement import kernel
+
+    return kernel.compiled()
+
+
+def numbers_of(flat: Flat, *, price: float = 0.0, fine: float = 0.0) -> "kernel.Numbers":
+    """A problem as arrays.
+
+    Args:
+        flat: the problem
+        price: for a byte that is not there [s/byte]
+        fine: for any that are not there [s]
+    """
+    from trimaran.planner.placement import kernel
+
+    n, devices = flat.n, flat.devices
+    needs_at, needs = _rows([*flat.reads, *([n + reader for reader in readers] for readers in flat.read_by)])
+    pairs = np.ones((devices * devices, 2))
+    pairs[:, 0] = np.inf
+    ways: list[Sequence[int]] = [()] * (devices * devices)
+    for (source, target), wire in flat.wires.items():
+        pairs[source * devices + target] = wire.latency_s, wire.bytes_per_s
+        ways[source * devices + target] = flat.ways[source, target]
+    ways_at, links = _rows(ways)
+    seconds = np.array([*flat.forward, *flat.backward], dtype=np.float64)
+    sizes = np.array([*flat.out_bytes, *flat.grad_bytes], dtype=np.float64)
+    tails = np.array(urgencies(flat, 0.0)) - seconds
+    return kernel.Numbers(
+        needs_at=needs_at,
+        needs=needs,
+        tasks=np.ascontiguousarray(np.stack([seconds, sizes, tails], axis=1)),
+        pairs=pairs,
+        ways_at=ways_at,
+        ways=links,
+        free=np.array([node not in flat.pins for node in range(n)], dtype=np.int64),
+        held=np.array(flat.held, dtype=np.float64) + np.array(flat.state, dtype=np.float64),
+        memory=np.array(flat.memory, dtype=np.float64),
+        price=np.array([price, fine]),
+    )
+
+
+def _rows(lists: Sequence[Sequence[int]]) -> "tuple[kernel.Ints, kernel.Ints]":
+    """Where each list begins, and all of them one after another."""
+    at = np.zeros(len(lists) + 1, dtype=np.int64)
+    at[1:] = np.cumsum([len(row) for row in lists])
+    return at, np.array([number for row in lists for number in row], dtype=np.int64)
 
 
 def anneal(
     flat: Flat,
-    start: Layout,
+    start: Order,
     *,
-    moves: int,
+    steps: float,
     seed: int,
-    hot: float = 0.02,
-    cold: float = 0.0005,
-    stop: Callable[[], bool] = lambda: False,
-    extra: Callable[[Sequence[int]], float] | None = None,
-) -> Layout:
-    """A better schedule, or the same.
+    hot: float,
+    cold: float,
+    until: float = math.inf,
+    goal_s: float = 0.0,
+    price: float = 0.0,
+    fine: float = 0.0,
+) -> tuple[Order, float]:
+    """A better order, or the same, and the end of its step, with what memory costs [s].
 
     Args:
         flat: the problem
         start: where to begin
-        moves: to be tried
+        steps: that may be taken, see `kernel`
         seed: of the choice of moves
         hot: temperature at the beginning, as a share of the makespan
-        cold: at the end
-        stop: asked now and then whether to stop early
-        extra: time that the devices of the nodes cost on top, such as for memory that is not there [s]
+        cold: temperature at the end, likewise
+        until: moment at which it ends, by the monotonic clock; where its steps would take longer, it takes fewer and
+            cools sooner; infinite: its steps alone decide [s]
+        goal_s: stop when the step is no longer than this [s]
+        price: for a byte that is not there [s/byte]
+        fine: for any that are not there [s]
     """
-    n, devices = flat.n, flat.devices
-    decoder = Decoder(flat)
-    draw = random.Random(seed)
-    on = list(start.on)
-    sequence = [item for item in start.order if item < 2 * n]
-    before = [
-        set(flat.reads[task]) if task < n else {task - n, *(n + r for r in flat.read_by[task - n])}
-        for task in range(2 * n)
-    ]
-    cost = extra(on) if extra else 0.0
-    now = decoder.makespan(on, sequence) + cost
-    best, best_on, best_sequence = now, list(on), list(sequence)
-    loose = [node for node in range(n) if node not in flat.pins]
-    if not loose or devices < 2:
-        return start
-    scale = now
-    ratio = math.log(cold / hot)
-    length = 2 * n
-    uniform = draw.random
-    path = decoder.critical()
-    fresh = True
-    temperature = hot * scale
-    for move in range(moves):
-        if move % 64 == 0:
-            temperature = hot * scale * math.exp(ratio * move / moves)
-            if stop():
-                break
-        kind = uniform()
-        limit = now - temperature * math.log(uniform() or 1e-300)
-        if not fresh:
-            path = decoder.critical()
-            fresh = True
-        task = path[int(uniform() * len(path))] if uniform() < FOCUS else int(uniform() * length)
-        if kind < 0.5:
-            node = task % n
-            if node in flat.pins:
-                continue
-            device = int(uniform() * (devices - 1))
-            if device >= on[node]:
-                device += 1
-            group = [node]
-            old = on[node]
-            while uniform() < 0.6:
-                around = [
-                    other
-                    for other in (*flat.reads[node], *flat.read_by[node])
-                    if on[other] == old and other not in group and other not in flat.pins
-                ]
-                if not around:
-                    break
-                node = around[int(uniform() * len(around))]
-                group.append(node)
-            for node in group:
-                on[node] = device
-            price = extra(on) if extra else 0.0
-            then = decoder.makespan(on, sequence, limit - price) + price
-            if then <= limit:
-                now, cost = then, price
-                fresh = False
-            else:
-                for node in group:
-                    on[node] = old
-                continue
-        else:
-            position = sequence.index(task)
-            steps = 1 + int(-math.log(uniform() or 1e-300) * 0.06 * length)
-            target = position
-            if uniform() < 0.5:
-                needs = before[task]
-                while target > 0 and steps > 0 and sequence[target - 1] not in needs:
-                    target -= 1
-                    steps -= 1
-            else:
-                while target < length - 1 and steps > 0 and task not in before[sequence[target + 1]]:
-                    target += 1
-                    steps -= 1
-            if target == position:
-                continue
-            del sequence[position]
-            sequence.insert(target, task)
-            then = decoder.makespan(on, sequence, limit - cost) + cost
-            if then <= limit:
-                now = then
-                fresh = False
-            else:
-                del sequence[target]
-                sequence.insert(position, task)
-                continue
-        if now < best:
-            best, best_on, best_sequence = now, list(on), list(sequence)
-    found = written_out(flat, best_on, best_sequence)
-    return found if extra or found.makespan_s < start.makespan_s else start
+    from trimaran.planner.placement import kernel
+
+    numbers = numbers_of(flat, price=price, fine=fine)
+    state = kernel.begin(numbers, start.on, start.tasks, len(flat.links), seed)
+    kernel.decode(numbers, state)
+    scale = float(state.figures[kernel.NOW])
+    total = int(steps)
+    if scale > 0.0 and flat.devices > 1 and len(flat.pins) < flat.n:
+        began, taken = time.monotonic(), 0
+        while taken < total and state.figures[kernel.BEST] > goal_s:
+            kernel.anneal(numbers, state, min(total, taken + _SLICE), total, hot * scale, cold * scale, goal_s)
+            taken = int(state.counts[kernel.STEPS])
+            if until < math.inf:
+                now = time.monotonic()
+                left_s = max(0.0, until - now)
+                total = min(total, taken + int(taken * left_s / max(now - began, 1e-6)))
+    found = Order(on=state.best_on.tolist(), tasks=state.best_seq.tolist())
+    return found, float(state.figures[kernel.BEST])
+
+
+def written_out(flat: Flat, order: Order) -> Layout:
+    """The schedule of an order; transfers in the gaps that the decoder finds for them."""
+    from trimaran.planner.placement import kernel
+
+    numbers = numbers_of(flat)
+    state = kernel.begin(numbers, order.on, order.tasks, len(flat.links), 0)
+    kernel.decode(numbers, state)
+    seconds = (*flat.forward, *flat.backward)
+    end = dict(enumerate(state.ends[:, 0].tolist()))
+    start = {task: until - seconds[task] for task, until in end.items()}
+    for item, begin_s, end_s in kernel.met(state):
+        start[2 * flat.n + item], end[2 * flat.n + item] = begin_s, end_s
+    return lay(flat, order.on, by_start(flat, start, end))
+
+
+def speed(flat: Flat, order: Order, *, for_s: float = 0.15) -> float:
+    """Steps that this machine takes in a second on a problem, the search compiled before [1/s].
+
+    Args:
+        flat: the problem
+        order: where to begin
+        for_s: how long to look [s]
+    """
+    from trimaran.planner.placement import kernel
+
+    numbers = numbers_of(flat)
+    state = kernel.begin(numbers, order.on, order.tasks, len(flat.links), 0)
+    kernel.decode(numbers, state)
+    scale = float(state.figures[kernel.NOW]) or 1.0
+    kernel.anneal(numbers, state, 1, 1 << 40, 0.003 * scale, 0.003 * scale, 0.0)
+    ended = time.monotonic() + for_s
+    found = 0.0
+    while (began := time.monotonic()) < ended:
+        before = int(state.counts[kernel.STEPS])
+        kernel.anneal(numbers, state, before + 200_000, 1 << 40, 0.003 * scale, 0.003 * scale, 0.0)
+        found = max(found, (int(state.counts[kernel.STEPS]) - before) / (time.monotonic() - began))
+    return found

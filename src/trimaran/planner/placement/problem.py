@@ -153,6 +153,9 @@ class Placement:
         heft_s: makespan of the list schedule by earliest finish time, for comparison; None where that does not fit [s]
         method: of the answer, such as "exact" or "modules, list, annealing"
         notes: for the reader
+        work_s: seconds of a usual core whose work it may have taken: as much again, with the same searches and seed,
+            gives the same answer where no clock ended it [s]
+        searches: that ran beside each other
     """
 
     device_of: Mapping[str, int]
@@ -165,6 +168,8 @@ class Placement:
     heft_s: float | None = None
     method: str = ""
     notes: tuple[str, ...] = field(default=())
+    work_s: float = field(default=0.0, compare=False)
+    searches: int = field(default=1, compare=False)
 
     @property
     def gap(self) -> float:

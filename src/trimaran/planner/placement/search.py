@@ -1,104 +1,21 @@
-"""Good schedules of one problem in a given amount of work: annealing on coarse and fine nodes.
+"""Good schedules of one problem in a given amount of work: annealing on coarse nodes, then on finer ones.
 
-Work is counted in tasks that the decoder goes through, so that the answer does not depend on how fast the machine is;
-a deadline that the user gives ends it all the same.
-
-Fewer nodes: runs of a chain become one, branches stay.
-
-Two neighbours of a chain (the one is read by the other only, which reads nothing else) can be joined without making a
-cycle. `units` joins a heavy operation with the lighter ones that follow it: a convolution, its norm and activation. A
-schedule of the coarse problem is one of the fine problem: members run one after another, and what crosses is the output
-of the last.
+Work is counted in steps of the search, so that the answer does not depend on how fast the machine is; a deadline that
+the user gives ends it all the same. Several searches with seeds of their own run beside each other.
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
-from trimaran.planner.placement.annealing import anneal
+from trimaran.planner.placement.annealing import Order, anneal, order_of, written_out
+from trimaran.planner.placement.bounds import least_s
+from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
 from trimaran.planner.placement.list_scheduling import list_schedule
 from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, lay, memory_of_all, overflow
-
-
-def units(flat: Flat) -> list[list[int]]:
-    """Groups of a heavy operation with the lighter ones that follow it in its chain."""
-    return _groups(flat, light=0.5)
-
-
-def _groups(flat: Flat, light: float) -> list[list[int]]:
-    """Groups of chains, in which each member takes at most the share `light` of the heaviest before it."""
-    work = [forward + backward for forward, backward in zip(flat.forward, flat.backward, strict=True)]
-    group_of: dict[int, list[int]] = {}
-    heaviest: dict[int, float] = {}
-    groups = []
-    for node in range(flat.n):
-        reads = flat.reads[node]
-        if len(reads) == 1 and len(flat.read_by[reads[0]]) == 1 and flat.pins.get(node) == flat.pins.get(reads[0]):
-            group = group_of[reads[0]]
-            if work[node] <= light * heaviest[group[0]]:
-                group.append(node)
-                group_of[node] = group
-                heaviest[group[0]] = max(heaviest[group[0]], work[node])
-                continue
-        group_of[node] = [node]
-        heaviest[node] = work[node]
-        groups.append(group_of[node])
-    return groups
-
-
-def contract(flat: Flat, groups: Sequence[Sequence[int]]) -> Flat:
-    """The problem in which each group is a node.
-
-    Args:
-        flat: the fine problem
-        groups: of nodes; each a run of a chain
-    """
-    # A group has the place of its last member: its inputs come before its first, its readers after its last.
-    owner = {node: number for number, group in enumerate(groups) for node in group}
-    reads = [[owner[producer] for producer in flat.reads[group[0]]] for group in groups]
-    read_by: list[list[int]] = [[] for _ in groups]
-    for number, producers in enumerate(reads):
-        for producer in producers:
-            read_by[producer].append(number)
-    return Flat(
-        n=len(groups),
-        devices=flat.devices,
-        forward=[sum(flat.forward[node] for node in group) for group in groups],
-        backward=[sum(flat.backward[node] for node in group) for group in groups],
-        out_bytes=[flat.out_bytes[group[-1]] for group in groups],
-        grad_bytes=[flat.grad_bytes[group[-1]] for group in groups],
-        held=[sum(flat.held[node] for node in group) for group in groups],
-        state=[sum(flat.state[node] for node in group) for group in groups],
-        reads=reads,
-        read_by=read_by,
-        memory=flat.memory,
-        wires=flat.wires,
-        links=flat.links,
-        ways=flat.ways,
-        pins={number: flat.pins[group[0]] for number, group in enumerate(groups) if group[0] in flat.pins},
-    )
-
-
-def expand(flat: Flat, groups: Sequence[Sequence[int]], coarse: Flat, layout: Layout) -> Layout:
-    """The schedule of the fine problem that a schedule of the coarse one means."""
-    on = [0] * flat.n
-    for number, group in enumerate(groups):
-        for node in group:
-            on[node] = layout.on[number]
-    order: list[int] = []
-    for item in layout.order:
-        if item < coarse.n:
-            order.extend(groups[item])
-        elif item < 2 * coarse.n:
-            order.extend(flat.n + node for node in reversed(groups[item - coarse.n]))
-        else:
-            kind, rest = divmod(item - 2 * coarse.n, coarse.n * flat.devices)
-            number, device = divmod(rest, flat.devices)
-            order.append(2 * flat.n + kind * flat.n * flat.devices + groups[number][-1] * flat.devices + device)
-    return lay(flat, on, order)
-
+from trimaran.planner.placement.schedule import Layout, lay, memory_of_all
 
 SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of edges that lists take to cross; HEFT's first."""
@@ -107,21 +24,31 @@ SMALL = 45
 """Nodes up to which a problem is annealed without coarsening it."""
 
 
+LARGE = 1000
+"""Nodes times pairs of devices beyond which a constraint program takes longer to set up than it is worth."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How much may be spent.
 
     Attributes:
         deadline: moment at which all ends, by the monotonic clock; infinite: none is given [s]
-        steps: tasks that decoders may go through
+        steps: steps that searches may take
         work: deterministic time that constraint programs may take together
         seed: of everything random
+        searches: that run beside each other on a large problem
+        compiled: whether the search is compiled, or there is the time for it
+        notes: for the reader, added to
     """
 
     deadline: float
     steps: float
     work: float
     seed: int
+    searches: int = 1
+    compiled: bool = True
+    notes: list[str] = field(default_factory=list)
 
     @property
     def left_s(self) -> float:
@@ -164,6 +91,37 @@ def better(one: Layout, other: Layout | None) -> Layout:
     return other if other is not None and other.makespan_s < one.makespan_s else one
 
 
+_SETTLED = 2_000_000
+"""Steps for each node beyond which an annealing gains nothing."""
+
+_COARSE = 250
+"""Nodes that the coarsest problem has at most, where light nodes can be merged that far."""
+
+_PIECES = 16
+"""Groups that a device has at least: what is coarser cannot be divided well."""
+
+_COLD = 3e-5
+"""Temperature at the end, as a share of the makespan."""
+
+
+def levels(flat: Flat) -> list[Coarse]:
+    """Ever coarser problems, the finest first; each merges what is a chain, or light, in the one before."""
+    found: list[Coarse] = []
+    most_s = flat.serial_s / (_PIECES * flat.devices)
+    coarse = chains(flat, most_s)
+    if coarse.flat.n < 0.8 * flat.n:
+        found.append(coarse)
+    finer = coarse.flat if found else flat
+    light_s = flat.serial_s / max(1, finer.n)
+    while finer.n > _COARSE and light_s < most_s:
+        coarse = neighbours(finer, light_s)
+        if coarse.flat.n <= _COARSE or 1.5 * light_s >= most_s:
+            found += [coarse] if coarse.flat.n < 0.8 * finer.n else []
+            break
+        light_s *= 1.5
+    return found
+
+
 def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -> Layout:
     """The best of several annealings, on groups first where there are many nodes.
 
@@ -173,41 +131,131 @@ def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -
         limits: `steps` are spent
         cold: stay near the start, which is good already
     """
+    if not limits.compiled or limits.over():
+        return start
+    steps = min(limits.steps, _SETTLED * flat.n)
     if cold:
-        return _restarted(flat, start, limits, limits.steps, hot=0.005, most=2)
-    if flat.n <= SMALL:
-        return _restarted(flat, start, limits, limits.steps, hot=0.1)
-    groups = units(flat)
-    best = start
-    if len(groups) < 0.8 * flat.n:
-        coarse = contract(flat, groups)
-        first = min(lists(coarse, limits), key=lambda one: one.makespan_s)
-        found = expand(flat, groups, coarse, _restarted(coarse, first, limits, 0.5 * limits.steps, hot=0.1))
-        best = min(best, found, key=lambda one: one.makespan_s)
+        runs = [_cooled(flat, order_of(flat, start), limits, steps, hot=0.002, number=0)]
+    elif flat.n <= SMALL:
+        runs = [
+            _cooled(
+                flat, order_of(flat, start), limits, steps / _TIMES, hot=0.1, number=number, share=1 / (_TIMES - number)
+            )
+            for number in range(_TIMES)
+        ]
     else:
-        best = _restarted(flat, best, limits, 0.5 * limits.steps, hot=0.1)
-    return _restarted(flat, best, limits, 0.5 * limits.steps, hot=0.01, most=2)
+        runs = [descent(flat, levels(flat), start, replace(limits, steps=steps))]
+    return _best_of(flat, start, runs)
 
 
-def _restarted(flat: Flat, start: Layout, limits: Limits, steps: float, *, hot: float, most: int = 6) -> Layout:
-    """The best of annealings from one start, each with enough moves to settle."""
-    moves = int(steps / (2 * flat.n))
-    times = max(1, min(most, moves // (240 * flat.n)))
-    best = start
-    for number in range(times):
-        found = anneal(
+_TIMES = 3
+"""Annealings of a small problem."""
+
+
+def _best_of(flat: Flat, start: Layout, found: Sequence[tuple[Order, float]]) -> Layout:
+    """The schedule of the shortest of some orders with the ends of their steps [s], or the start."""
+    order, makespan_s = min(found, key=lambda one: one[1])
+    return better(start, written_out(flat, order)) if makespan_s < start.makespan_s else start
+
+
+def _cooled(
+    flat: Flat, start: Order, limits: Limits, steps: float, *, hot: float, number: int, share: float = 1.0
+) -> tuple[Order, float]:
+    """One annealing from hot to cold, in a share of the time that is left; an order, and the end of its step [s]."""
+    until = math.inf if math.isinf(limits.deadline) else time.monotonic() + share * max(0.0, limits.left_s)
+    goal_s = least_s(flat) * (1 + 1e-9)
+    seed = limits.seed * 1009 + number
+    return anneal(flat, start, steps=steps, seed=seed, hot=hot, cold=_COLD, until=until, goal_s=goal_s)
+
+
+def descent(
+    flat: Flat, coarser: Sequence[Coarse], start: Layout, limits: Limits, *, programmed: bool = False
+) -> tuple[Order, float]:
+    """Anneal the coarsest problem, then each finer one from what came out, less hot.
+
+    Args:
+        flat: the problem
+        coarser: as `levels` gives them
+        start: a schedule of the problem, from which it is annealed where nothing is coarser
+        limits: `steps` are spent
+        programmed: whether a constraint program looks at the coarsest problem in between
+
+    Returns:
+        An order, and the end of its step [s].
+    """
+    if not coarser:
+        return _cooled(flat, order_of(flat, start), limits, limits.steps, hot=0.05, number=0)
+    coarsest = coarser[-1].flat
+    listed = order_of(coarsest, min(lists(coarsest, limits), key=lambda one: one.makespan_s))
+    found = _cooled(coarsest, listed, limits, 0.5 * limits.steps, hot=0.1, number=0, share=0.5)
+    if programmed and not limits.over():
+        found = _programmed(coarsest, *found, limits)
+    hot, left = 0.01, 0.5 * limits.steps
+    for number, coarse in reversed(list(enumerate(coarser))):
+        order = Order(on=coarse.devices(found[0].on), tasks=coarse.sequence(found[0].tasks))
+        turn = len(coarser) - number
+        if number:
+            found = _cooled(coarser[number - 1].flat, order, limits, 0.5 * left, hot=hot, number=turn, share=0.5)
+        else:
+            found = _cooled(flat, order, limits, left, hot=0.001, number=turn)
+        hot, left = 0.1 * hot, 0.5 * left
+    return found
+
+
+_PROGRAM = 0.2
+"""Share of the time that is left, or of the work, that a constraint program of the coarsest problem gets."""
+
+
+def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: Limits) -> tuple[Order, float]:
+    """What a constraint program makes of an order of the coarsest problem, with the end of its step [s]."""
+    from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+
+    if coarsest.n * coarsest.devices**2 > LARGE:
+        return order, makespan_s
+    wall_s = limits.left_s if math.isinf(limits.left_s) else _PROGRAM * limits.left_s
+    proof = exact.solve(
+        coarsest,
+        written_out(coarsest, order),
+        wall_s=wall_s,
+        work=_PROGRAM * limits.work,
+        seed=limits.seed,
+        deadline=limits.deadline,
+    )
+    if proof.layout is not None and proof.layout.makespan_s < makespan_s:
+        order, makespan_s = order_of(coarsest, proof.layout), proof.layout.makespan_s
+    least = max(proof.bound_s, least_s(coarsest))
+    limits.notes.append(
+        f"merged into {coarsest.n} groups, the operations take {makespan_s * 1e3:.6g} ms, and at least "
+        f"{least * 1e3:.6g} ms by the constraint program of the groups"
+    )
+    return order, makespan_s
+
+
+def searched(flat: Flat, start: Layout, limits: Limits, pool: ThreadPoolExecutor) -> Layout:
+    """The best of several descents; one has a constraint program of the coarsest problem on its way.
+
+    Args:
+        flat: the problem
+        start: a schedule
+        limits: `steps` are spent by all together
+        pool: runs them beside each other
+    """
+    if not limits.compiled or limits.over():
+        return start
+    coarser = levels(flat)
+    steps = min(limits.steps / limits.searches, _SETTLED * flat.n)
+    runs = [
+        pool.submit(
+            descent,
             flat,
+            coarser,
             start,
-            moves=moves // times,
-            seed=limits.seed * 1009 + number,
-            hot=hot,
-            cold=0.0005,
-            stop=limits.over,
+            replace(limits, steps=steps, seed=limits.seed * limits.searches + number),
+            programmed=number == 0,
         )
-        best = min(best, found, key=lambda one: one.makespan_s)
-        if limits.over():
-            break
-    return best
+        for number in range(limits.searches)
+    ]
+    return _best_of(flat, start, [run.result() for run in runs])
 
 
 def squeezed(flat: Flat, starts: Sequence[Layout], limits: Limits) -> list[Layout]:
@@ -218,27 +266,23 @@ def squeezed(flat: Flat, starts: Sequence[Layout], limits: Limits) -> list[Layou
         starts: some schedules
         limits: `steps` are spent
     """
+    if not limits.compiled:
+        return []
     total = memory_of_all(flat)
     price = 4.0 * flat.serial_s / total if total > 0 else 0.0
     found = []
     unlike = {tuple(start.on): start for start in starts}
     for number, start in enumerate(unlike.values()):
-        moves = int(limits.steps / (3 * flat.n * len(unlike)))
-        found.append(
-            anneal(
-                flat,
-                start,
-                moves=moves,
-                seed=limits.seed + number,
-                hot=0.1,
-                cold=0.0005,
-                stop=limits.over,
-                extra=lambda on: _price(price, overflow(flat, on), flat),
-            )
+        order, _ = anneal(
+            flat,
+            order_of(flat, start),
+            steps=min(limits.steps / len(unlike), _SETTLED * flat.n),
+            seed=limits.seed + number,
+            hot=0.1,
+            cold=_COLD,
+            until=limits.deadline,
+            price=price,
+            fine=0.02 * flat.serial_s,
         )
+        found.append(written_out(flat, order))
     return found
-
-
-def _price(price: float, over: float, flat: Flat) -> float:
-    """Seconds for bytes that are not there; something even for one."""
-    return price * over + 0.02 * flat.serial_s if over > 0 else 0.0

@@ -1,11 +1,14 @@
 """The placement of a whole problem: lists, stages, annealing, constraint programs, and the reference scorer."""
 
 import math
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
 from trimaran.base.units import format_bytes, format_count
+from trimaran.planner.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, speed
 from trimaran.planner.placement.bounds import least_s, reasons
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
@@ -96,6 +99,8 @@ def written(
     heft_s: float | None,
     method: str,
     notes: tuple[str, ...] = (),
+    work_s: float = 0.0,
+    searches: int = 1,
 ) -> Placement:
     """The answer to a problem.
 
@@ -107,6 +112,8 @@ def written(
         heft_s: makespan of the list schedule by earliest finish time [s]
         method: of the answer
         notes: for the reader
+        work_s: seconds of a usual core whose work it may have taken [s]
+        searches: that ran beside each other
 
     Raises:
         SolverError: the schedule breaks a rule, or the bound is none
@@ -151,6 +158,8 @@ def written(
         heft_s=heft_s,
         method=method,
         notes=notes,
+        work_s=work_s,
+        searches=searches,
     )
 
 
@@ -160,8 +169,10 @@ _EXACT = 64
 WORK_S = 60.0
 """Seconds of a usual core whose work goes into an answer, where no time limit allows less [s]."""
 
-_STEPS_PER_S = 250_000
-"""Tasks that decoders go through for each second of work."""
+SEARCHES = 4
+"""Searches that run beside each other on a large problem; under a time limit, one on each core."""
+
+_MOST_SEARCHES = 16
 
 _WORK_PER_S = 0.2
 """Deterministic time that constraint programs get for each second of work."""
@@ -176,8 +187,9 @@ _MODEL = 640
 def place(
     problem: PlacementProblem,
     *,
-    work_s: float = WORK_S,
+    work_s: float | None = None,
     time_limit_s: float | None = None,
+    searches: int | None = None,
     seed: int = 0,
     gap: float = 0.0,
     began: float | None = None,
@@ -187,9 +199,10 @@ def place(
     Args:
         problem: operations, devices, wires
         work_s: seconds of a usual core that may be spent, counted as work, so that the answer does not depend on how
-            fast the machine is [s]
+            fast the machine is; None: `WORK_S`, or with a limit what this machine does in that time [s]
         time_limit_s: wall time that may be spent; no more work is done than fits, and the answer says where the time
             ended it [s]; None: none
+        searches: that run beside each other on a large problem; None: `SEARCHES`, or with a limit one for each core
         seed: of everything random
         gap: stop once the answer is within this share of the bound
         began: moment from which the time counts, by the monotonic clock; None: now [s]
@@ -198,16 +211,22 @@ def place(
         InfeasibleError: the network does not fit the devices
         InputError: the problem is not one
     """
-    deadline = math.inf
-    if time_limit_s is not None:
-        work_s = min(work_s, time_limit_s)
-        # The rest of the time is for calls that cannot be interrupted.
-        deadline = (time.monotonic() if began is None else began) + 0.85 * time_limit_s - 0.2
-    limits = Limits(deadline=deadline, steps=_STEPS_PER_S * work_s, work=_WORK_PER_S * work_s, seed=seed)
     check_problem(problem)
     flat = flatten(problem)
+    limits = Limits(
+        # The rest of the time is for calls that cannot be interrupted.
+        deadline=math.inf
+        if time_limit_s is None
+        else (time.monotonic() if began is None else began) + 0.9 * time_limit_s - 0.2,
+        steps=STEPS_PER_S * (WORK_S if work_s is None else work_s),
+        work=_WORK_PER_S * (WORK_S if work_s is None else work_s),
+        seed=seed,
+        searches=SEARCHES if searches is None else searches,
+    )
     listed = lists(flat, limits)
     heft, first = listed[0], min(listed, key=lambda one: one.makespan_s)
+    if time_limit_s is not None and flat.n * flat.devices**2 > _EXACT:
+        limits = _within(flat, first, limits, work_s, searches)
     best, bound_s, method = _solved(flat, first, limits, gap)
     if not fits(flat, best):
         best, bound_s, method = _within_memory(flat, listed, bound_s, limits, gap)
@@ -219,8 +238,33 @@ def place(
         bound_s=bound_s,
         heft_s=heft.makespan_s if fits(flat, heft) else None,
         method=method,
-        notes=(*stopped, *reasons(flat, best)),
+        notes=(*stopped, *limits.notes, *reasons(flat, best)),
+        work_s=limits.steps / STEPS_PER_S,
+        searches=limits.searches,
     )
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, searches: int | None) -> Limits:
+    """The limits of work that this machine can do until the deadline."""
+    if limits.over():
+        return limits
+    if not compiled() and limits.left_s < COMPILING_S:
+        limits.notes.append(
+            f"nothing was annealed: the search is not compiled yet, which takes up to {COMPILING_S:.0f} s once on a "
+            "machine; without a time limit, or with a longer one, it is compiled and kept"
+        )
+        return replace(limits, compiled=False)
+    beside = min(max(_cores(), 1), _MOST_SEARCHES) if searches is None else searches
+    per_s = speed(flat, order_of(flat, first)) * min(_cores(), beside)
+    most = per_s * max(0.0, limits.left_s)
+    steps = most if work_s is None else min(most, limits.steps)
+    # The clock ends the constraint programs: how long their work takes is not known before.
+    return replace(limits, steps=steps, work=limits.left_s, searches=beside)
 
 
 def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layout, float, str]:
@@ -235,7 +279,7 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
             flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
         )
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=max(2, _cores())) as pool:
         found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
     return better(first, found), max(bound_s, least), "stages"
 

@@ -1,4 +1,4 @@
-"""A problem solved stage by stage: annealing in this thread, constraint programs behind it.
+"""A problem solved stage by stage: each is annealed and then a constraint program, several stages beside each other.
 
 Where all devices and wires are alike, a stage does not care on which device it begins: each is solved with its entry on
 device 0, with a free exit, and put on the devices that follow from the stage before. Otherwise stages are solved in
@@ -22,16 +22,12 @@ import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.list_scheduling import Filling
 from trimaran.planner.placement.problem import Flat
 from trimaran.planner.placement.schedule import Layout, lay
-from trimaran.planner.placement.search import SMALL, Limits, annealed, better, lists
-
-if TYPE_CHECKING:
-    from trimaran.planner.placement import exact
+from trimaran.planner.placement.search import LARGE, SMALL, Limits, annealed, better, lists, searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,9 +351,6 @@ _APART = 0.75
 """Share of the nodes that the largest stage may keep for side branches to be left out: else nothing falls apart, and
 leaving out again what is on the side of the rest would go on nearly for ever."""
 
-_LARGE = 1000
-"""Nodes times pairs of devices beyond which a constraint program takes longer to set up than it is worth."""
-
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
@@ -368,14 +361,14 @@ class _Work:
         part: its problem
         layout: the best schedule so far
         bound_s: no schedule of it is shorter [s]
-        proof: the constraint program that looks at it
+        found: what looks at it, with the schedule and the bound that it finds
     """
 
     stage: Stage
     part: Flat
     layout: Layout
     bound_s: float
-    proof: "Future[exact.Proof] | None" = field(default=None)
+    found: "Future[tuple[Layout, float]] | None" = field(default=None)
 
     @property
     def gap_s(self) -> float:
@@ -412,7 +405,7 @@ def by_stages(
         split: its stages
         limits: of time and steps
         gap: stop a stage once it is within this share of its bound
-        pool: runs the constraint programs
+        pool: runs what can run beside each other
         first: a schedule of the whole problem, if there is one; a stage that is all of it starts there
     """
     if not alike(flat):
@@ -453,7 +446,7 @@ def _shares(parts: Sequence[Flat]) -> list[float]:
 
 
 def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor) -> None:
-    """Anneal a stage, and set a constraint program on it."""
+    """Set an annealing and a constraint program on a stage."""
     part = work.part
     if work.gap_s <= 1e-9 * work.bound_s or limits.over():
         return
@@ -465,21 +458,24 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
         work.bound_s = max(work.bound_s, least)
         work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
         own = replace(own, steps=0.3 * own.steps, work=0.2 * own.work)
-    work.layout = annealed(part, work.layout, own, cold=core is not None)
-    if part.n * part.devices**2 > _LARGE:
+    if part.n * part.devices**2 > LARGE and core is None:
+        work.layout = searched(part, work.layout, replace(own, steps=limits.steps * share), pool)
         return
+    work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=core is not None)
+
+
+def _solved(work: _Work, limits: Limits, wall_s: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
+    """A stage annealed, and then a constraint program of it where it is small enough; with a bound [s]."""
+    part = work.part
+    layout = annealed(part, work.layout, limits, cold=cold)
+    if part.n * part.devices**2 > LARGE or layout.makespan_s <= work.bound_s * (1 + 1e-9):
+        return layout, work.bound_s
     from trimaran.planner.placement import exact  # brings a solver that takes a second to import
 
-    work.proof = pool.submit(
-        exact.solve,
-        part,
-        work.layout,
-        wall_s=limits.part_s(share),
-        work=own.work,
-        seed=limits.seed,
-        gap=gap,
-        deadline=limits.deadline,
+    proof = exact.solve(
+        part, layout, wall_s=wall_s, work=limits.work, seed=limits.seed, gap=gap, deadline=limits.deadline
     )
+    return better(layout, proof.layout), max(work.bound_s, proof.bound_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,12 +508,10 @@ def _core_of(stage: Flat) -> _Core | None:
 
 
 def _finish(work: _Work) -> None:
-    """Take over the result of the constraint program."""
-    if work.proof is not None:
-        proof = work.proof.result()
-        work.bound_s = max(work.bound_s, proof.bound_s)
-        work.layout = better(work.layout, proof.layout)
-        work.proof = None
+    """Take over what was found."""
+    if work.found is not None:
+        work.layout, work.bound_s = work.found.result()
+        work.found = None
 
 
 def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolExecutor) -> None:
@@ -525,26 +519,12 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
     rest = sum(work.gap_s for work in works)
     if rest <= gap * sum(work.bound_s for work in works):
         return
-    from trimaran.planner.placement import exact
-
     for work in sorted(works, key=lambda work: -work.gap_s):
         share = work.gap_s / rest
-        if share < 0.02 or limits.left_s < 1.0:
+        if share < 0.02 or limits.left_s < 1.0 or work.part.n * work.part.devices**2 > LARGE:
             continue
-        own = replace(limits, steps=0.4 * limits.steps * share, seed=limits.seed + 1)
-        work.layout = annealed(work.part, work.layout, own, cold=work.part.n > SMALL)
-        if work.part.n * work.part.devices**2 > _LARGE:
-            continue
-        work.proof = pool.submit(
-            exact.solve,
-            work.part,
-            work.layout,
-            wall_s=limits.part_s(share),
-            work=0.4 * limits.work * share,
-            seed=limits.seed + 1,
-            gap=gap,
-            deadline=limits.deadline,
-        )
+        own = replace(limits, steps=0.4 * limits.steps * share, work=0.4 * limits.work * share, seed=limits.seed + 1)
+        work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=work.part.n > SMALL)
     for work in works:
         _finish(work)
 
