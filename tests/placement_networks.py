@@ -7,8 +7,8 @@
     two_towers     two encoders of unlike widths that read each other now and then, as two-stream networks have them
 
 The time of an operation is the larger of its arithmetic at 7.5 TFLOP/s and its traffic at 600 GB/s, plus 5
-microseconds, times a factor from 0.9 to 1.1 drawn by a seed: no two operations are alike, as no two measured ones are. A
-backward takes twice the arithmetic of a convolution or a matrix product, and as long as the forward of anything else.
+microseconds, times a factor from 0.9 to 1.1 drawn by a seed: no two operations are alike, as no two measured ones are.
+A backward takes twice the arithmetic of a convolution or a matrix product, and as long as the forward of anything else.
 """
 
 import random

@@ -26,7 +26,10 @@ COMPILING_S = 30.0
 """Time that compiling may take, once on a machine; where less is left, nothing is annealed before that [s]."""
 
 _SLICE = 2_000_000
-"""Steps after which an annealing looks at the clock."""
+"""Steps after which an annealing looks at the clock at the latest."""
+
+_LEAST = 100_000
+"""Steps that it takes whatever the clock says; some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,11 @@ class Order:
 def order_of(flat: Flat, layout: Layout) -> Order:
     """The devices and the tasks of a schedule."""
     return Order(on=list(layout.on), tasks=[item for item in layout.order if item < 2 * flat.n])
+
+
+def prepare() -> None:
+    """Import what searches, if it is not yet."""
+    from trimaran.planner.placement import kernel  # noqa: F401
 
 
 def compiled() -> bool:
@@ -135,7 +143,8 @@ def anneal(
     if scale > 0.0 and flat.devices > 1 and len(flat.pins) < flat.n:
         began, taken = time.monotonic(), 0
         while taken < total and state.figures[kernel.BEST] > goal_s:
-            kernel.anneal(numbers, state, min(total, taken + _SLICE), total, hot * scale, cold * scale, goal_s)
+            turn = min(_SLICE, max(_LEAST, taken))
+            kernel.anneal(numbers, state, min(total, taken + turn), total, hot * scale, cold * scale, goal_s)
             taken = int(state.counts[kernel.STEPS])
             if until < math.inf:
                 now = time.monotonic()

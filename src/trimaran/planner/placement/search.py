@@ -91,8 +91,8 @@ def better(one: Layout, other: Layout | None) -> Layout:
     return other if other is not None and other.makespan_s < one.makespan_s else one
 
 
-_SETTLED = 2_000_000
-"""Steps for each node beyond which an annealing gains nothing."""
+_SETTLED = 500_000
+"""Steps for each node beyond which annealing what a constraint program looks at gains nothing."""
 
 _COARSE = 250
 """Nodes that the coarsest problem has at most, where light nodes can be merged that far."""
@@ -131,7 +131,7 @@ def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -
         limits: `steps` are spent
         cold: stay near the start, which is good already
     """
-    if not limits.compiled or limits.over():
+    if not limits.compiled or (limits.over() and flat.n > SMALL):
         return start
     steps = min(limits.steps, _SETTLED * flat.n)
     if cold:
@@ -243,7 +243,7 @@ def searched(flat: Flat, start: Layout, limits: Limits, pool: ThreadPoolExecutor
     if not limits.compiled or limits.over():
         return start
     coarser = levels(flat)
-    steps = min(limits.steps / limits.searches, _SETTLED * flat.n)
+    steps = limits.steps / limits.searches
     runs = [
         pool.submit(
             descent,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
 from trimaran.base.units import format_bytes, format_count
-from trimaran.planner.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, speed
+from trimaran.planner.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, prepare, speed
 from trimaran.planner.placement.bounds import least_s, reasons
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
@@ -174,6 +174,9 @@ SEARCHES = 4
 
 _MOST_SEARCHES = 16
 
+_FILLED = 0.95
+"""Share of what is left of a time limit that the work of searches fills."""
+
 _WORK_PER_S = 0.2
 """Deterministic time that constraint programs get for each second of work."""
 
@@ -205,7 +208,7 @@ def place(
         searches: that run beside each other on a large problem; None: `SEARCHES`, or with a limit one for each core
         seed: of everything random
         gap: stop once the answer is within this share of the bound
-        began: moment from which the time counts, by the monotonic clock; None: now [s]
+        began: moment from which the time counts, by the monotonic clock; None: when what searches is imported [s]
 
     Raises:
         InfeasibleError: the network does not fit the devices
@@ -213,6 +216,8 @@ def place(
     """
     check_problem(problem)
     flat = flatten(problem)
+    if flat.devices > 1 and flat.n * flat.devices**2 > _EXACT:
+        prepare()
     limits = Limits(
         # The rest of the time is for calls that cannot be interrupted.
         deadline=math.inf
@@ -225,7 +230,8 @@ def place(
     )
     listed = lists(flat, limits)
     heft, first = listed[0], min(listed, key=lambda one: one.makespan_s)
-    if time_limit_s is not None and flat.n * flat.devices**2 > _EXACT:
+    proved = flat.devices == 1 or first.makespan_s <= least_s(flat) * (1 + 1e-12)
+    if time_limit_s is not None and not proved and flat.n * flat.devices**2 > _EXACT:
         limits = _within(flat, first, limits, work_s, searches)
     best, bound_s, method = _solved(flat, first, limits, gap)
     if not fits(flat, best):
@@ -238,7 +244,7 @@ def place(
         bound_s=bound_s,
         heft_s=heft.makespan_s if fits(flat, heft) else None,
         method=method,
-        notes=(*stopped, *limits.notes, *reasons(flat, best)),
+        notes=(*stopped, *reasons(flat, best), *limits.notes),
         work_s=limits.steps / STEPS_PER_S,
         searches=limits.searches,
     )
@@ -251,17 +257,17 @@ def _cores() -> int:
 
 def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, searches: int | None) -> Limits:
     """The limits of work that this machine can do until the deadline."""
-    if limits.over():
-        return limits
     if not compiled() and limits.left_s < COMPILING_S:
         limits.notes.append(
             f"nothing was annealed: the search is not compiled yet, which takes up to {COMPILING_S:.0f} s once on a "
             "machine; without a time limit, or with a longer one, it is compiled and kept"
         )
         return replace(limits, compiled=False)
+    if limits.over():
+        return limits
     beside = min(max(_cores(), 1), _MOST_SEARCHES) if searches is None else searches
     per_s = speed(flat, order_of(flat, first)) * min(_cores(), beside)
-    most = per_s * max(0.0, limits.left_s)
+    most = _FILLED * per_s * max(0.0, limits.left_s)
     steps = most if work_s is None else min(most, limits.steps)
     # The clock ends the constraint programs: how long their work takes is not known before.
     return replace(limits, steps=steps, work=limits.left_s, searches=beside)

@@ -448,7 +448,7 @@ def _shares(parts: Sequence[Flat]) -> list[float]:
 def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor) -> None:
     """Set an annealing and a constraint program on a stage."""
     part = work.part
-    if work.gap_s <= 1e-9 * work.bound_s or limits.over():
+    if work.gap_s <= 1e-9 * work.bound_s or (limits.over() and part.n > SMALL):
         return
     own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
     core = _core_of(part)
