@@ -161,11 +161,22 @@ def written_out(flat: Flat, order: Order) -> Layout:
     numbers = numbers_of(flat)
     state = kernel.begin(numbers, order.on, order.tasks, len(flat.links), 0)
     kernel.decode(numbers, state)
-    seconds = (*flat.forward, *flat.backward)
+    n, devices, seconds = flat.n, flat.devices, (*flat.forward, *flat.backward)
     end = dict(enumerate(state.ends[:, 0].tolist()))
-    start = {task: until - seconds[task] for task, until in end.items()}
-    for item, begin_s, end_s in kernel.met(state):
-        start[2 * flat.n + item], end[2 * flat.n + item] = begin_s, end_s
+    start = {}
+    for key, begin_s, end_s in kernel.met(state):
+        start[2 * n + key], end[2 * n + key] = begin_s, end_s
+    free = [0.0] * devices
+    for task in order.tasks:
+        # The difference alone may be a rounding before what the task waited for.
+        node, here = task % n, order.on[task % n]
+        first = 2 * n if task < n else 2 * n + n * devices
+        if task < n:
+            arrivals = [first + other * devices + here for other in flat.reads[node] if order.on[other] != here]
+        else:
+            arrivals = [first + node * devices + there for there in {order.on[v] for v in flat.read_by[node]} - {here}]
+        start[task] = max(end[task] - seconds[task], free[here], *(end[item] for item in arrivals), 0.0)
+        free[here] = end[task]
     return lay(flat, order.on, by_start(flat, start, end))
 
 

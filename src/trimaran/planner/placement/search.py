@@ -202,6 +202,9 @@ def descent(
     return found
 
 
+_PROGRAM_SIZE = 1500
+"""Groups times pairs of devices up to which a constraint program looks at the coarsest problem."""
+
 _PROGRAM = 0.2
 """Share of the time that is left, or of the work, that a constraint program of the coarsest problem gets."""
 
@@ -210,7 +213,7 @@ def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: Limits)
     """What a constraint program makes of an order of the coarsest problem, with the end of its step [s]."""
     from trimaran.planner.placement import exact  # brings a solver that takes a second to import
 
-    if coarsest.n * coarsest.devices**2 > LARGE:
+    if coarsest.n * coarsest.devices**2 > _PROGRAM_SIZE:
         return order, makespan_s
     wall_s = limits.left_s if math.isinf(limits.left_s) else _PROGRAM * limits.left_s
     proof = exact.solve(

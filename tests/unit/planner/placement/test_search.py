@@ -56,7 +56,7 @@ def test_what_moves_decode_in_part_is_what_decoding_everything_gives(devices: in
         assert state.figures[kernel.NOW] == other.figures[kernel.NOW]
         assert sorted(kernel.met(state)) == sorted(kernel.met(other))
     assert 0 < state.counts[kernel.ACCEPTED] < state.counts[kernel.MOVES]
-    assert state.figures[kernel.BEST] < scale
+    assert state.figures[kernel.BEST] <= scale
 
 
 def test_an_order_is_as_long_as_the_search_says() -> None:
@@ -126,7 +126,7 @@ def test_maximal_chains_become_one_node() -> None:
         for reader in whole.flat.read_by[producer]
     )
     coarser = levels(flat)
-    assert coarser[-1].flat.n <= 250
+    assert coarser[-1].flat.n <= 300
     below = flat
     for coarse in coarser:
         groups_of(below, coarse)
