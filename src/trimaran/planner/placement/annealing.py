@@ -114,6 +114,7 @@ def anneal(
     hot: float,
     cold: float,
     until: float = math.inf,
+    fill: bool = False,
     goal_s: float = 0.0,
     price: float = 0.0,
     fine: float = 0.0,
@@ -129,6 +130,7 @@ def anneal(
         cold: temperature at the end, likewise
         until: moment at which it ends, by the monotonic clock; where its steps would take longer, it takes fewer and
             cools sooner; infinite: its steps alone decide [s]
+        fill: take more steps, and cool later, where that moment leaves the time for them
         goal_s: stop when the step is no longer than this [s]
         price: for a byte that is not there [s/byte]
         fine: for any that are not there [s]
@@ -149,7 +151,8 @@ def anneal(
             if until < math.inf:
                 now = time.monotonic()
                 left_s = max(0.0, until - now)
-                total = min(total, taken + int(taken * left_s / max(now - began, 1e-6)))
+                most = taken + int(taken * left_s / max(now - began, 1e-6))
+                total = most if fill else min(total, most)
     found = Order(on=state.best_on.tolist(), tasks=state.best_seq.tolist())
     return found, float(state.figures[kernel.BEST])
 

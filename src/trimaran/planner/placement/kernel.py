@@ -9,10 +9,10 @@ task within the sequence. Nothing before the first task that a move touches chan
 transfers that were met later taken off their links, and ends as soon as the step is known to be too long: when a task
 ends so late that those after it, or what is left for its device, cannot end in time.
 
-Everything is counted in steps (tasks that the decoder goes through, and some for each move), and a move is drawn by a
-generator of its own: the same problem, seed and number of steps give the same answer on any machine. Functions are
-compiled by Numba when they are first called; what it compiles is kept for the next process. They hold no lock of the
-interpreter, so searches run beside each other in threads.
+Everything is counted in steps (tasks that the decoder goes through, and some for each move), and moves are drawn by a
+generator that is part of the state: the same problem, seed and number of steps give the same answer on any machine.
+Functions are compiled by Numba when they are first called; what it compiles is kept for the next process. They hold no
+lock of the interpreter, so several searches run at once in threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -623,7 +623,7 @@ def _shift(seq: Ints, pos: Ints, source: int, target: int) -> None:
 def _target(needs_at: Ints, needs: Ints, on: Ints, seq: Ints, pos: Ints, task: int, steps: int) -> int:
     """A position some steps away to which a task may move; its own where there is none.
 
-    Passing tasks of other devices alone changes little: it goes on to one of its own.
+    Passing tasks of other devices alone changes little: it goes on to one of the same device.
 
     Args:
         needs_at: of the problem

@@ -153,9 +153,9 @@ class Placement:
         heft_s: makespan of the list schedule by earliest finish time, for comparison; None where that does not fit [s]
         method: of the answer, such as "exact" or "modules, list, annealing"
         notes: for the reader
-        work_s: seconds of a usual core whose work it may have taken: as much again, with the same searches and seed,
-            gives the same answer where no clock ended it [s]
-        searches: that ran beside each other
+        work_s: seconds of a usual core whose work it was given: as much again, with the same searches and seed, gives
+            the same answer where there was no time limit [s]
+        searches: that ran at the same time
     """
 
     device_of: Mapping[str, int]

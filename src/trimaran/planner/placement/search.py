@@ -1,7 +1,7 @@
 """Good schedules of one problem in a given amount of work: annealing on coarse nodes, then on finer ones.
 
 Work is counted in steps of the search, so that the answer does not depend on how fast the machine is; a deadline that
-the user gives ends it all the same. Several searches with seeds of their own run beside each other.
+the user gives ends it all the same. Several searches with different seeds run at the same time.
 """
 
 import math
@@ -37,8 +37,9 @@ class Limits:
         steps: steps that searches may take
         work: deterministic time that constraint programs may take together
         seed: of everything random
-        searches: that run beside each other on a large problem
+        searches: that run at the same time on a large problem
         compiled: whether the search is compiled, or there is the time for it
+        fill: whether large problems take more steps where the deadline leaves the time for them
         notes: for the reader, added to
     """
 
@@ -48,6 +49,7 @@ class Limits:
     seed: int
     searches: int = 1
     compiled: bool = True
+    fill: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -134,6 +136,7 @@ def annealed(flat: Flat, start: Layout, limits: Limits, *, cold: bool = False) -
     if not limits.compiled or (limits.over() and flat.n > SMALL):
         return start
     steps = min(limits.steps, _SETTLED * flat.n)
+    limits = replace(limits, fill=False)
     if cold:
         runs = [_cooled(flat, order_of(flat, start), limits, steps, hot=0.002, number=0)]
     elif flat.n <= SMALL:
@@ -165,7 +168,9 @@ def _cooled(
     until = math.inf if math.isinf(limits.deadline) else time.monotonic() + share * max(0.0, limits.left_s)
     goal_s = least_s(flat) * (1 + 1e-9)
     seed = limits.seed * 1009 + number
-    return anneal(flat, start, steps=steps, seed=seed, hot=hot, cold=_COLD, until=until, goal_s=goal_s)
+    return anneal(
+        flat, start, steps=steps, seed=seed, hot=hot, cold=_COLD, until=until, fill=limits.fill, goal_s=goal_s
+    )
 
 
 def descent(
@@ -241,7 +246,7 @@ def searched(flat: Flat, start: Layout, limits: Limits, pool: ThreadPoolExecutor
         flat: the problem
         start: a schedule
         limits: `steps` are spent by all together
-        pool: runs them beside each other
+        pool: runs them at the same time
     """
     if not limits.compiled or limits.over():
         return start

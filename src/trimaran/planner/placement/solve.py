@@ -113,7 +113,7 @@ def written(
         method: of the answer
         notes: for the reader
         work_s: seconds of a usual core whose work it may have taken [s]
-        searches: that ran beside each other
+        searches: that ran at the same time
 
     Raises:
         SolverError: the schedule breaks a rule, or the bound is none
@@ -170,7 +170,7 @@ WORK_S = 60.0
 """Seconds of a usual core whose work goes into an answer, where no time limit allows less [s]."""
 
 SEARCHES = 4
-"""Searches that run beside each other on a large problem; under a time limit, one on each core."""
+"""Searches that run at the same time on a large problem; under a time limit, one on each core."""
 
 _MOST_SEARCHES = 16
 
@@ -205,7 +205,7 @@ def place(
             fast the machine is; None: `WORK_S`, or with a limit what this machine does in that time [s]
         time_limit_s: wall time that may be spent; no more work is done than fits, and the answer says where the time
             ended it [s]; None: none
-        searches: that run beside each other on a large problem; None: `SEARCHES`, or with a limit one for each core
+        searches: that run at the same time on a large problem; None: `SEARCHES`, or with a limit one for each core
         seed: of everything random
         gap: stop once the answer is within this share of the bound
         began: moment from which the time counts, by the monotonic clock; None: when what searches is imported [s]
@@ -265,12 +265,19 @@ def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, sea
         return replace(limits, compiled=False)
     if limits.over():
         return limits
-    beside = min(max(_cores(), 1), _MOST_SEARCHES) if searches is None else searches
-    per_s = speed(flat, order_of(flat, first)) * min(_cores(), beside)
+    number = min(max(_cores(), 1), _MOST_SEARCHES) if searches is None else searches
+    per_s = speed(flat, order_of(flat, first)) * min(_cores(), number)
     most = _FILLED * per_s * max(0.0, limits.left_s)
     steps = most if work_s is None else min(most, limits.steps)
-    # The clock ends the constraint programs: how long their work takes is not known before.
-    return replace(limits, steps=steps, work=limits.left_s, searches=beside)
+    # How long the work of constraint programs takes is not known before: the clock ends them too.
+    work = 2 * _WORK_PER_S * max(0.0, limits.left_s)
+    return replace(
+        limits,
+        steps=steps,
+        work=work if work_s is None else min(work, limits.work),
+        searches=number,
+        fill=work_s is None,
+    )
 
 
 def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layout, float, str]:

@@ -1,4 +1,4 @@
-"""A problem solved stage by stage: each is annealed and then a constraint program, several stages beside each other.
+"""A problem solved stage by stage: each is annealed and then a constraint program, several stages at the same time.
 
 Where all devices and wires are alike, a stage does not care on which device it begins: each is solved with its entry on
 device 0, with a free exit, and put on the devices that follow from the stage before. Otherwise stages are solved in
@@ -405,7 +405,7 @@ def by_stages(
         split: its stages
         limits: of time and steps
         gap: stop a stage once it is within this share of its bound
-        pool: runs what can run beside each other
+        pool: runs what can run at the same time
         first: a schedule of the whole problem, if there is one; a stage that is all of it starts there
     """
     if not alike(flat):
