@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 
 import pytest
 from tests import placement_networks as networks
@@ -175,3 +177,13 @@ def test_no_time_to_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("not compiled yet" in note for note in answer.notes)
     assert answer.heft_s is not None
     assert answer.makespan_s <= answer.heft_s
+
+
+def test_the_compiler_is_imported_by_what_searches_only() -> None:
+    """Neither the package nor the command imports Numba before a placement is searched for."""
+    program = (
+        "import sys, trimaran, trimaran.cli.place, trimaran.features.placement;"
+        "print('numba' in sys.modules, 'ortools' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["False", "False"]
