@@ -1,5 +1,6 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -114,7 +115,7 @@ def train(
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
         from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
+        from trimaran.features.training.train import check_resumable, check_starts_ranks, how_to_go_on, room_of, train_planned
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -122,6 +123,7 @@ def train(
         from trimaran.runtime.step.on_nan import check_on_nan
 
         # Before the plan, which may take long to make.
+        check_starts_ranks(os.environ)
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)

@@ -394,9 +394,17 @@ def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float)
 
     return TCPStore(
         address or first_host(variables.get("SLURM_STEP_NODELIST", "localhost")),
-        # Every task of a step can work it out, and jobs that share a machine get different ones.
-        int(port or 15000 + number(variables, "SLURM_JOB_ID", default=0) % 20000),
+        int(port or _step_port(variables)),
         place.size,
         is_master=place.rank == 0,
         timeout=timedelta(seconds=timeout_s),
     )
+
+
+def _step_port(variables: Mapping[str, str]) -> int:
+    """A port that every task of a Slurm step can work out, and that jobs and steps on one machine do not share.
+
+    It is below those that Linux gives to connections that ask for none (32768 and more), which may be taken.
+    """
+    job, step = (number(variables, name, default=0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return 15000 + (job + 8191 * step) % 17000

@@ -505,7 +505,7 @@ class Session:
             saver.begin(taken, self.steps, self._moment)
             return None
 
-    def load_checkpoint(self, path: str | Path) -> None:
+    def load_checkpoint(self, path: str | Path, *, missing_ok: bool = False) -> bool:
         """Go on from a checkpoint, perhaps of another plan or number of ranks; every rank calls it, between steps.
 
         Afterwards `batches` and `shares` begin with the global batch that comes next, and `steps`, `epoch`, `history`
@@ -515,6 +515,11 @@ class Session:
         Args:
             path: a run directory or a folder of checkpoints, of which the newest that is as it was written is taken; or
                 one checkpoint
+            missing_ok: begin anew where there is no such folder, or no checkpoint was ever committed in it, as when a
+                script starts for the first time, or was killed in its first save
+
+        Returns:
+            Whether there was one; the same on every rank, as rank 0 looks for it.
 
         Raises:
             InputError: there is none; or it is of another model, data, global batch, seed or optimizer; or this plan
@@ -522,10 +527,14 @@ class Session:
             CorruptDataError: it is damaged
         """
         self._begin_loading()
-        with find_saved(path, self.executor.agreement) as saved:
+        found = find_saved(path, self.executor.agreement, missing_ok=missing_ok)
+        if found is None:
+            return False
+        with found as saved:
             fill = partial(fill_from, saved)
             self._put_back(saved.plain, saved.entries, fill, saved.name)
             self._notes += saved.notes
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint has, whole, in host memory: on rank 0; every rank calls it, between steps.

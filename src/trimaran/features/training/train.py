@@ -43,6 +43,7 @@ from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import read_place
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -259,6 +260,28 @@ def how_to_resume(
     }
     options = [f" {name} {value}" for name, value in given.items() if value is not None]
     return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(str(run.path))}{''.join(options)}"
+
+
+def check_starts_ranks(variables: Mapping[str, str]) -> None:
+    """Refuse to start ranks in each of several processes that a launcher has started: each would train a whole run.
+
+    Args:
+        variables: environment variables of this process
+
+    Raises:
+        InputError: torchrun or srun has started more than one
+        EnvironmentProblem: their variables contradict each other
+    """
+    place = read_place(variables)
+    if place is not None and place.size > 1:
+        raise InputError(
+            f"{place.started_by} has started {place.size} of these, and `trimaran train` starts the ranks of one machine "
+            "itself: each of them would train a whole run. Start it once, with --devices (in Slurm: srun --ntasks 1); or, "
+            f"over several machines, let {place.started_by} start a script with trimaran.init(job)",
+            code="train.started-by-launcher",
+            size=place.size,
+            launcher=place.started_by,
+        )
 
 
 def has_checkpoint(path: Path) -> bool:
