@@ -59,6 +59,8 @@ class Node:
     Attributes:
         name: its host name
         address: on the network of the nodes
+        seat: its network
+        hosts: its file of host names
     """
 
     name: str
@@ -143,22 +145,26 @@ class Node:
 
 
 @contextlib.contextmanager
-def network(count: int, *, hosts_in: Path | None) -> Iterator[list[Node]]:
+def network(count: int, *, hosts_in: Path | None, own: str | None = "address") -> Iterator[list[Node]]:
     """Nodes that are joined by a network of their own; they run while the block does.
 
     Args:
         count: how many; they are called node1, node2, …
-        hosts_in: folder for their file of host names; None: nodes are not started
+        hosts_in: folder for their files of host names; None: nodes are not started
+        own: what a node has for its own name: "address", that on the network, or another one; None: nothing
     """
     with rate_limited_network(LINK, ranks=max(2, count)) as seats, contextlib.ExitStack() as ends:
-        hosts = Path(os.devnull) if hosts_in is None else hosts_in / "hosts"
         nodes = [
-            Node(name=f"node{number}", address=f"10.0.0.{number}", seat=seat, hosts=hosts)
+            Node(name=f"node{number}", address=f"10.0.0.{number}", seat=seat, hosts=Path(os.devnull))
             for number, seat in enumerate(seats, 1)
         ]
         if hosts_in is not None:
-            lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
-            hosts.write_text("".join(f"{line}\n" for line in lines))
+            for node in nodes:
+                node.hosts = hosts_in / f"hosts-{node.name}"
+                known = [f"{other.address} {other.name}" for other in nodes if other is not node]
+                if own is not None:
+                    known.append(f"{node.address if own == 'address' else own} {node.name}")
+                node.hosts.write_text("".join(f"{line}\n" for line in ("127.0.0.1 localhost", *known)))
         for node in nodes:
             ends.callback(node.stop)
             if hosts_in is not None:

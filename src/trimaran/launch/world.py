@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.launch.addresses import VARIABLE, choose_interface
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -118,6 +119,22 @@ def first_host(hosts: str) -> str:
     """
     match = re.match(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\]([^\[,]*))?", hosts)
     return "".join(part or "" for part in match.groups()) if match is not None else hosts
+
+
+def step_port(variables: Mapping[str, str]) -> int:
+    """A port that every task of a Slurm step can work out, and that jobs and steps on one machine do not share.
+
+    It is below those that Linux gives to connections that ask for none (32768 and more), which may be taken.
+
+    Args:
+        variables: environment variables
+
+    Example:
+        >>> step_port({"SLURM_JOB_ID": "17020"}), step_port({"SLURM_JOB_ID": "17020", "SLURM_STEP_ID": "1"})
+        (15020, 23211)
+    """
+    job, step = (number(variables, name, default=0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return 15000 + (job + 8191 * step) % 17000
 
 
 def _tasks_here(variables: Mapping[str, str], *, default: int) -> int:
@@ -261,7 +278,12 @@ def join_world(
     place = read_place(variables)
     if place is None or place.size == 1:
         return World(device=choose_device(device))
-    world = open_world(place, store=_meeting_point(variables, place, timeout_s), device=device, timeout_s=timeout_s)
+    store = _meeting_point(variables, place, timeout_s)
+    if place.size > place.local_size and VARIABLE not in variables:
+        interface = choose_interface(store, _master(variables), rank=place.rank, size=place.size)
+        if interface is not None:
+            os.environ[VARIABLE] = interface
+    world = open_world(place, store=store, device=device, timeout_s=timeout_s)
     atexit.register(leave_world)
     return world
 
@@ -380,7 +402,12 @@ def _initialised(variables: Mapping[str, str], device: DeviceChoice) -> World:
     )
 
 
-def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store | None":
+def _master(variables: Mapping[str, str]) -> str:
+    """The host of rank 0."""
+    return variables.get("MASTER_ADDR") or first_host(variables.get("SLURM_STEP_NODELIST", "localhost"))
+
+
+def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if place.started_by == "torchrun":
         if address is None or port is None:
@@ -389,22 +416,19 @@ def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float)
                 "program with torchrun, or set both to an address and a free port of rank 0's machine",
                 code="world.no-master",
             )
-        return None
+        from torch.distributed.rendezvous import rendezvous
+
+        # As init_process_group does it: the store of torchrun's agent, where there is one.
+        meeting = rendezvous("env://", place.rank, place.size, timeout=timedelta(seconds=timeout_s))
+        store: Store = next(iter(meeting))[0]
+        store.set_timeout(timedelta(seconds=timeout_s))
+        return store
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore(
-        address or first_host(variables.get("SLURM_STEP_NODELIST", "localhost")),
-        int(port or _step_port(variables)),
+        _master(variables),
+        int(port or step_port(variables)),
         place.size,
         is_master=place.rank == 0,
         timeout=timedelta(seconds=timeout_s),
     )
-
-
-def _step_port(variables: Mapping[str, str]) -> int:
-    """A port that every task of a Slurm step can work out, and that jobs and steps on one machine do not share.
-
-    It is below those that Linux gives to connections that ask for none (32768 and more), which may be taken.
-    """
-    job, step = (number(variables, name, default=0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    return 15000 + (job + 8191 * step) % 17000
