@@ -102,6 +102,30 @@ def test_it_goes_on_from_files_and_from_memory(saved: tuple[Path, list[float], b
             assert session.notes == ()
 
 
+def test_a_script_that_starts_for_the_first_time_begins_anew(tmp_path: Path) -> None:
+    """Without a folder, and with one in which a save was killed before it was committed; not where all are damaged."""
+    with session_of(make_job()) as session:
+        assert not session.load_checkpoint(tmp_path / "none", missing_ok=True)
+        with raises("checkpoint.no-folder", InputError):
+            session.load_checkpoint(tmp_path / "none")
+        take_steps(session, 1)
+        committed = session.save_checkpoint(tmp_path / "saved")
+        assert committed is not None
+    with session_of(make_job()) as session:
+        assert session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+        assert session.steps == 1
+    state = committed / "state.json"
+    state.write_text("{}")
+    with session_of(make_job()) as session, raises("checkpoint.all-damaged", CorruptDataError):
+        session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+    (committed / "COMMITTED").unlink()
+    with session_of(make_job()) as session:
+        with raises("checkpoint.none", InputError):
+            session.load_checkpoint(tmp_path / "saved")
+        assert not session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+        assert session.steps == 0
+
+
 def test_what_comes_between_a_batch_and_its_step_is_refused(tmp_path: Path) -> None:
     with session_of(make_job()) as session:
         batch = next(iter(session.batches()))
