@@ -1,9 +1,10 @@
 """Nodes of a cluster on one machine, for programs that start ranks on several.
 
 A node is a set of namespaces: a network of its own (a seat of `rate_limited_network`, so that nothing listens on the
-machine's interfaces), its own processes, host name, hosts file and /dev/shm. Files are shared, as on a cluster with a
-file system that all nodes see. The first process of a node reads a pipe which this process holds. When it ends, by `Node.stop` or because this process is gone, also by SIGKILL, the kernel kills all processes of the
-node at once, as a power cut does; and namespaces, interfaces and mounts are gone with the last of them.
+machine's interfaces), its own processes, host name, hosts file and /dev/shm, and no name server. Files are shared, as
+on a cluster with a file system that all nodes see. The first process of a node reads a pipe which this process holds.
+When it ends, by `Node.stop` or because this process is gone, also by SIGKILL, the kernel kills all processes of the
+node at once; and namespaces, interfaces and mounts are gone with the last of them.
 
     this process ── pipe ──▶ process 1 of node1 ──┐ everything that node1 runs
                  ── pipe ──▶ process 1 of node2 ──┐ everything that node2 runs
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,18 @@ class Node:
             cwd: its directory
             options: of `subprocess.Popen`
         """
-        entered = ["nsenter", f"--target={self._first}", "--net", "--pid", "--mount", "--uts", "--", "setsid", "env", f"--chdir={cwd}"]
+        entered = [
+            "nsenter",
+            f"--target={self._first}",
+            "--net",
+            "--pid",
+            "--mount",
+            "--uts",
+            "--",
+            "setsid",
+            "env",
+            f"--chdir={cwd}",
+        ]
         with log.open("ab") as output:
             started = subprocess.Popen(
                 [*entered, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options

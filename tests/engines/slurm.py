@@ -7,7 +7,6 @@ only, and end with them.
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from tests.engines.nodes import Node, environment, network, wait_for
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel")
 
-# Times are short ones: a node is given up 30 s after it was last heard of, and a job that is queued again waits 5 s, not 2 min.
+# Times are short ones: a node is given up 30 s after it was last heard of, a job that is queued again waits 5 s, not 2
+# min, and the queue is looked at every 2 s.
 _CONFIGURATION = """
 ClusterName=nodes
 SlurmctldHost={head.name}({head.address})
@@ -36,6 +36,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/linear
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=2
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
@@ -132,8 +133,3 @@ def _idle(cluster: Slurm, question: tuple[str, ...]) -> int:
         return cluster.ask(*question).split().count("idle")
     except AssertionError:  # the controller does not answer yet
         return 0
-
-
-def commands_that_run() -> str:
-    """Slurm's version, for reports."""
-    return subprocess.run(["sinfo", "--version"], capture_output=True, text=True, check=True).stdout.strip()

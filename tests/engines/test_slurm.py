@@ -9,6 +9,7 @@ import pytest
 from tests.engines.nodes import obstacle, wait_for
 from tests.engines.slurm import Slurm, missing_programs, slurm
 from tests.engines.training import (
+    EPOCHS,
     EVERY,
     STEPS,
     WEIGHTS,
@@ -42,14 +43,14 @@ class Training:
         number: of the job
     """
 
-    def __init__(self, cluster: Slurm, folder: Path, each: int, *options: str, epochs: int = 16) -> None:
+    def __init__(self, cluster: Slurm, folder: Path, each: int, *options: str, epochs: int = EPOCHS) -> None:
         self.cluster, self.folder = cluster, folder
-        prepare(folder)
-        script = folder / "train.py"
-        script.write_text(script.read_text().replace("epochs=16", f"epochs={epochs}"))
+        prepare(folder, epochs=epochs)
         assert f"{TASKS}2\n" in SCRIPT
         assert f"{WAIT}60 " in SCRIPT
-        (folder / "train.sbatch").write_text(SCRIPT.replace(f"{TASKS}2", f"{TASKS}{each}").replace(f"{WAIT}60", f"{WAIT}5"))
+        (folder / "train.sbatch").write_text(
+            SCRIPT.replace(f"{TASKS}2", f"{TASKS}{each}").replace(f"{WAIT}60", f"{WAIT}5")
+        )
         self.number = cluster.submit(folder / "train.sbatch", *options)
 
     @property

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.engines.nodes import Node, environment, network, obstacle, wait_for
 from tests.engines.training import (
+    EPOCH,
+    EPOCHS,
     EVERY,
     EXAMPLE,
     STEPS,
@@ -42,9 +44,9 @@ class Training:
         nodes: node1, which keeps torchrun's list of nodes, and node2
     """
 
-    def __init__(self, folder: Path, nodes: list[Node], command: str) -> None:
+    def __init__(self, folder: Path, nodes: list[Node], command: str, epochs: int = EPOCHS) -> None:
         self.folder, self.nodes = folder, nodes
-        prepare(folder)
+        prepare(folder, epochs=epochs)
         (folder / "start.sh").write_text(command)
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         for node in nodes:
@@ -52,9 +54,7 @@ class Training:
 
     def start(self, node: Node) -> None:
         """Run the command of the page on a node."""
-        self.agents[node.name] = node.run(
-            ["bash", "start.sh"], log=self._log(node), cwd=self.folder, env=environment()
-        )
+        self.agents[node.name] = node.run(["bash", "start.sh"], log=self._log(node), cwd=self.folder, env=environment())
 
     def _log(self, node: Node) -> Path:
         return self.folder / f"{node.name}.log"
@@ -62,10 +62,6 @@ class Training:
     @property
     def steps(self) -> Steps:
         return steps_of(*map(self._log, self.nodes))
-
-    @property
-    def saved(self) -> set[str]:
-        return {path.parent.name for path in (self.folder / "checkpoints").glob("*/COMMITTED")}
 
     def wait_for_steps(self, count: int) -> float:
         """Wait until so many more were printed; the time that it took [s]."""
@@ -86,13 +82,13 @@ class Training:
         return (self.folder / WEIGHTS).read_bytes()
 
 
-Start = Callable[[str], Training]
+Start = Callable[..., Training]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     with network(2, hosts_in=tmp_path) as nodes:
-        yield lambda command: Training(tmp_path / "training", nodes, command)
+        yield lambda command, **options: Training(tmp_path / "training", nodes, command, **options)
         names = [node.processes() for node in nodes]
     assert all(not Path(f"/proc/{pid}").exists() for found in names for pid in found)
 
@@ -132,7 +128,9 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
 
     When the node comes back, the two ranks are stopped after a step and save: no step is done again.
     """
-    training = start(ELASTIC.replace("--rdzv-id", "--rdzv-conf last_call_timeout=3 --rdzv-id"))
+    # Many, so that the node has come back before they are done.
+    epochs = 120
+    training = start(ELASTIC.replace("--rdzv-id", "--rdzv-conf last_call_timeout=3 --rdzv-id"), epochs=epochs)
     _, second = training.nodes
     training.wait_for_steps(2 * EVERY + 20)
     second.stop()
@@ -144,17 +142,17 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
     second.boot()
     training.start(second)
     assert training.end() == {"node1": 0, "node2": 0}, training.told()
-    alone = dict(train_undisturbed(tmp_path / "alone", 2, checkpoints=tmp_path / "saved")[0])
-    # What node1 printed last before it was lost may be a step more than was read.
-    (begun, _), *_ = list(alone.items())
+    alone = dict(train_undisturbed(tmp_path / "alone", 2, checkpoints=tmp_path / "saved", epochs=epochs)[0])
+    begun = next(iter(alone))
     steps = training.steps
-    assert {number for number, _ in steps} == set(range(1, STEPS + 1))
+    assert {number for number, _ in steps} == set(range(1, epochs * EPOCH + 1))
     first_alone = next(at for at, (number, _) in enumerate(steps) if at and number <= steps[at - 1][0])
     assert steps[first_alone][0] == begun
     follow = steps[first_alone:]
     assert follow[:20] == [(number, alone[number]) for number, _ in follow[:20]]
     # One break only: when the other node came, nothing was done again.
-    assert [number for number, _ in follow] == list(range(begun, STEPS + 1))
+    assert [number for number, _ in follow] == list(range(begun, epochs * EPOCH + 1))
+    assert "SIGTERM ended the training after step" in (training.folder / "node1.log").read_text()
     record_property("steps done again", done_again(steps))
     assert training.weights
 

@@ -10,8 +10,9 @@ from tests.engines.nodes import ROOT
 from tests.forks.world import run_world
 
 EXAMPLE = ROOT / "examples" / "resumable_loop.py"
-STEPS, EVERY = 400, 50
-"""Steps of the training, and between two checkpoints."""
+EPOCHS, EPOCH, EVERY = 16, 25, 50
+"""Epochs of the training, steps of one, and steps between two checkpoints."""
+STEPS = EPOCHS * EPOCH
 WEIGHTS = "model.safetensors"
 
 
@@ -21,11 +22,12 @@ def blocks(page: str, language: str, containing: str) -> list[str]:
     return [block for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) if containing in block]
 
 
-def prepare(folder: Path) -> None:
-    """Put the script of the documents into a folder, as `train.py`."""
+def prepare(folder: Path, *, epochs: int = EPOCHS) -> None:
+    """Put the script of the documents into a folder, as `train.py`; perhaps with another number of epochs."""
     folder.mkdir(exist_ok=True)
     (script,) = blocks("torchrun.md", "python", "trimaran.init")
-    (folder / "train.py").write_text(script)
+    assert f"epochs={EPOCHS}," in script
+    (folder / "train.py").write_text(script.replace(f"epochs={EPOCHS},", f"epochs={epochs},"))
 
 
 Steps = list[tuple[int, str]]
@@ -49,18 +51,21 @@ def run_script(folder: str) -> None:
     runpy.run_path("train.py", run_name="__main__")
 
 
-def train_undisturbed(folder: Path, ranks: int, *, checkpoints: Path | None = None) -> tuple[Steps, bytes]:
+def train_undisturbed(
+    folder: Path, ranks: int, *, checkpoints: Path | None = None, epochs: int = EPOCHS
+) -> tuple[Steps, bytes]:
     """Train in one go, on forked ranks and the loopback interface, without torchrun or Slurm.
 
     Args:
         folder: to train in; new
         ranks: how many
         checkpoints: to begin with; they are copied
+        epochs: in all
 
     Returns:
         The steps, and the file of the weights.
     """
-    prepare(folder)
+    prepare(folder, epochs=epochs)
     if checkpoints is not None:
         shutil.copytree(checkpoints, folder / "checkpoints")
     run_world(run_script, str(folder), processes=ranks, folder=folder)

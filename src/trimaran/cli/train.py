@@ -115,7 +115,13 @@ def train(
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
         from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import check_resumable, check_starts_ranks, how_to_go_on, room_of, train_planned
+        from trimaran.features.training.train import (
+            check_resumable,
+            check_starts_ranks,
+            how_to_go_on,
+            room_of,
+            train_planned,
+        )
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target

@@ -275,9 +275,9 @@ def check_starts_ranks(variables: Mapping[str, str]) -> None:
     place = read_place(variables)
     if place is not None and place.size > 1:
         raise InputError(
-            f"{place.started_by} has started {place.size} of these, and `trimaran train` starts the ranks of one machine "
-            "itself: each of them would train a whole run. Start it once, with --devices (in Slurm: srun --ntasks 1); or, "
-            f"over several machines, let {place.started_by} start a script with trimaran.init(job)",
+            f"{place.started_by} has started {place.size} of these, and `trimaran train` starts the ranks of one "
+            "machine itself: each of them would train a whole run. Start it once, with --devices (in Slurm: srun "
+            f"--ntasks 1); or, over several machines, let {place.started_by} start a script with trimaran.init(job)",
             code="train.started-by-launcher",
             size=place.size,
             launcher=place.started_by,
