@@ -29,6 +29,7 @@ from trimaran.planning.requests import parse_link
 ROOT = Path(__file__).parents[2]
 LINK = parse_link("1Gb/s")
 _TOOLS = ("unshare", "nsenter", "mount", "hostname", "sh", "env", "cat", "setsid")
+_ENTER = ("unshare", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc")
 _SOON_S = 20.0
 _BOOT = """
 set -e
@@ -46,6 +47,9 @@ def obstacle() -> str:
     missing = [name for name in _TOOLS if shutil.which(name) is None]
     if missing:
         return f"nodes need the programs {', '.join(missing)} (util-linux, hostname)"
+    tried = subprocess.run([*_ENTER, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"nodes need their own processes, mounts and host names: {tried.stderr.strip()}"
     try:
         with network(2, hosts_in=None):
             return ""
@@ -74,8 +78,7 @@ class Node:
 
     def boot(self) -> None:
         """Start the node: its first process, nothing else."""
-        command = ["unshare", "--pid", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
-        command += ["sh", "-c", _BOOT, "sh", self.name, str(self.hosts)]
+        command = [*_ENTER, "sh", "-c", _BOOT, "sh", self.name, str(self.hosts)]
 
         def start() -> "subprocess.Popen[str]":
             return subprocess.Popen(

@@ -93,7 +93,7 @@ def cluster(tmp_path: Path) -> Iterator[Slurm]:
 
 
 def test_a_warned_job_saves_is_queued_again_and_loses_nothing(
-    cluster: Slurm, tmp_path: Path, record_property: Record
+    cluster: Slurm, tmp_path: Path, record_testsuite_property: Record
 ) -> None:
     """With the signal that Slurm sends before the time limit."""
     training = Training(cluster, tmp_path / "training", 1)
@@ -102,7 +102,7 @@ def test_a_warned_job_saves_is_queued_again_and_loses_nothing(
     cluster.ask("scancel", "--signal=USR1", str(training.number))
     wait_for(lambda: training.restarts == 1, "restart", SOON_S, training.told)
     training.wait_for_steps(1)
-    record_property("seconds without a step", time.monotonic() - warned)
+    record_testsuite_property("seconds without a step", time.monotonic() - warned)
     training.wait_for_end()
     assert re.search(r"SIGUSR1 ended the training after step \d+", training.log)
     assert done_again(training.steps) == 0
@@ -111,7 +111,7 @@ def test_a_warned_job_saves_is_queued_again_and_loses_nothing(
 
 @pytest.mark.parametrize("which", [1, pytest.param(0, marks=pytest.mark.sweep)], ids=["other", "batch host"])
 def test_a_job_whose_node_dies_is_queued_again_and_ends_with_the_same_losses(
-    cluster: Slurm, tmp_path: Path, which: int, record_property: Record
+    cluster: Slurm, tmp_path: Path, which: int, record_testsuite_property: Record
 ) -> None:
     """The node is gone with all that runs on it, and comes back. On the first one, the script of the job runs too."""
     training = Training(cluster, tmp_path / "training", 1)
@@ -123,9 +123,9 @@ def test_a_job_whose_node_dies_is_queued_again_and_ends_with_the_same_losses(
     cluster.start(node)
     wait_for(lambda: training.restarts == 1, "restart", SOON_S, training.told)
     training.wait_for_steps(1)
-    record_property("seconds without a step", time.monotonic() - killed)
+    record_testsuite_property("seconds without a step", time.monotonic() - killed)
     training.wait_for_end()
-    record_property("steps done again", done_again(training.steps))
+    record_testsuite_property("steps done again", done_again(training.steps))
     assert 0 < done_again(training.steps) <= 2 * EVERY
     assert_equal(training.steps, (training.folder / WEIGHTS).read_bytes(), train_undisturbed(tmp_path / "whole", 2))
 

@@ -99,7 +99,7 @@ def test_the_page_shows_the_example() -> None:
 
 @pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_a_node_that_is_killed_and_comes_back_costs_the_steps_since_the_last_checkpoint(
-    start: Start, tmp_path: Path, each: int, record_property: Callable[[str, object], None]
+    start: Start, tmp_path: Path, each: int, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     """With so many ranks on each of two nodes. Losses and weights are those of ranks that nothing happened to."""
     assert f"{EACH}2 " in FIXED
@@ -112,9 +112,9 @@ def test_a_node_that_is_killed_and_comes_back_costs_the_steps_since_the_last_che
     second.boot()
     training.start(second)
     training.wait_for_steps(1)
-    record_property("seconds without a step", time.monotonic() - killed)
+    record_testsuite_property("seconds without a step", time.monotonic() - killed)
     assert training.end() == {"node1": 0, "node2": 0}, training.told()
-    record_property("steps done again", done_again(training.steps))
+    record_testsuite_property("steps done again", done_again(training.steps))
     # The checkpoint of the last 50 may still have been on its way.
     assert 0 < done_again(training.steps) <= 2 * EVERY
     assert_equal(training.steps, training.weights, train_undisturbed(tmp_path / "undisturbed", 2 * each))
@@ -122,7 +122,7 @@ def test_a_node_that_is_killed_and_comes_back_costs_the_steps_since_the_last_che
 
 @pytest.mark.sweep
 def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
-    start: Start, tmp_path: Path, record_property: Callable[[str, object], None]
+    start: Start, tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     """With --nnodes 1:2. Alone, each loss is that of one rank that goes on from the same checkpoint, bit for bit.
 
@@ -139,7 +139,7 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
     shutil.copytree(training.folder / "checkpoints", tmp_path / "saved")
     together = training.steps
     wait_for(lambda: len(training.steps) > len(together) + 20, "steps alone", SOON_S, training.told)
-    record_property("seconds without a step, alone afterwards", time.monotonic() - killed)
+    record_testsuite_property("seconds without a step, alone afterwards", time.monotonic() - killed)
     second.boot()
     training.start(second)
     assert training.end(400.0) == {"node1": 0, "node2": 0}, training.told()
@@ -154,7 +154,7 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
     # One break only: when the other node came, nothing was done again.
     assert [number for number, _ in follow] == list(range(begun, epochs * EPOCH + 1))
     assert "SIGTERM ended the training after step" in (training.folder / "node1.log").read_text()
-    record_property("steps done again", done_again(steps))
+    record_testsuite_property("steps done again", done_again(steps))
     assert training.weights
 
 
