@@ -217,8 +217,8 @@ def check_fits(content: Content, wanted: Mapping[str, Form], ties: Mapping[str, 
         )
     if dtypes:
         raise InputError(
-            f"{content.source} has tensors of dtypes that are not converted without rounding: {listed(dtypes)}. Convert "
-            "them yourself, where rounding is meant, or make the model in the dtype of the file",
+            f"{content.source} has tensors of dtypes that are not converted without rounding: {listed(dtypes)}. "
+            "Convert them yourself, where rounding is meant, or make the model in the dtype of the file",
             code="weights.other-dtypes",
             path=content.source,
             tensors=tuple(dtypes),

@@ -94,7 +94,10 @@ class _Directory:
             form = Form(_sizes(one.attribute("size")), _dtype(one.attribute("properties")))
             if math.prod(max(1, size) for size in form.shape) >= 2**59:
                 raise ValueError(f"{name!a} has a shape that no memory holds")
-            boxes = [(_sizes(chunk.attribute("offsets")), _sizes(chunk.attribute("sizes"))) for chunk in one.attribute("chunks")]
+            boxes = [
+                (_sizes(chunk.attribute("offsets")), _sizes(chunk.attribute("sizes")))
+                for chunk in one.attribute("chunks")
+            ]
             _check_covered(name, form.shape, boxes)
             chunks = [_Chunk(low, sizes, *places[name, low]) for low, sizes in boxes if math.prod(sizes)]
             entries[name] = _Entry(form, tuple(chunks))
@@ -267,7 +270,7 @@ def _form(directory: _Directory, name: str) -> Form:
 
 
 def _sorted_out(directory: _Directory) -> tuple[dict[str, str], dict[tuple[str | int, ...], str]]:
-    """The names of the model's tensors, and the paths of what is of the optimizer; each with its key in the directory."""
+    """The names of the model's tensors, and the paths of what is of the optimizer, with their keys in the directory."""
     paths = {}
     for key, found in directory.paths.items():
         # A program may put both under one more name.
@@ -286,9 +289,7 @@ def _sorted_out(directory: _Directory) -> tuple[dict[str, str], dict[tuple[str |
     return model, kept
 
 
-def _optimizer(
-    directory: _Directory, kept: Mapping[tuple[str | int, ...], str], names: list[str]
-) -> OptimizerContent:
+def _optimizer(directory: _Directory, kept: Mapping[tuple[str | int, ...], str], names: list[str]) -> OptimizerContent:
     """The state of an optimizer by names; of a flattened one the last part of a name is the key."""
     states: dict[Member, dict[str, Any]] = {}
     keys: dict[tuple[Member, str], str] = {}
@@ -308,9 +309,7 @@ def _optimizer(
         states.setdefault(member, {})[state] = directory.value(key) if form is None else form
         keys[member, state] = key
     groups = tuple(_group(directory, options[number]) for number in sorted(options))
-    return OptimizerContent(
-        states=states, groups=groups, read=lambda member, key: directory.tensor(keys[member, key])
-    )
+    return OptimizerContent(states=states, groups=groups, read=lambda member, key: directory.tensor(keys[member, key]))
 
 
 def _group(directory: _Directory, options: dict[str, Any]) -> Group:
@@ -336,11 +335,11 @@ def write_dcp(content: Content, folder: Path, *, optimizer: bool) -> None:
         OSError: it cannot be written
     """
     # It takes long to import.
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     reads: dict[str, Any] = {}
     state: dict[str, Any] = {"model": {}}
@@ -366,7 +365,7 @@ def write_dcp(content: Content, folder: Path, *, optimizer: bool) -> None:
         warnings.simplefilter("ignore")
         writer = FileSystemWriter(folder, sync_files=True, thread_count=1)
         try:
-            dcp.save(state, storage_writer=writer, planner=Planner(), no_dist=True)
+            save(state, storage_writer=writer, planner=Planner(), no_dist=True)
         except CheckpointException as error:
             # It hides what has happened, a signal too.
             raise next((cause for cause, _ in error.failures.values()), error) from error

@@ -22,7 +22,7 @@ import torch
 from trimaran.base.errors import EnvironmentProblem, InputError, did_you_mean
 from trimaran.base.signals import leaving
 from trimaran.checkpoint_files.container import TensorStream
-from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent, listed
+from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent, listed
 from trimaran.checkpoint_files.dcp import write_dcp
 from trimaran.checkpoint_files.disk import Bytes, LocalDisk
 
@@ -135,8 +135,8 @@ def _check_room(target: Path, needed: int) -> None:
         raise _unwritable(target, error) from error
     if needed > free:
         raise EnvironmentProblem(
-            f"no room for {target}: about {needed:,} bytes are needed, {free:,} are free. Free some, or take a folder on "
-            "another disk",
+            f"no room for {target}: about {needed:,} bytes are needed, {free:,} are free. Free some, or take a "
+            "folder on another disk",
             code="export.no-space",
             path=str(target),
             needed=needed,
@@ -316,6 +316,7 @@ def by_numbers(optimizer: OptimizerContent) -> dict[str, Any]:
         optimizer: with groups
 
     Example:
+        >>> from trimaran.checkpoint_files.content import Group
         >>> kept = OptimizerContent(
         ...     states={"head": {"step": 3}}, groups=(Group(options={"lr": 0.1}, members=("body", "head")),), read=print
         ... )

@@ -3,8 +3,8 @@
     GLOBAL torch._utils _rebuild_tensor_v2, REDUCE (…)  ─▶  Named("torch._utils._rebuild_tensor_v2", (…))
     dict, OrderedDict, list, tuple, numbers, texts      ─▶  themselves
 
-`pickle.loads` calls what a file names, so that a file is a program. Here an object is its name, what it would be made of,
-and its state: who reads the file knows the few names that mean something, and the others stay names. It takes what
+`pickle.loads` calls what a file names, so that a file is a program. Here an object is its name, what it would be made
+of, and its state: who reads the file knows the few names that mean something, and the others stay names. It takes what
 `torch.save` and `torch.distributed.checkpoint` write (protocols 2 to 5), refuses other instructions, and its memory is
 bounded by the number of values.
 """
@@ -88,9 +88,7 @@ def read_pickle(
 
 
 class _Machine:
-    def __init__(
-        self, content: bytes, source: str, persistent: Callable[[Any], Any] | None, unique: type[Any]
-    ) -> None:
+    def __init__(self, content: bytes, source: str, persistent: Callable[[Any], Any] | None, unique: type[Any]) -> None:
         self._content, self._source, self._persistent, self._unique = content, source, persistent, unique
         self.at = 0
         self._stack: list[Any] = []
@@ -99,15 +97,16 @@ class _Machine:
     def run(self) -> Any:
         if len(self._content) > MOST_BYTES:
             self._refuse(f"it has {len(self._content):,} bytes, at most {MOST_BYTES:,} are read")
-        for _ in range(_MOST_INSTRUCTIONS):
-            code = self._take(1)[0]
-            if code == _STOP:
-                return self._stack.pop()
+        done = 0
+        while (code := self._take(1)[0]) != _STOP:
+            done += 1
+            if done > _MOST_INSTRUCTIONS:
+                self._refuse("it has too many values")
             instruction = self._INSTRUCTIONS.get(code)
             if instruction is None:
                 self._refuse(f"it has the instruction {bytes([code])!r}, which the state of a training does not need")
             instruction(self)
-        self._refuse("it has too many values")
+        return self._stack.pop()
 
     def _refuse(self, what: str) -> NoReturn:
         raise CorruptDataError(
@@ -123,6 +122,9 @@ class _Machine:
         self.at += count
         return part
 
+    def _skip(self, count: int) -> None:
+        self._take(count)
+
     def _line(self) -> str:
         end = self._content.index(b"\n", self.at, self.at + 1000)
         return self._take(end + 1 - self.at)[:-1].decode()
@@ -137,13 +139,13 @@ class _Machine:
         self._stack.append(value)
 
     def _since_mark(self) -> list[Any]:
-        stack = self._stack
-        for place in range(len(stack) - 1, -1, -1):
-            if stack[place] is _MARK:
-                found = stack[place + 1 :]
-                del stack[place:]
-                return found
-        self._refuse("its pickle ends a list that has not begun")
+        stack, place = self._stack, len(self._stack) - 1
+        while stack[place] is not _MARK:
+            # Below the first value it is an IndexError.
+            place = place - 1 if place else -len(stack) - 1
+        found = stack[place + 1 :]
+        del stack[place:]
+        return found
 
     def _last(self, count: int) -> tuple[Any, ...]:
         found = tuple(self._stack[-count:])
@@ -214,9 +216,8 @@ class _Machine:
 
     _INSTRUCTIONS: ClassVar[dict[int, Callable[["_Machine"], None]]] = {
         0x80: lambda self: None if self._number("<B") <= 5 else self._refuse("a protocol above 5"),
-        0x95: lambda self: None if self._number("<Q") >= 0 else None,  # a frame: its content follows
+        0x95: lambda self: self._skip(8),  # the size of a frame, whose content follows
         ord("("): lambda self: self._push(_MARK),
-        ord("0"): lambda self: None if self._last(1) else None,
         ord("N"): lambda self: self._push(None),
         0x88: lambda self: self._push(True),
         0x89: lambda self: self._push(False),
