@@ -363,6 +363,7 @@ def open_pickled(path: Path) -> Content:
             read=read,
             optimizer=None if optimizer is None else _optimizer(optimizer, archive, source),
             verify=archive.verify,
+            has_checksums=True,
             close=file.close,
         )
 

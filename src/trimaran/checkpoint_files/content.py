@@ -110,6 +110,7 @@ class Content:
         optimizer: its state; None: there is none
         config: of the model, as JSON; None: there is none
         verify: reads what has checksums, and compares; raises `CorruptDataError`
+        has_checksums: there are checksums of the tensors
         close: the files
         about: a few words and figures on it, by name
     """
@@ -122,6 +123,7 @@ class Content:
     optimizer: OptimizerContent | None = None
     config: Mapping[str, Any] | None = None
     verify: Callable[[], None] = _nothing
+    has_checksums: bool = False
     close: Callable[[], None] = _nothing
     about: Mapping[str, Any] = field(default_factory=dict)
 

@@ -258,6 +258,7 @@ def open_dcp(path: Path) -> Content:
             read=lambda name: directory.tensor(model[name]),
             optimizer=_optimizer(directory, kept, list(forms)) if kept else None,
             verify=directory.verify,
+            has_checksums=True,
             close=directory.close,
         )
 

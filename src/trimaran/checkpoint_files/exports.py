@@ -71,6 +71,23 @@ def format_of(target: Path, said: str | None) -> Format:
     return next(one for one in known if one == said)
 
 
+def check_target(target: Path) -> None:
+    """Refuse a file or folder that is there already.
+
+    Args:
+        target: that would be written
+
+    Raises:
+        InputError: it is there
+    """
+    if target.exists() or target.is_symlink():
+        raise InputError(
+            f"{target} is there already, and is not written over: give another name, or remove it",
+            code="export.target-exists",
+            target=str(target),
+        )
+
+
 def check_export(content: Content, target: Path, to: Format, *, optimizer: bool) -> None:
     """Refuse what cannot be written exactly, before anything is.
 
@@ -84,12 +101,7 @@ def check_export(content: Content, target: Path, to: Format, *, optimizer: bool)
         InputError: the target is there; the format or the source has no state of an optimizer, or not of this one
         EnvironmentProblem: there is no room for it
     """
-    if target.exists() or target.is_symlink():
-        raise InputError(
-            f"{target} is there already, and is not written over: give another name, or remove it",
-            code="export.target-exists",
-            target=str(target),
-        )
+    check_target(target)
     if optimizer:
         _check_optimizer(content, to)
     needed = content.nbytes + _OVERHEAD + _OF_A_TENSOR * len(content.forms)

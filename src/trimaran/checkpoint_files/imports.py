@@ -161,6 +161,7 @@ def _open_shards(path: Path, index: Path, trust_pickle: bool) -> Content:
             read=read,
             config=_config(path),
             verify=verify,
+            has_checksums=all(shard.has_checksums for shard in shards.values()),
         )
         close: Callable[[], None] = opened.pop_all().close
     return replace(found, close=close)

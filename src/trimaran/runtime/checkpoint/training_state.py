@@ -214,8 +214,12 @@ class TrainingState:
                 elif value.dim() and value.shape != shape and self._part.sharing and self._traits.elementwise:
                     raise _not_like_share(what, tuple(value.shape), tuple(shape))
 
-    def _kept_of_some(self) -> dict[str, tuple[torch.Size, dict[Any, Any]]]:
-        """What the optimizer keeps of small tensors after a step, and their shapes, by names of some parameters."""
+    def _kept_of_some(self, *, own_dtypes: bool = False) -> dict[str, tuple[torch.Size, dict[Any, Any]]]:
+        """What the optimizer keeps of small tensors after a step, and their shapes, by names of some parameters.
+
+        Args:
+            own_dtypes: tensors of the dtypes of the parameters; else of fp64
+        """
         parameters = trained_parameters(self._gatherer.model)
         known = {one for one, _ in parameters.named_parameters()}
         tried = [one for one in self._traits.tried if one in known]
@@ -223,11 +227,12 @@ class TrainingState:
             return {}
         with preserved_randomness(self._gatherer.model), quiet():
             starts, gradients = stand_ins(_like(parameters), tried)
-            named = [(one, nn.Parameter(start.detach().clone())) for one, start in starts]
+            dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
+            named = [(one, nn.Parameter(start.detach().clone().to(dtypes[one]))) for one, start in starts]
             optimizer = make_optimizer(self._job, Trained(named))
             without_hooks(optimizer)
             for (_, parameter), gradient in zip(named, gradients[0], strict=True):
-                parameter.grad = gradient.clone()
+                parameter.grad = gradient.clone().to(parameter.dtype)
             optimizer.step()
             return {one: (parameter.shape, dict(optimizer.state.get(parameter, {}))) for one, parameter in named}
 
@@ -644,7 +649,7 @@ class TrainingState:
         self, content: OptimizerContent, names: Mapping[Member, str], source: str
     ) -> tuple[dict[What, Entry], dict[str, dict[str, Any]], tuple[str, ...]]:
         """Tensors of a state, and what is none, compared with what this job's optimizer keeps."""
-        kept = self._kept_of_some()
+        kept = self._kept_of_some(own_dtypes=True)
         if not kept:
             raise InputError(
                 f"the optimizer of this job cannot be tried, so that its state cannot be compared with that in {source}"

@@ -102,15 +102,20 @@ def open_weights(path: str | Path, *, trust_pickle: bool = False, agreement: Agr
         CorruptDataError: it is damaged
     """
     source = Path(path)
-    if _has_checkpoints(source):
+    if is_checkpoint(source):
         saved = find_saved(source, agreement)
         with agreement.alike("reading weights"):
-            return _of_checkpoint(saved)
+            return checkpoint_content(saved)
     with agreement.alike("reading weights"):
         return open_content(source, trust_pickle=trust_pickle)
 
 
-def _has_checkpoints(path: Path) -> bool:
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is a checkpoint, or a folder or run that has some.
+
+    Args:
+        path: any
+    """
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     try:
         return (path / MARKER).exists() or (
@@ -120,8 +125,16 @@ def _has_checkpoints(path: Path) -> bool:
         return False
 
 
-def _of_checkpoint(saved: Saved) -> Content:
-    """What a checkpoint has of a model and its optimizer, by the names of one process."""
+def checkpoint_content(saved: Saved) -> Content:
+    """What a checkpoint has of a model and its optimizer, by the names of one process.
+
+    Args:
+        saved: the checkpoint, which is open until the content is closed
+
+    Raises:
+        InputError: it does not say the names
+        CorruptDataError: it is damaged
+    """
     saved.__enter__()
 
     def close() -> None:
@@ -170,6 +183,7 @@ def _of_checkpoint(saved: Saved) -> Content:
             ties=ties,
             optimizer=_optimizer_of(saved, form, read_any),
             config=decode_object(config, source=f"the configuration in {saved.name}") if config else None,
+            has_checksums=True,
             close=close,
             about=_about(saved),
         )
@@ -258,6 +272,32 @@ class Fitted(Mapping[str, torch.Tensor]):
         return len(self._chosen)
 
 
+def forms_of(
+    model: nn.Module, shapes: Mapping[str, torch.Size] = MappingProxyType({})
+) -> tuple[dict[str, Form], dict[str, str]]:
+    """The tensors of a model's `state_dict`; and every name of a parameter or buffer with the first of the same one.
+
+    Args:
+        model: the user's
+        shapes: whole shapes of what the model has shares of, by name
+
+    Raises:
+        InputError: it has more than tensors
+    """
+    state = model.state_dict()
+    odd = [name for name, one in state.items() if not isinstance(one, torch.Tensor)]
+    if odd:
+        raise InputError(
+            f"the state_dict of the model has {', '.join(odd[:3])}, which is no tensor, and files of weights have "
+            "tensors: keep it in a buffer (register_buffer)",
+            code="weights.extra-state",
+        )
+    first: dict[int, str] = {}
+    named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    ties = {name: first.setdefault(id(one), name) for pairs in named for name, one in pairs}
+    return {name: Form(tuple(shapes.get(name, one.shape)), one.dtype) for name, one in state.items()}, ties
+
+
 def fit_weights(
     model: nn.Module,
     content: Content,
@@ -277,18 +317,7 @@ def fit_weights(
         CorruptDataError: it is damaged
     """
     with agreement.alike("reading weights"):
-        state = model.state_dict()
-        odd = [name for name, one in state.items() if not isinstance(one, torch.Tensor)]
-        if odd:
-            raise InputError(
-                f"the state_dict of the model has {', '.join(odd[:3])}, which is no tensor, and files of weights have "
-                "tensors: keep it in a buffer (register_buffer)",
-                code="weights.extra-state",
-            )
-        wanted = {name: Form(tuple(shapes.get(name, one.shape)), one.dtype) for name, one in state.items()}
-        first: dict[int, str] = {}
-        named = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-        ties = {name: first.setdefault(id(one), name) for pairs in named for name, one in pairs}
+        wanted, ties = forms_of(model, shapes)
         chosen = check_fits(content, wanted, ties)
         if agreement.rank == 0:
             content.verify()
