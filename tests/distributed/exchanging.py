@@ -92,7 +92,7 @@ def refuse_each(world: World, run: Run, paths: list[str]) -> list[tuple[str, boo
 
 
 def sharded(world: World, job: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model and its optimizer, under FSDP2 of torch on several processes, after a step that makes the optimizer's state."""
+    """A model and its optimizer after a step; on several processes under torch's FSDP2."""
     made = make_job(job)
     torch.manual_seed(world.rank)
     model = made.model()

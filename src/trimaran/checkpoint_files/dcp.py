@@ -126,8 +126,8 @@ class _Directory:
                 self.close()
             try:
                 file = LocalDisk().open((self._path / chunk.file).resolve())
-            except OSError as error:
-                self.refuse(f"{chunk.file!a} cannot be read: {error.strerror or error}")
+            except (OSError, RuntimeError) as error:  # a loop of links is one of these
+                self.refuse(f"{chunk.file!a} cannot be read: {error}")
             self._files[chunk.file] = file
         return Archive(file, f"{self.source}/{chunk.file}", start=chunk.start, size=chunk.length)
 

@@ -84,7 +84,7 @@ def export_checkpoint(
         )
     if shard_bytes is not None and shard_bytes < 1:
         raise InputError(f"a shard has at least 1 byte, got {shard_bytes}", code="export.no-shard", bytes=shard_bytes)
-    given = None if config is None else _config_text(Path(config))
+    given = None if config is None else read_config(Path(config))
     with open_weights(source, trust_pickle=trust_pickle) as content:
         content.verify()
         own = None if content.config is None else (json.dumps(dict(content.config), indent=2) + "\n").encode()
@@ -113,7 +113,16 @@ def export_checkpoint(
         )
 
 
-def _config_text(path: Path) -> bytes:
+def read_config(path: Path) -> bytes:
+    """The text of a config.json that is to be copied.
+
+    Args:
+        path: the file, or its folder
+
+    Raises:
+        InputError: it cannot be read
+        CorruptDataError: it is no JSON object
+    """
     file = path / "config.json" if path.is_dir() else path
     text = read_bytes(file)
     decode_object(text, source=str(file), finite=False)
