@@ -209,9 +209,7 @@ def test_what_does_not_fit_is_refused_on_every_rank_and_changes_nothing(
     sgd.step()
     torch.save({"model": weights, "optimizer": sgd.state_dict()}, other)
     narrow = tmp_path / "narrow.pt"
-    torch.save(
-        {"model": {name: one.double() for name, one in weights.items()}, "optimizer": full["optimizer"]}, narrow
-    )
+    torch.save({"model": {name: one.double() for name, one in weights.items()}, "optimizer": full["optimizer"]}, narrow)
     paths = [str(other), str(narrow), str(out / "m.safetensors")]
     expected = ["weights.other-groups", "weights.other-dtypes", "weights.no-optimizer"]
     by_rank = launch(refuse_each, (TWO[0], paths), ranks=2, captured=[JOB], log_dir=tmp_path / "logs", device="cpu")

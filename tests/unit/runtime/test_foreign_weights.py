@@ -445,7 +445,9 @@ class TestExports:
         assert "config.json" in made
 
     def test_an_optimizer_that_is_not_all_there_is_refused(self, tmp_path: Path) -> None:
-        kept = OptimizerContent(states={}, groups=(), read=lambda *_: torch.ones(1), incomplete="its order is not known")
+        kept = OptimizerContent(
+            states={}, groups=(), read=lambda *_: torch.ones(1), incomplete="its order is not known"
+        )
         content = Content(source="here", kind="checkpoint", forms={}, read=lambda _: torch.ones(1), optimizer=kept)
         with raises("export.incomplete-optimizer", match="its order"):
             write_export(content, tmp_path / "m.pt", "pt", optimizer=True)
@@ -495,7 +497,9 @@ def test_transformers_reads_what_was_exported(tmp_path: Path) -> None:
 
 def test_memory_is_that_of_one_tensor(tmp_path: Path) -> None:
     """64 tensors of 4 MiB go from safetensors to a folder in a process that has room for few of them."""
-    write_weights({f"w{number}": torch.full((2**20,), float(number)) for number in range(64)}, tmp_path / "m.safetensors")
+    write_weights(
+        {f"w{number}": torch.full((2**20,), float(number)) for number in range(64)}, tmp_path / "m.safetensors"
+    )
     code = (
         "import sys, torch, trimaran, resource\n"
         "from trimaran.checkpoint_files import exports, imports\n"
