@@ -2,9 +2,9 @@
 
 import json
 import re
+import shutil
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import trimaran as face
 from trimaran.cli import app
+from trimaran.jobs.resolve import JobSource
 
 JOB = textwrap.dedent(
     """
@@ -24,7 +25,9 @@ JOB = textwrap.dedent(
     def make_job(width=4):
         return trimaran.Job(
             name="small",
-            model=lambda: torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 1)),
+            model=lambda: torch.nn.Sequential(
+                torch.nn.Linear(3, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 1)
+            ),
             loss=torch.nn.functional.mse_loss,
             optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
             dataset=lambda: torch.utils.data.TensorDataset(torch.arange(60.0).view(20, 3) / 60, torch.ones(20, 1)),
@@ -49,9 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job, and a run of it with two checkpoints, one after 2 steps and one after 4."""
     made = tmp_path_factory.mktemp("saved")
     (made / "job.py").write_text(JOB)
-    names: dict[str, Any] = {}
-    exec(JOB, names)
-    with face.init(names["make_job"](), record=False) as session:
+    job = JobSource(reference=f"{made / 'job.py'}:make_job").make()
+    with face.init(job, record=False) as session:
         for batch in session.batches():
             session.step(batch)
             if session.steps in (2, 4):
@@ -88,8 +90,6 @@ class TestShow:
 
 class TestVerify:
     def test_a_damaged_one_is_named(self, folder: Path, tmp_path: Path) -> None:
-        import shutil
-
         run_dir = Path(shutil.copytree(folder / "run", tmp_path / "run"))
         assert run("checkpoint", "verify", run_dir)[0] == 0
         path = run_dir / "checkpoints" / "step-00000004" / "rank0.safetensors"
