@@ -508,8 +508,12 @@ def _read_folder(files: Callable[[], Mapping[str, bytes]], path: Path) -> object
     """The folder of a file, which has the other files too."""
     from trimaran.checkpoint_files.imports import open_content
 
+    # Other readers were here before.
+    for name in (*_dcp(), *_shards()):
+        if name != path.name:
+            (path.parent / name).unlink(missing_ok=True)
     for name, content in files().items():
-        if name != path.name and not (path.parent / name).exists():
+        if name != path.name:
             (path.parent / name).write_bytes(content)
     return _read_all(open_content(path.parent, trust_pickle=True))
 

@@ -266,7 +266,13 @@ def open_dcp(path: Path) -> Content:
 def _form(directory: _Directory, name: str) -> Form:
     form = directory.entries[name].form
     if form is None:
-        directory.refuse(f"{name!a} is no tensor")
+        raise InputError(
+            f"{directory.source} has {name!a} for the model, which is no tensor: a model that begins from weights has "
+            "parameters and buffers. Save it without that",
+            code="weights.dcp-no-tensor",
+            path=directory.source,
+            tensor=name,
+        )
     return form
 
 

@@ -105,7 +105,7 @@ def check_export(content: Content, target: Path, to: Format, *, optimizer: bool)
     if optimizer:
         _check_optimizer(content, to)
     needed = content.nbytes + _OVERHEAD + _OF_A_TENSOR * len(content.forms)
-    if to in ("safetensors", "dcp"):
+    if to != "pt":
         needed += sum(content.forms[name].nbytes for name in content.ties)
     if optimizer and content.optimizer is not None:
         needed += content.optimizer.nbytes + 2 * _OF_A_TENSOR * sum(map(len, content.optimizer.states.values()))
@@ -278,8 +278,20 @@ def _write_tensors(path: Path, content: Content, names: Mapping[str, Form]) -> N
     _write_file(path, iter(stream), stream.size)
 
 
+def names_of_folder(content: Content, config: bytes | None) -> list[str]:
+    """The names that a Hugging Face folder has: of a tied weight one, which `from_pretrained` gives to the others.
+
+    Args:
+        content: that is written
+        config: text of config.json; where it says that the model is made without ties, each name is there
+    """
+    plain = None if config is None else json.loads(config)
+    ties = not isinstance(plain, dict) or plain.get("tie_word_embeddings") is not False
+    return [name for name in content.forms if not ties or name not in content.ties]
+
+
 def _write_huggingface(folder: Path, content: Content, shard_bytes: int, config: bytes | None) -> None:
-    once = {name: form for name, form in content.forms.items() if name not in content.ties}
+    once = {name: content.forms[name] for name in names_of_folder(content, config)}
     shards: list[dict[str, Form]] = [{}]
     room = shard_bytes
     for name, form in once.items():
@@ -298,7 +310,8 @@ def _write_huggingface(folder: Path, content: Content, shard_bytes: int, config:
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         _write_tensors(folder / file, content, shard)
         places.update(dict.fromkeys(shard, file))
-    index = {"metadata": {"total_size": content.nbytes}, "weight_map": places}
+    total = sum(form.nbytes for form in once.values())
+    index = {"metadata": {"total_size": total}, "weight_map": places}
     text = (json.dumps(index, indent=2) + "\n").encode()
     _write_file(folder / "model.safetensors.index.json", iter([text]), len(text))
 

@@ -26,7 +26,7 @@ class ExportedCheckpoint:
         format: "safetensors", "pt", "dcp" or "huggingface"
         source: checkpoint or file that it is of
         files: names of the files in a folder; of a file its name
-        tensors: of the model that were written, tied ones under each name
+        tensors: names of the model that were written
         nbytes: of the files [bytes]
         optimizer: the state of the optimizer is in it
         notes: what a person should know, such as a newer checkpoint that is damaged
@@ -70,7 +70,7 @@ def export_checkpoint(
         CorruptDataError: the source is damaged
         EnvironmentProblem: the target cannot be written, or has no room; nothing of it remains
     """
-    from trimaran.checkpoint_files.exports import SHARD_BYTES, check_target, format_of, write_export
+    from trimaran.checkpoint_files.exports import SHARD_BYTES, check_target, format_of, names_of_folder, write_export
     from trimaran.runtime.checkpoint.weights import open_weights
 
     path = Path(target)
@@ -86,7 +86,6 @@ def export_checkpoint(
         raise InputError(f"a shard has at least 1 byte, got {shard_bytes}", code="export.no-shard", bytes=shard_bytes)
     given = None if config is None else read_config(Path(config))
     with open_weights(source, trust_pickle=trust_pickle) as content:
-        content.verify()
         own = None if content.config is None else (json.dumps(dict(content.config), indent=2) + "\n").encode()
         files = write_export(
             content,
@@ -99,14 +98,14 @@ def export_checkpoint(
         notes = list(content.about.get("notes", ()))
         if form == "huggingface" and not (given or own):
             notes.append("there is no config.json: the model has none; give one with --config, or put it there")
-        once = [name for name in content.forms if form != "huggingface" or name not in content.ties]
+        written_names = [*content.forms] if form != "huggingface" else names_of_folder(content, given or own)
         written = [path] if path.is_file() else [path / name for name in files]
         return ExportedCheckpoint(
             path=path,
             format=form,
             source=content.source,
             files=tuple(files),
-            tensors=len(once),
+            tensors=len(written_names),
             nbytes=sum(one.stat().st_size for one in written),
             optimizer=optimizer,
             notes=tuple(notes),

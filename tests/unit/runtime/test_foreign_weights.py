@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
-from trimaran.checkpoint_files.content import Content, OptimizerContent, same_bits
+from trimaran.checkpoint_files.content import Content, Form, OptimizerContent, same_bits
 from trimaran.checkpoint_files.dcp import _check_covered
 from trimaran.checkpoint_files.exports import write_export
 from trimaran.checkpoint_files.imports import open_content
@@ -108,7 +108,8 @@ class TestPickles:
     @pytest.mark.parametrize(
         "content",
         [b"", b".", b"\x80\x02", b"\x80\x02}q", b"\x80\x02e.", b"I5\n.", b"\x80\x02X\xff\xff\xff\xff.",
-         b"\x80\x02h\x05.", b"\x80\x02]]s.", b"\x80\x02})K\x01s.", b"\x80\x02Q.", b"\x80\x63.", b"\x80\x02\x8a\xff" + b"1" * 300],
+         b"\x80\x02h\x05.", b"\x80\x02]]s.", b"\x80\x02})K\x01s.", b"\x80\x02Q.", b"\x80\x63.",
+         b"\x80\x02\x8a\xff" + b"1" * 300],
     )  # fmt: skip
     def test_what_is_none_is_refused(self, content: bytes) -> None:
         with pytest.raises(CorruptDataError):
@@ -401,7 +402,7 @@ class TestExports:
         for to, target in FORMATS.items():
             with pytest.raises(CorruptDataError):
                 trimaran.export_checkpoint(tmp_path / "dcp", tmp_path / "out" / target, to=to, trust_pickle=True)
-        assert not (tmp_path / "out").exists()
+        assert not [*(tmp_path / "out").iterdir()]
 
     def test_any_format_becomes_any_other(self, source: Path, tmp_path: Path) -> None:
         expected = load_file(tmp_path / "expected.safetensors")
@@ -441,6 +442,10 @@ class TestExports:
             target = tmp_path / f"hf{number}"
             assert not trimaran.export_checkpoint(source, target, to="huggingface", config=given).notes
             assert (target / "config.json").read_text() == '{"model_type": "mine"}'
+        assert (
+            load_file(tmp_path / "hf0" / "model.safetensors").keys()
+            == load_file(tmp_path / "expected.safetensors").keys()
+        )
         (made,) = trimaran.export_checkpoint(source, tmp_path / "without", to="huggingface").notes
         assert "config.json" in made
 
@@ -451,6 +456,63 @@ class TestExports:
         content = Content(source="here", kind="checkpoint", forms={}, read=lambda _: torch.ones(1), optimizer=kept)
         with raises("export.incomplete-optimizer", match="its order"):
             write_export(content, tmp_path / "m.pt", "pt", optimizer=True)
+
+    def test_tied_weights_of_a_model_that_is_made_without_ties_have_each_name(self, tmp_path: Path) -> None:
+        """`from_pretrained` would draw the other name at random."""
+        weight = torch.ones(2)
+        content = Content(
+            source="here",
+            kind="checkpoint",
+            forms=dict.fromkeys(("a", "b"), Form((2,), torch.float32)),
+            read=lambda _: weight,
+            ties={"b": "a"},
+        )
+        for said, names in ((b'{"tie_word_embeddings": false}', {"a", "b"}), (b"{}", {"a"}), (None, {"a"})):
+            target = tmp_path / f"hf{said}"
+            write_export(content, target, "huggingface", config=said)
+            assert load_file(target / "model.safetensors").keys() == names
+
+    def test_the_state_of_an_optimizer_is_that_of_torch(self, tmp_path: Path) -> None:
+        """Of one that was given names, in an order that is not the model's."""
+        made: list[torch.optim.Optimizer] = []
+
+        def optimizer(parameters: Any) -> torch.optim.Optimizer:
+            found = torch.optim.SGD([*parameters.named_parameters()][::-1], lr=1e-2, momentum=0.9)
+            made.append(found)
+            return found
+
+        job = trimaran.Job(
+            model=lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)),
+            loss=nn.functional.mse_loss,
+            optimizer=optimizer,
+            dataset=lambda: torch.utils.data.TensorDataset(torch.ones(8, 3), torch.ones(8, 1)),
+            global_batch_size=4,
+        )
+        with trimaran.init(job, record=False) as session:
+            for batch in session.batches():
+                session.step(batch)
+            session.save_checkpoint(tmp_path / "checkpoints")
+            assert session.optimizer is not None
+            expected = session.optimizer.state_dict()
+        assert expected["param_groups"][0]["param_names"][0] == "1.bias"
+        trimaran.export_checkpoint(tmp_path, tmp_path / "m.pt", optimizer=True)
+        found = torch.load(tmp_path / "m.pt", weights_only=True)["optimizer"]
+        assert_same_states(found["state"], expected["state"])
+        assert found["param_groups"] == expected["param_groups"]
+        with trimaran.init(job, record=False) as session:
+            session.load(tmp_path / "m.pt", trust_pickle=True, optimizer=True)
+            assert session.optimizer is not None
+            now = session.optimizer.state_dict()
+            assert_same_states(now["state"], expected["state"])
+            assert now["param_groups"] == expected["param_groups"]
+            assert not session.notes
+
+
+def assert_same_states(found: dict[int, Any], expected: dict[int, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for number, kept in expected.items():
+        assert found[number].keys() == kept.keys()
+        assert all(same_bits(found[number][key], one) for key, one in kept.items())
 
 
 def _make(target: Path) -> Any:

@@ -159,7 +159,7 @@ class TrainingState:
         self._replica, self._row = place
         self._room: dict[str, torch.Tensor] = {}
         self._shared_out: tuple[list[Piece], Writers] | None = None
-        self._ordered: tuple[list[str], list[list[str]] | None] | None = None
+        self._ordered: tuple[list[str], dict[str, Any] | None] | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Before training: can the state be kept?
@@ -431,23 +431,28 @@ class TrainingState:
             },
         }
 
-    def _order(self, options: Sequence[tuple[Any, Sequence[str]]], trained: Sequence[str]) -> list[list[str]] | None:
+    def _order(self, options: Sequence[tuple[Any, Sequence[str]]], trained: Sequence[str]) -> dict[str, Any] | None:
         """The groups of the optimizer of one process, in its order, by which its `state_dict` goes; None: not known.
+
+        Beside "groups" it has "named": the optimizer was given names of its parameters.
 
         Args:
             options: of this rank's optimizer, with the names of the parameters in each group
             trained: names of all parameters that are trained
         """
         if {name for _, names in options for name in names} == {*trained}:
-            return [list(names) for _, names in options]
+            groups = [] if self._updater.optimizer is None else self._updater.optimizer.param_groups
+            named = any("param_names" in group for group in groups)
+            return {"groups": [list(names) for _, names in options], "named": named}
         if self._ordered is None or self._ordered[0] != list(trained):
             model = self._gatherer.model
             try:
                 with preserved_randomness(model):
-                    groups = [list(names) for names in parameter_groups(self._job, _like(trained_parameters(model)))]
+                    found, named = parameter_groups(self._job, _like(trained_parameters(model)))
             except InputError:
-                groups = None
-            self._ordered = list(trained), groups
+                self._ordered = list(trained), None
+            else:
+                self._ordered = list(trained), {"groups": [list(names) for names in found], "named": named}
         return self._ordered[1]
 
     def _schedule_state(self) -> Any:
@@ -612,7 +617,7 @@ class TrainingState:
         trained = trained_parameters(self._gatherer.model)
         found: dict[Member, str] = {}
         if any(isinstance(member, int) for member in content.states):
-            own = parameter_groups(self._job, _like(trained))
+            own, _ = parameter_groups(self._job, _like(trained))
             if [len(group.members) for group in content.groups] != [len(names) for names in own]:
                 raise InputError(
                     f"{source} has an optimizer with groups of {[len(one.members) for one in content.groups]} "

@@ -235,18 +235,19 @@ def _optimizer_of(
 
 def _groups(saved: Any, order: Any, source: str) -> tuple[tuple[Group, ...], str]:
     """The groups of the optimizer of one process; and why they are not known."""
-    if not isinstance(order, list):
+    if not isinstance(order, dict) or not isinstance(order.get("groups"), list):
         return (), "the order in which the optimizer of one process has its parameters is not known"
     made = []
     left = {name for one in saved for name in one["names"]}
-    for place, names in enumerate(order):
+    for place, names in enumerate(order["groups"]):
         own = [one for one in saved if not {*names}.isdisjoint(one["names"])]
         own = own or [one for one in saved if one["place"] == place and not one["names"]]
         covered = {name for one in own for name in one["names"]}
         if not own or covered != {*names} or any(one["options"] != own[0]["options"] for one in own):
             return (), f"group {place} of the optimizer of one process is not a group of the ranks"
         left -= covered
-        made.append(Group(options=decode(own[0]["options"], source), members=tuple(names)))
+        given = {"param_names": list(names)} if order.get("named") else {}
+        made.append(Group(options=decode(own[0]["options"], source) | given, members=tuple(names)))
     return (tuple(made), "") if not left else ((), "the ranks have groups that the optimizer of one process has not")
 
 
