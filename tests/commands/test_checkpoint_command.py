@@ -3,7 +3,10 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,23 @@ def test_export_writes_what_was_trained(folder: Path, tmp_path: Path) -> None:
     loaded = {name: one for file in files for name, one in load_file(tmp_path / "hf" / file).items()}
     assert len(files) > 1
     assert all(torch.equal(loaded[name], one) for name, one in expected.items())
+
+
+@pytest.mark.parametrize("to", ["safetensors", "pt", "dcp", "huggingface"])
+def test_a_signal_leaves_nothing(to: str, tmp_path: Path) -> None:
+    """It comes as soon as something is written, of 512 MiB."""
+    save_file({f"w{number}": torch.zeros(2**24) for number in range(8)}, tmp_path / "m.safetensors")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    words = ("checkpoint", "export", str(tmp_path / "m.safetensors"), "-o", str(folder / "target"), "--to", to)
+    process = subprocess.Popen([sys.executable, "-m", "trimaran", *words], stderr=subprocess.PIPE, text=True)
+    while not any(folder.iterdir()) and process.poll() is None:
+        time.sleep(0.001)
+    process.terminate()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143, said
+    assert "ended by SIGTERM" in said
+    assert not any(folder.iterdir())
 
 
 class TestTrain:

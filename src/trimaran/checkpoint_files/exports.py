@@ -327,9 +327,10 @@ def _write_pt(path: Path, content: Content, *, optimizer: bool) -> None:
         try:
             torch.save(state, file)
         except RuntimeError as error:
-            # torch's writer says so of a disk that is full, after the error of the disk.
+            # torch's writer raises it after what has happened: an error of the disk, or a signal.
             cause = error.__context__
-            raise cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error)) from error
+            happened = isinstance(cause, OSError | KeyboardInterrupt)
+            raise cause if cause is not None and happened else OSError(errno.EIO, str(error)) from error
         file.flush()
         os.fsync(file.fileno())
 
