@@ -281,7 +281,7 @@ class TensorFile:
 
     def _refuse(self, what: str) -> NoReturn:
         raise CorruptDataError(
-            f"{self._path} is no whole safetensors file: {what}",
+            f"{self._path} is damaged, or no safetensors file: {what}. Take another copy of it",
             code="tensors.damaged",
             path=str(self._path),
             what=what,

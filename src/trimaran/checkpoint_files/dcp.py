@@ -374,7 +374,7 @@ def write_dcp(content: Content, folder: Path, *, optimizer: bool) -> None:
         try:
             save(state, storage_writer=writer, planner=Planner(), no_dist=True)
         except CheckpointException as error:
-            # It hides what has happened, a signal too.
+            # The cause of it, which may be a signal.
             raise next((cause for cause, _ in error.failures.values()), error) from error
 
 

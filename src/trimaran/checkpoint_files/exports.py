@@ -1,4 +1,4 @@
-"""Weights and optimizer state in the formats of others: written beside their place, then renamed, or not at all.
+"""Weights and optimizer state in the formats of others: written under another name, then renamed, or not at all.
 
     NAME.safetensors    every name of the `state_dict`, each of a tied weight too
     NAME.pt             the same by `torch.save`, tied names as one tensor; with the optimizer {"model", "optimizer"}
@@ -218,7 +218,7 @@ def _unwritable(target: Path, error: OSError) -> EnvironmentProblem:
 
 @contextlib.contextmanager
 def _unfinished(target: Path) -> Iterator[Path]:
-    """A name beside a file or folder that is not complete yet; nothing of that name remains, also after a signal."""
+    """A name for a file or folder that is not complete yet; nothing of that name remains, also after a signal."""
     part = target.parent / f".{target.name}.{os.getpid()}"
 
     def remove() -> None:

@@ -31,7 +31,7 @@ class Named:
         name: module and name of its class, or of the function that would make it
         arguments: that it would be made with; None: it is the class or function itself
         state: that it would be given; None: none
-        items: of a mapping of its own kind
+        items: of a mapping that is no dict
     """
 
     __slots__ = ("arguments", "items", "name", "state")

@@ -434,7 +434,7 @@ class TrainingState:
     def _order(self, options: Sequence[tuple[Any, Sequence[str]]], trained: Sequence[str]) -> dict[str, Any] | None:
         """The groups of the optimizer of one process, in its order, by which its `state_dict` goes; None: not known.
 
-        Beside "groups" it has "named": the optimizer was given names of its parameters.
+        It has "groups", and "named": the optimizer was given names of its parameters.
 
         Args:
             options: of this rank's optimizer, with the names of the parameters in each group

@@ -148,7 +148,7 @@ def checkpoint_content(saved: Saved) -> Content:
         if not isinstance(model, dict) or not isinstance(names, dict):
             raise InputError(
                 f"{saved.name} does not say which names the state_dict of its model has, since it was saved by an "
-                "older Trimaran: give the model.safetensors of its run, or go on from it with --resume and save once more",
+                "older Trimaran: give the model.safetensors of its run, or go on from it with --resume and save again",
                 code="checkpoint.without-names",
                 path=saved.name,
             )
