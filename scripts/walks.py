@@ -1,12 +1,13 @@
-"""How many files five commands go through: those in which a function is called, and calls that lead back to one of them.
+"""How many files five commands go through, and how often a call leads back to one of them.
 
     python scripts/walks.py                # a table of the five
     python scripts/walks.py plan --files   # of one of them, with its files in the order in which they are entered
 
-A file of the packages is entered where one of its functions is called; what runs when it is imported does not count, nor
-does the code that dataclasses generate. A call from one file to another is an edge, counted once however often it is
-made. Returns are edges beyond one for each file that is entered: a reader who follows the calls from one file to the
-next meets a file that is known already. Processes that a command starts are part of its walk. The cache is empty.
+A file of the packages is entered where one of its functions is called; what runs when it is imported does not count,
+nor does the code that dataclasses generate. A call from one file to another is an edge, counted once however often it
+is made. Returns are edges beyond one for each file that is entered: there a reader who follows the calls from one file
+to the next meets a file that is known already. Processes that a command starts are part of its walk. The cache is
+empty.
 """
 
 import argparse
@@ -92,7 +93,12 @@ def walk(command: Sequence[str], source: Path) -> Walk:
         }
         (folder / "work").mkdir()
         process = subprocess.run(
-            [sys.executable, *command], cwd=folder / "work", env=environment, capture_output=True, text=True, check=False
+            [sys.executable, *command],
+            cwd=folder / "work",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if process.returncode != 0:
             sys.exit(f"{shlex.join(command)} ended with {process.returncode}:\n{process.stdout}{process.stderr}")
@@ -115,17 +121,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.walks) - WALKS.keys():
         parser.error(f"no such walk: {', '.join(sorted(unknown))}")
-    print(f"{'walk':10}{'files':>6}{'returns':>9}")
+    print(f"{'walk':10}{'files':>6}{'returns':>9}")  # noqa: T201
     for name in arguments.walks or WALKS:
         command = shlex.split(WALKS[name])
         if not command[0].startswith("-"):
             command[0] = str(ROOT / command[0])
         found = walk(command, arguments.source.resolve())
-        print(f"{name:10}{len(found.files):6}{found.returns:9}", flush=True)
+        print(f"{name:10}{len(found.files):6}{found.returns:9}", flush=True)  # noqa: T201
         if arguments.files:
             for file in found.files:
                 callers = sorted(caller for caller, callee in found.edges if callee == file)
-                print(f"  {file}  <- {', '.join(callers)}")
+                print(f"  {file}  <- {', '.join(callers)}")  # noqa: T201
 
 
 if __name__ == "__main__":
