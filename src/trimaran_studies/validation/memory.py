@@ -38,8 +38,6 @@ from trimaran.pricing.analytical.memory import (
     layer_activations,
     rank_memory,
     state_bytes,
-    stream_bytes,
-    tokens_of_rank,
 )
 from trimaran.pricing.analytical.shapes import (
     Experts,
@@ -52,6 +50,8 @@ from trimaran.pricing.analytical.shapes import (
     layer_elements,
     norm_elements,
     query_size,
+    stream_bytes,
+    tokens_of_rank,
 )
 from trimaran.program.strategy import Degrees, Recomputed
 from trimaran_studies.facts.network_shapes import named_shape

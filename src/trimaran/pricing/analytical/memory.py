@@ -40,14 +40,14 @@ from typing import Literal
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
-    embedding_elements,
-    expert_elements,
-    head_elements,
     key_size,
     layer_elements,
     passes_in_flight,
     query_size,
     stage_chunks,
+    stage_elements,
+    stream_bytes,
+    tokens_of_rank,
 )
 from trimaran.program.strategy import Degrees
 
@@ -75,17 +75,6 @@ class LayerActivations:
     kept: int
     whole: int
     transient: int
-
-
-def tokens_of_rank(shape: TransformerShape, degrees: Degrees) -> int:
-    """Tokens of a microbatch that a rank computes."""
-    return shape.sequence * degrees.microbatch // degrees.cp
-
-
-def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int = 2) -> int:
-    """The residual stream between two layers, for one microbatch [bytes]."""
-    shared = degrees.tp if degrees.sequence_parallel else 1
-    return tokens_of_rank(shape, degrees) * shape.hidden * element_bytes // shared
 
 
 def layer_activations(
@@ -313,28 +302,6 @@ def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Book
         for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
     )
     return max(each, key=lambda rank: rank.peak)
-
-
-def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
-    """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
-
-    The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
-    """
-    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
-    tensor = degrees.tp
-    dense = experts = 0
-    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
-        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
-        dense += alike * layer_elements(shape, layer, tensor=tensor)
-        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
-    table = embedding_elements(shape, tensor)
-    last = stage == degrees.pp - 1
-    if stage == 0:
-        dense += table + shape.positions * shape.hidden
-    if last:
-        dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or degrees.pp > 1) else 0
-    return dense, experts
 
 
 def state_bytes(

@@ -267,7 +267,7 @@ def decoder_of(text: str, sequence: int) -> TransformerShape | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which layers a stage of the pipeline holds, and the passes whose activations it holds at once
+# Of a rank: tokens, layers and elements, and the passes whose activations it holds at once
 
 
 def stage_chunks(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[range, ...]:
@@ -324,3 +324,36 @@ def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
     group = degrees.microbatch_group or degrees.pp
     count = min(2 * behind + (degrees.chunks - 1) * group + 1, degrees.microbatches * degrees.chunks)
     return tuple(index // group % degrees.chunks for index in range(count))
+
+
+def tokens_of_rank(shape: TransformerShape, degrees: Degrees) -> int:
+    """Tokens of a microbatch that a rank computes."""
+    return shape.sequence * degrees.microbatch // degrees.cp
+
+
+def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int = 2) -> int:
+    """The residual stream between two layers, for one microbatch [bytes]."""
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    return tokens_of_rank(shape, degrees) * shape.hidden * element_bytes // shared
+
+
+def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
+    """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
+
+    The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
+    """
+    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
+    tensor = degrees.tp
+    dense = experts = 0
+    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
+        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
+        dense += alike * layer_elements(shape, layer, tensor=tensor)
+        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
+    table = embedding_elements(shape, tensor)
+    last = stage == degrees.pp - 1
+    if stage == 0:
+        dense += table + shape.positions * shape.hidden
+    if last:
+        dense += head_elements(shape, tensor)
+        dense += table if (not shape.tied or degrees.pp > 1) else 0
+    return dense, experts

@@ -56,8 +56,17 @@ from dataclasses import dataclass, replace
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.analytical.memory import AttentionKernel, stage_elements, stream_bytes, tokens_of_rank
-from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_elements, query_size, stage_chunks
+from trimaran.pricing.analytical.memory import AttentionKernel
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    key_size,
+    layer_elements,
+    query_size,
+    stage_chunks,
+    stage_elements,
+    stream_bytes,
+    tokens_of_rank,
+)
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
 from trimaran.program.strategy import Degrees
