@@ -248,37 +248,6 @@ def _wrong(step: MemoryStep, what: str, remedy: str, *, code: str) -> InputError
     return InputError(f"step {step.token}: {what}; {remedy}", code=code, step=step.token)
 
 
-def check_recipe(trace: StepTrace, recipe: Recipe) -> None:
-    """See that a recipe makes its storage from what it says it reads.
-
-    Raises:
-        InputError: an operation is missing, cannot be repeated, or changes a source
-    """
-    made: dict[int, int] = {}
-    for moment in recipe.ops:
-        op = trace.events[moment]
-        if isinstance(op, Tick) or not op.repeatable:
-            raise InputError(f"recipe of storage {recipe.storage}: moment {moment} cannot be repeated", moment=moment)
-        statistics = {number for number, _ in op.writes if trace.storages[number].role == Role.BUFFER}
-        for number, version in op.reads:
-            if number not in statistics and number not in recipe.sources and made.get(number) != version:
-                raise InputError(
-                    f"recipe of storage {recipe.storage}: {op.name} at {moment} reads version {version} of storage "
-                    f"{number}, which is neither a source nor made by then",
-                    moment=moment,
-                )
-        for number, version in op.writes:
-            if number in statistics:
-                continue
-            if number in recipe.sources:
-                raise InputError(
-                    f"recipe of storage {recipe.storage}: {op.name} changes source {number}", moment=moment
-                )
-            made[number] = version
-    if made.get(recipe.storage) != trace.storages[recipe.storage].version:
-        raise InputError(f"the recipe of storage {recipe.storage} does not make its packed version")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Live bytes of a step at each moment, under a memory plan. No clock has a part in it
 
@@ -412,18 +381,6 @@ def _within_tick(trace: StepTrace, plan: MemoryPlan, changed: Lives, steps: Sequ
             if step.kind == Kind.RECOMPUTE:
                 most = max(most, level + recipe_peak(trace, plan.recipes[step.storage]))
     return most
-
-
-__all__ = [
-    "TO_DEVICE",
-    "TO_HOST",
-    "LiveBytes",
-    "MemoryRun",
-    "check_recipe",
-    "live_bytes",
-    "recipe_peak",
-    "simulate_memory",
-]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
