@@ -306,11 +306,7 @@ def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Spellings
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Spellings of the networks that look at images, once they are split into words (`names.py`)
+# Spellings of the networks that look at images, once they are split into words
 
 
 _DEPTHS = r"(?P<depth>18|26|34|50|101|152|200)"
