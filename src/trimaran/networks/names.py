@@ -92,6 +92,18 @@ NETWORK_SUMMARIES: Mapping[str, str] = {
     "densenet169": f"DenseNet-169, 14 M; {_IMAGES}",
     "densenet201": f"DenseNet-201, 20 M; {_IMAGES}",
     "densenet161": f"DenseNet-161, 29 M; {_IMAGES}",
+    "mobilenet-v2": f"MobileNet-V2, 3.5 M; {_IMAGES}",
+    "mobilenet-v3-small": f"MobileNet-V3 small, 2.5 M; {_IMAGES}",
+    "mobilenet-v3-large": f"MobileNet-V3 large, 5.5 M; {_IMAGES}",
+    **{
+        f"efficientnet-b{number}": f"EfficientNet-B{number}, {millions} M; synthetic images of {pixels} × {pixels}"
+        for number, (millions, pixels) in enumerate(
+            (
+                *(("5.3", 224), ("7.8", 240), ("9.1", 260), ("12", 300)),
+                *(("19", 380), ("30", 456), ("43", 528), ("66", 600)),
+            )
+        )
+    },
     "vit-t-16": f"vision transformer Ti/16, 5.7 M; {_IMAGES}",
     "vit-s-16": f"vision transformer S/16, 22 M; {_IMAGES}",
     "vit-b-16": f"vision transformer B/16, 87 M; {_IMAGES}",
@@ -129,6 +141,11 @@ _ALIASES = {
     "inceptionv3": "inception-v3",
     "inception4": "inception-v4",
     "inceptionv4": "inception-v4",
+    "mobilenet": "mobilenet-v2",
+    "mobilenetv2": "mobilenet-v2",
+    "mobilenet-v3": "mobilenet-v3-large",
+    "mobilenetv3": "mobilenet-v3-large",
+    "efficientnet": "efficientnet-b0",
     "resnet50-v1.5": "resnet50",
     "resnext50-32x4d": "resnext50",
     "resnext101-32x4d": "resnext101",
@@ -376,6 +393,9 @@ _IMAGE_SPELLINGS: tuple[tuple[str, Callable[[Found], str | None]], ...] = (
         lambda found: f"se-resnet{found['depth']}" + ("-v1" if _is_first(found) else ""),
     ),
     (r"densenet (?P<depth>121|161|169|201)", lambda found: f"densenet{found['depth']}"),
+    (r"mobilenet ?v 2(?: 100)?", lambda found: "mobilenet-v2"),
+    (r"mobilenet ?v 3 (?P<size>small|large)(?: 100)?", lambda found: f"mobilenet-v3-{found['size']}"),
+    (r"efficientnet b (?P<number>[0-7])", lambda found: f"efficientnet-b{found['number']}"),
     (
         r"(?:vit|deit) (?P<size>t|ti|tiny|s|small|b|base|l|large)(?: patch)? (?P<patch>16|32)(?: (?P<image>384))?",
         lambda found: f"vit-{found['size'][0]}-{found['patch']}" + (":image=384" if found["image"] else ""),
