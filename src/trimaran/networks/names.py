@@ -7,7 +7,7 @@ not needed to read one; what makes the job is `jobs/published_jobs.py`.
 The published networks by name, a line each for people. M is a million parameters, of the usual size where several.
 
 Which network a spelling means: the answer is a job reference, a name of `trimaran jobs`, with the size where the
-spelling says one. A network that is not ours is never taken for one that is: "resnest50", "efficientnet-b0" and
+spelling says one. A network that is not ours is never taken for one that is: "resnest50", "efficientnetv2_s" and
 "resnet50d" are None.
 
 A spelling is split into words and numbers. Words that say nothing about the network are left out; the rest must be,
