@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -386,6 +386,10 @@ class Saved:
         self._checkpoint.__exit__(kind, error, trace)
 
 
+@overload
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: Literal[False] = False) -> Saved: ...
+@overload
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool) -> Saved | None: ...
 def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool = False) -> Saved | None:
     """The checkpoint to go on from; every rank calls it. Rank 0 reads all of it, and compares checksums.
 
