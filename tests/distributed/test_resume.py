@@ -55,7 +55,7 @@ CUTS = {
         cut("streamed_counting", strategy(), steps=10, at=6),
         cut("sampled", strategy(), steps=10, at=5),
         cut("rows_drawn_twice", strategy(feeding=WORKERS), at=7, waits=False),
-        # Storages on the host, and the optimizer's state too; saved while steps are observed, and when they are planned.
+        # Storages on the host, and the optimizer's state; saved while steps are observed, and when they are planned.
         cut("large", strategy(memory_bytes=9 * MIB), at=1),
         cut("large", strategy(memory_bytes=9 * MIB, microbatches=2)),
         cut("large_state", strategy(memory_bytes=13 * MIB), waits=False),
@@ -251,7 +251,12 @@ def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int
     pairs = drawn.sample(pairs, min(most, len(pairs)))
     # One in four from memory.
     there = [
-        (one, Change(source=one.in_memory if number % 4 == 3 else str(one.folder), run=run, back=f"{folder}/{number}"))
+        (
+            one,
+            Change(
+                source=one.in_memory if number % 4 == 3 else str(one.folder), run=run, back=f"{folder}/back/{number}"
+            ),
+        )
         for number, (one, run) in enumerate(pairs)
     ]
     losses: dict[str, list[float]] = {}

@@ -155,10 +155,15 @@ def train(
             )
         stopped = trained.stopped
         if as_json:
-            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            how: dict[str, object] = {}
+            if stopped is not None:
+                how["stopped"] = asdict(stopped) | {"signal": signal_name(stopped.signal)}
+            if trained.unwritten:
+                how["unwritten"] = trained.unwritten
             print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
         if stopped is not None:
-            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            lost = f", and {trained.unwritten}" if trained.unwritten else ""
+            say(f"trimaran: {stopped}{lost}\n{how_to_go_on(trained)}")
             raise SystemExit(exit_code(stopped.signal))
