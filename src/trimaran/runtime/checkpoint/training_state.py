@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
@@ -824,10 +825,11 @@ class TrainingState:
         try:
             if text is None:
                 raise ValueError("there are none")
-            states = decode(json.loads(text.numpy().tobytes()), source)
+            plain = decode_object(text.numpy().tobytes(), source=f"random/rank{self._world.rank}")
+            states = decode(plain, source)
             here, moved = RandomState(states["host"], states["device"]).on(self._world.device)
             here.restore(self._world.device)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (TrimaranError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise CorruptDataError(
                 f"{source}: the states of the random generators of rank {self._world.rank} are damaged ({error}): take "
                 "another checkpoint",
