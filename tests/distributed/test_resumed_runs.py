@@ -127,7 +127,7 @@ def test_a_job_that_goes_to_another_folder_leaves_its_run_where_it_was_started(p
     for file in (JOBS, planned / "plan.json"):
         shutil.copy(file, folder)
     where = {ELSEWHERE: str(elsewhere)}
-    command = ["-m", "trimaran", "train", f"{JOBS.name}:moving"]
+    command = ["trimaran", "train", f"{JOBS.name}:moving"]
     first = Run(
         [*command, "--plan", "plan.json", "--epochs", "1", "--save-every", "3"], folder, planned, environment=where
     )
@@ -137,7 +137,7 @@ def test_a_job_that_goes_to_another_folder_leaves_its_run_where_it_was_started(p
     assert {"run.json", "plan.json", "model.safetensors", "checkpoints"} <= {path.name for path in run.iterdir()}
     shown = str(run.relative_to(folder))
     assert json.loads((run / "report.json").read_text())["run_dir"] == shown
-    second = Run([*command, "--resume", shown, "--epochs", "2"], folder, planned, environment=where)
+    second = Run([*command, "--resume", shown, "--epochs", "2"], folder, planned, environment=where, new=True)
     code, errors = second.end(600)
     assert code == 0, errors
     assert len(list(folder.glob("runs/*/run.json"))) == 2

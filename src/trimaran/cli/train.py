@@ -113,7 +113,7 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
-        from trimaran.features.training.run_record import check_runs
+        from trimaran.features.training.run_record import check_runs, say_status
         from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
@@ -127,6 +127,7 @@ def train(
         saving = None if save_every is None else parse_saving(save_every)
         if resume is not None:
             before = check_resumable(resume, source)
+            say_status(resume)
             # These two ask for no other plan.
             choosing = replace(asked, oversubscribe=False, calibration=None)
             if plan is None and choosing == RequestOptions() and pins == PinOptions() and curve is None:

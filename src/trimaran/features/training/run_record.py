@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
-from trimaran.base.signals import signal_name
+from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
 from trimaran.launch.world import running_system
 
@@ -302,9 +302,24 @@ def describe_status(path: Path) -> str:
         CorruptDataError: it is damaged
     """
     status, facts = read_status(path)
+    name = shown_path(path)
     if status == "lost":
-        return f"{path}: ended without a word (process {facts['process']['pid']} is gone)"
-    return f"{path}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+        return f"{name}: ended without a word (process {facts['process']['pid']} is gone)"
+    return f"{name}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+
+
+def say_status(path: Path) -> None:
+    """Say how a run that is gone on from has ended, or that it still runs.
+
+    Args:
+        path: of the run, its checkpoints or one of them; nothing is said where `run.json` is not there or is damaged
+    """
+    folder = given(path)
+    for run in (folder, folder.parent, folder.parent.parent):
+        if (run / "run.json").is_file():
+            with contextlib.suppress(TrimaranError):
+                say(f"trimaran: {describe_status(run)}")
+            return
 
 
 # ---------------------------------------------------------------------------------------------------------------------
