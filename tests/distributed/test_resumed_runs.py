@@ -83,6 +83,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     second = begin(tmp_path / "second", planned, "--resume", str(first), "--save-every", "10min")
     code, errors = second.end(600)
     assert code == 0, errors
+    assert f"{first}: failed, rank" in errors
     found, expected = losses(second.folder), losses(undisturbed)
     assert sorted(found) == list(range(int(made[-1][5:]) + 1, STEPS + 1))
     assert found == {step: loss for step, loss in expected.items() if step in found}

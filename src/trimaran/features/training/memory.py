@@ -127,7 +127,7 @@ class Fitting:
 
 
 def plan_again(source: JobSource, request: PlanRequest, *, limit_s: float) -> Fitting:
-    """Plan a job in a process of its own, which is ended when its time is over.
+    """Plan a job in another process, which is ended when it takes too long.
 
     Args:
         source: of the job
