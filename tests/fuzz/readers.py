@@ -232,8 +232,8 @@ def _read_kept(path: Path) -> object:
 def _machines() -> Sequence[bytes]:
     from tests.unit.machine.test_user_files import EXAMPLE
 
+    from trimaran.machine.catalog import find_node
     from trimaran.machine.machine_files import node_text
-    from trimaran.machine.node_catalog import find_node
 
     like = '[[nodes]]\nname = "mine"\nlike = "dgx1-v100"\nsource = "a guess"\n[machine]\nnode = "mine"\nnodes = 4\n'
     whole = "[machine]\nnodes = 2\nfabric = '4 ib-edr'\n\n" + node_text(find_node("dgx1-v100"))
@@ -689,7 +689,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/launch/memory.py": "files of the kernel",
     "trimaran/launch/watch.py": "files of the kernel",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
-    "trimaran/pricing/collectives/measured_curves.py": "a file of the package",
+    "trimaran/pricing/collectives/prediction.py": "a file of the package",
     "trimaran/machine/detect.py": "files of the kernel",
     "trimaran/measure/input_pipeline.py": "files of the kernel",
     "trimaran/measure/stalls/page_cache.py": "files of the kernel, and one byte of each file of a data set",
