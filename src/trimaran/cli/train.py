@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trimaran.base.signals import exit_code, say, signal_name
+from trimaran.cli.checkpoint import TrustPickle
 from trimaran.cli.options import (
     AcceptInexact,
     Batch,
@@ -40,6 +41,15 @@ Verify = Annotated[
         "stop if they differ.",
         min=0,
         metavar="N",
+        show_default=False,
+    ),
+]
+
+WithOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--with-optimizer",
+        help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
         show_default=False,
     ),
 ]
@@ -87,6 +97,17 @@ Resume = Annotated[
     ),
 ]
 
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
+        "checkpoint, a directory of torch.distributed.checkpoint.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+
 
 @grouped
 def train(
@@ -106,6 +127,9 @@ def train(
     hang_timeout: HangTimeout = None,
     save_every: SaveEvery = None,
     resume: Resume = None,
+    weights: Weights = None,
+    with_optimizer: WithOptimizer = False,
+    trust_pickle: TrustPickle = False,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -114,7 +138,14 @@ def train(
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
         from trimaran.features.training.run_record import check_runs, say_status
-        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
+        from trimaran.features.training.train import (
+            beginning,
+            check_resumable,
+            check_weights,
+            how_to_go_on,
+            room_of,
+            train_planned,
+        )
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -125,6 +156,9 @@ def train(
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)
+        begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
+        if begun is not None:
+            check_weights(begun, source)
         if resume is not None:
             before = check_resumable(resume, source)
             say_status(resume)
@@ -152,6 +186,7 @@ def train(
                 hang_timeout=hang_timeout,
                 saving=saving,
                 resume=resume,
+                weights=begun,
                 progress=progress,
             )
         stopped = trained.stopped

@@ -255,6 +255,21 @@ def parse_saving(text: str) -> Saving:
     return Saving(seconds=seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Weights that a training begins from.
+
+    Attributes:
+        path: run, checkpoint, or a file or folder of others
+        optimizer: take the state of the optimizer too
+        trust_pickle: read formats that are pickles
+    """
+
+    path: Path
+    optimizer: bool = False
+    trust_pickle: bool = False
+
+
 class Cadence:
     """Says after which steps a state is saved, the same on every rank.
 
@@ -327,6 +342,7 @@ def train_rank(
     weights_bytes: int = 0,
     saving: Saving | None = None,
     resume: Path | None = None,
+    weights: Beginning | None = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -345,6 +361,7 @@ def train_rank(
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
         saving: when the state is saved; None: only where a signal ends the training
         resume: run directory or checkpoint to go on from; None: begin anew
+        weights: that it begins from; None: those of the job's model
 
     Raises:
         EnvironmentProblem: there is no room for the weights, or for a checkpoint
@@ -383,6 +400,8 @@ def train_rank(
     if resume is not None:
         with ACTIVITY.during("loading a checkpoint"):
             session.load_checkpoint(resume)
+    if weights is not None:
+        session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
     started, over = session.steps, session.stopped or len(session.history) >= job.epochs
     with ACTIVITY.during("between steps"):
@@ -406,12 +425,12 @@ def train_rank(
         done = format_count(len(epochs), "epoch")
         notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
-    weights = session.weights()
+    final = session.weights()
     steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
         return RankResult()
-    saved, unsaved = save_weights(weights, directory, reserve)
+    saved, unsaved = save_weights(final, directory, reserve)
     return RankResult(
         steps=steps,
         checkpoint=checkpoint,

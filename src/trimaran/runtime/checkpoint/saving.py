@@ -534,3 +534,12 @@ class _InMemory:
 
     def read(self, rank: int, piece: str, region: Region) -> torch.Tensor:
         return self._whole[region]
+
+
+def describe_saved(plain: Mapping[str, Any]) -> str:
+    """A checkpoint in a few words.
+
+    Args:
+        plain: what is no tensor of it
+    """
+    return f"step {plain['steps']} of {plain['job'].get('name', 'a job')}, saved under {plain['plan']['name']}"
