@@ -848,6 +848,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/checkpoint_files/exports.py": "opens what it writes",
     "trimaran/features/checkpoints.py": "opens no file: a checkpoint, by its store",
     "trimaran/base/signals.py": "opens /dev/null",
+    "trimaran/features/training/memory.py": "pipes between this process and one that it has started",
     "trimaran/launch/activity.py": "memory of ranks of the same run",
     "trimaran/launch/memory.py": "files of the kernel",
     "trimaran/launch/watch.py": "files of the kernel",
