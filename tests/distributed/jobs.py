@@ -740,6 +740,34 @@ def dropped_twice() -> Job:
     return dataclasses.replace(dropped(), epochs=2)
 
 
+def large() -> Job:
+    """Dropout between layers whose activations, of 1 MiB each, a memory plan moves to the host."""
+    return _large(width=256, batch=1024, depth=4)
+
+
+def large_state() -> Job:
+    """As `large`, with more parameters: in a small budget the optimizer's state lives on the host."""
+    return _large(width=512, batch=512, depth=3)
+
+
+def _large(*, width: int, batch: int, depth: int) -> Job:
+    generator = torch.Generator().manual_seed(5)
+    data = torch.randn(4 * batch, 16, generator=generator), torch.randn(4 * batch, 1, generator=generator)
+
+    def model() -> nn.Module:
+        inner = [one for _ in range(depth) for one in (nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width))]
+        return nn.Sequential(nn.Linear(16, width), *inner, nn.Linear(width, 1))
+
+    return dataclasses.replace(
+        dropped(),
+        model=model,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        dataset=lambda: TensorDataset(*data),
+        global_batch_size=batch,
+        epochs=6,
+    )
+
+
 def streamed() -> Job:
     """A stream that draws, and says nothing of where it is."""
     return dataclasses.replace(ordered.job(), dataset=ordered.Rows, epochs=3)

@@ -21,13 +21,14 @@ from typing import Annotated, Any, NoReturn
 import msgspec
 import torch
 
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.decoding import decode_object
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.checkpoint_files.disk import Disk, LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
 """Largest piece of a stream, and of what is read at once for a slice."""
 
-_LARGEST_HEADER = 100_000_000
+_LARGEST_HEADER, _MOST_VALUES = 100_000_000, 32_000_000
 """Other readers of the format take no larger one."""
 
 _LONG_STRETCH = 2**20
@@ -251,16 +252,16 @@ class TensorFile:
         text = memoryview(bytearray(size))
         self._read(text, 8)
         try:
-            plain = json.loads(bytes(text))
-            if not isinstance(plain, dict):
-                raise ValueError("the header is no object")
+            plain = decode_object(bytes(text), source="its header", nul=True, most_values=_MOST_VALUES)
             metadata = msgspec.convert(plain.pop("__metadata__", None) or {}, dict[str, str], strict=True)
             entries = {
                 name: _of_elements(name, entry)
                 for name, entry in msgspec.convert(plain, dict[str, _Entry], strict=True).items()
             }
             _check_places(entries, self._file.size - 8 - size)
-        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        except TrimaranError as error:
+            self._refuse(error.message)
+        except (ValueError, msgspec.ValidationError) as error:
             self._refuse(str(error))
         return 8 + size, entries, metadata
 

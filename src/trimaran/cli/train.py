@@ -138,7 +138,7 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
-        from trimaran.features.training.run_record import check_runs
+        from trimaran.features.training.run_record import check_runs, say_status
         from trimaran.features.training.train import (
             beginning,
             check_resumable,
@@ -164,6 +164,7 @@ def train(
             check_weights(begun, source)
         if resume is not None:
             before = check_resumable(resume, source)
+            say_status(resume)
             # These two ask for no other plan.
             choosing = replace(asked, oversubscribe=False, calibration=None)
             if plan is None and choosing == RequestOptions() and pins == PinOptions() and curve is None:
@@ -193,10 +194,15 @@ def train(
             )
         stopped = trained.stopped
         if as_json:
-            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            how: dict[str, object] = {}
+            if stopped is not None:
+                how["stopped"] = asdict(stopped) | {"signal": signal_name(stopped.signal)}
+            if trained.unwritten:
+                how["unwritten"] = trained.unwritten
             print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
         if stopped is not None:
-            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            lost = f", and {trained.unwritten}" if trained.unwritten else ""
+            say(f"trimaran: {stopped}{lost}\n{how_to_go_on(trained)}")
             raise SystemExit(exit_code(stopped.signal))

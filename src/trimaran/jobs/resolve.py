@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.files import given
 from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
@@ -47,9 +48,9 @@ def load_function(reference: str) -> Callable[..., object]:
 
 @functools.cache
 def _load(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not given(path).is_file():
         raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
-    path = path.resolve()
+    path = given(path).resolve()
     name = f"trimaran_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.launch.addresses import VARIABLE, choose_interface
@@ -217,16 +217,8 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 TIMEOUT_S = 600.0
 
 
-Listener = Callable[[Any], None]
-"""Hears the value of a command of the parent, such as the number of a signal."""
-
-
 def ignore_event(event: Mapping[str, object]) -> None:
     """Do nothing: for `World.report` without a parent."""
-
-
-def hear_nothing(kind: str, listener: Listener) -> None:
-    """Do nothing: for `World.listen` without a parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,15 +230,12 @@ class World(Place):
         backend: of collectives on that device; "none" for a process that is alone
         timeout_s: how long a collective may wait for the others [s]
         report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing without a parent
-        listen: has the parent's commands of a kind, such as "stop", told to a function, in another thread; does nothing
-            without a parent
     """
 
     device: str = "cpu"
     backend: Backend = "none"
     timeout_s: float = TIMEOUT_S
     report: Callable[[Mapping[str, object]], None] = ignore_event
-    listen: Callable[[str, Listener], None] = hear_nothing
 
 
 def join_world(
@@ -295,7 +284,6 @@ def open_world(
     device: DeviceChoice,
     timeout_s: float = TIMEOUT_S,
     report: Callable[[Mapping[str, object]], None] = ignore_event,
-    listen: Callable[[str, Listener], None] = hear_nothing,
 ) -> World:
     """Make the process group of a world of several ranks.
 
@@ -305,7 +293,6 @@ def open_world(
         device: as for `join_world`
         timeout_s: as for `join_world` [s]
         report: as in `World`
-        listen: as in `World`
 
     Raises:
         EnvironmentProblem: there is no such device
@@ -333,7 +320,6 @@ def open_world(
         backend="nccl" if on_gpu else "gloo",
         timeout_s=timeout_s,
         report=report,
-        listen=listen,
     )
 
 

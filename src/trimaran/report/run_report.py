@@ -80,7 +80,7 @@ class RunReport:
         prediction: of the step, before the run
         comparison: of prediction and measurement; None where nothing was recorded
         samples_per_s: throughput of training over the whole run [samples/s]
-        final: figures at the end by name, such as "accuracy" and "loss"
+        final: figures at the end by name, such as "accuracy" and "loss"; None: no finite number
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
@@ -97,7 +97,7 @@ class RunReport:
     prediction: Prediction
     comparison: Comparison | None = None
     samples_per_s: float | None = None
-    final: Mapping[str, float] = field(default_factory=dict)
+    final: Mapping[str, float | None] = field(default_factory=dict)
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None

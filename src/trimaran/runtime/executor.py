@@ -39,7 +39,7 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.checkpoint.training_state import Fill, TrainingState
+from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
 from trimaran.runtime.checkpoint.weights import (
     fit_weights,
     model_weights,
@@ -159,6 +159,7 @@ class Executor:
         share_weights(self.model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self.model)
+        modules = describe_modules(self.model)
         self._part = make_part(
             job,
             strategy,
@@ -205,6 +206,7 @@ class Executor:
             gatherer=self._state,
             traits=self._traits,
             place=(self._replica, row),
+            modules=modules,
         )
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 

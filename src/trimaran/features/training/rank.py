@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import file_name
+from trimaran.base.files import file_name, given, shown_path
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
+from trimaran.program.json_files import finite
 from trimaran.program.plan import Plan, plan_program
 from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
@@ -99,6 +100,11 @@ class RunDirectory:
         return self.path / "report.json"
 
     @property
+    def shown(self) -> str:
+        """Its path for people, from the folder in which the command was given."""
+        return shown_path(self.path)
+
+    @property
     def model(self) -> Path:
         """The trained weights."""
         return self.path / "model.safetensors"
@@ -119,12 +125,17 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
 
     Args:
         name: of the job; what a file name cannot have is replaced
-        parent: where; default: `runs` in the current directory
+        parent: where; default: `runs` in the folder in which the command was given
+
+    Returns:
+        It, by its absolute path.
 
     Raises:
         EnvironmentProblem: it cannot be written
     """
-    parent = parent or RUNS
+    parent = given(parent or RUNS)
+    with contextlib.suppress(OSError):  # what cannot be made is said below
+        parent = parent.absolute()
     stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = parent / f"{stem}{suffix}"
@@ -136,7 +147,9 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.rmdir()
-            raise EnvironmentProblem(f"cannot write run directory {path}: {error.strerror}", path=str(path)) from None
+            raise EnvironmentProblem(
+                f"cannot write run directory {shown_path(path)}: {error.strerror}", path=str(path)
+            ) from None
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
 
@@ -152,14 +165,14 @@ class Epoch:
 
     Attributes:
         epoch: its number, from 1
-        loss: mean over its samples
-        accuracy: the job's metric after it; None without evaluation
+        loss: mean over the samples of the steps that count; None: all of its steps were skipped
+        accuracy: the job's metric after it; None without evaluation, or where it is no finite number
         seconds: of training, evaluation not counted [s]
         samples: trained on
     """
 
     epoch: int
-    loss: float
+    loss: float | None
     accuracy: float | None
     seconds: float
     samples: int
@@ -180,6 +193,7 @@ class RankResult:
         weights: the file of the weights; None: they could not be written
         unsaved: why the weights are not in the run directory; empty: they are
         notes: what the run had to say of its data, and of checkpoints
+        unsaved_state: why the state at the end is in no checkpoint, where it was to be; empty: it is
         steps: training steps that were done in all
         checkpoint: the newest one that was committed; None: none was
     """
@@ -194,6 +208,7 @@ class RankResult:
     weights: Path | None = None
     unsaved: str = ""
     notes: tuple[str, ...] = ()
+    unsaved_state: str = ""
     steps: int = 0
     checkpoint: Path | None = None
 
@@ -377,6 +392,7 @@ def train_rank(
         verify=verify,
         on_nan=on_nan,
     )
+    session.executor.training.graph = plan.premises.graph_digest
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if saving is not None:
@@ -394,11 +410,11 @@ def train_rank(
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
         stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
-    unsaved_state: tuple[str, ...] = ()
+    unsaved_state = ""
     if saving is not None or stopped is not None:
         with ACTIVITY.during("saving the last checkpoint"):
             unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
-    executor, notes, memory = session.executor, (*session.notes, *unsaved_state), session.memory
+    executor, notes, memory = session.executor, session.notes, session.memory
     skipped = session.skipped
     noise = None
     if gradient_noise and epochs:
@@ -427,11 +443,12 @@ def train_rank(
         stopped=stopped,
         weights=saved,
         unsaved=unsaved,
+        unsaved_state=unsaved_state,
         notes=notes,
     )
 
 
-def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str, ...]:
+def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
     """Save the state at the end, where the last checkpoint is not of it.
 
     Args:
@@ -440,17 +457,17 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str
         required: it was asked for; otherwise what hinders it is a note
 
     Returns:
-        For people: why there is none.
+        For people: why there is none; empty: there is one.
     """
     if session.is_saved(folder):
-        return ()
+        return ""
     try:
         if not required:
             session.check_saving(folder)
         session.save_checkpoint(folder)
     except TrimaranError as error:
-        return (f"the state of the training was not saved: {error.message}",)
-    return ()
+        return f"the state after step {session.steps} was not saved: {error.message}"
+    return ""
 
 
 def _train_epochs(
@@ -500,8 +517,13 @@ _SO_FAR = "samples and seconds of the epoch"
 def _epoch(row: Mapping[str, Any]) -> Epoch:
     return Epoch(
         epoch=row["epoch"],
-        loss=row["loss"],
-        accuracy=row.get("metric"),
+        loss=_number(row["loss"]),
+        accuracy=_number(row.get("metric")),
         seconds=row.get("seconds", 0.0),
         samples=row.get("samples", 0),
     )
+
+
+def _number(value: float | None) -> float | None:
+    """A figure of a record, which has null where there is no finite number."""
+    return None if value is None else finite(value)

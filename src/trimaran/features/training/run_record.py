@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import read_bytes, unfinished, write_whole
-from trimaran.base.signals import signal_name
+from trimaran.base.files import folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
+from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
 from trimaran.launch.world import running_system
 
@@ -144,7 +144,7 @@ class RunRecord:
         """
         self._end("failed", reason=error.message, code=error.code)
         if self.problems:
-            error.message += f"\n{self._said()}"
+            error.message += f"\n{self.unwritten}"
 
     def add_metrics(self, row: Mapping[str, object]) -> None:
         """Append the figures of an epoch, and those that could not be appended before."""
@@ -187,16 +187,20 @@ class RunRecord:
         if self._rows:
             self.try_to("metrics.jsonl", self._append)
 
+    @property
+    def unwritten(self) -> str:
+        """What could not be written, for people; empty: all was."""
+        return self._said() if self.problems else ""
+
     def check(self) -> None:
-        """Say what could not be written.
+        """Say what could not be written of a run that is done. One that a signal has ended has the code of that.
 
         Raises:
             EnvironmentProblem: something could not
         """
-        if self.problems:
-            done = self._facts["reason"] if self._facts.get("status") == "stopped" else "the training is done"
+        if self.problems and self._facts.get("status") != "stopped":
             raise EnvironmentProblem(
-                f"{done}, and {self._said()}",
+                f"the training is done, and {self._said()}",
                 code="run.not-written",
                 path=str(self._run.path),
                 files=tuple(self.problems),
@@ -204,7 +208,7 @@ class RunRecord:
 
     def _said(self) -> str:
         lost = "\n".join(f"    {what}: {reason}" for what, reason in self.problems.items())
-        return f"not all of the run could be written to {self._run.path}:\n{lost}"
+        return f"not all of the run could be written to {self._run.shown}:\n{lost}"
 
     def _append(self) -> None:
         path = self._run.metrics
@@ -301,9 +305,24 @@ def describe_status(path: Path) -> str:
         CorruptDataError: it is damaged
     """
     status, facts = read_status(path)
+    name = shown_path(path)
     if status == "lost":
-        return f"{path}: ended without a word (process {facts['process']['pid']} is gone)"
-    return f"{path}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+        return f"{name}: ended without a word (process {facts['process']['pid']} is gone)"
+    return f"{name}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+
+
+def say_status(path: Path) -> None:
+    """Say how a run that is gone on from has ended, or that it still runs.
+
+    Args:
+        path: of the run, its checkpoints or one of them; nothing is said where `run.json` is not there or is damaged
+    """
+    folder = given(path)
+    for run in (folder, folder.parent, folder.parent.parent):
+        if (run / "run.json").is_file():
+            with contextlib.suppress(TrimaranError):
+                say(f"trimaran: {describe_status(run)}")
+            return
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,7 +341,7 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
     """
     folder = parent or Path("runs")
     try:
-        there = folder.absolute()
+        there = given(folder).absolute()
         while not there.exists():
             there = there.parent
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
@@ -333,15 +352,32 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
             path=str(folder),
         ) from error
     if nbytes is not None:
-        needed, free = nbytes + OTHER_FILES_BYTES, shutil.disk_usage(there).free
+        needed, free = nbytes + OTHER_FILES_BYTES, _free_bytes(there)
         if free < needed:
             raise _no_room(folder, needed, free)
 
 
+def _free_bytes(folder: Path) -> int:
+    """Room on the disk of a folder [bytes].
+
+    Raises:
+        EnvironmentProblem: it cannot be found out
+    """
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the room on the disk of {shown_path(folder)} cannot be found out: {error.strerror}. Give another folder: "
+            "--runs FOLDER",
+            code="run.unknown-room",
+            path=str(folder),
+        ) from error
+
+
 def _no_room(folder: Path, needed: int, free: int) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{folder} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its weights, logs "
-        "and timelines. Free some, or give another folder: --runs FOLDER",
+        f"{shown_path(folder)} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its "
+        "weights, logs and timelines. Free some, or give another folder: --runs FOLDER",
         code="run.no-space",
         path=str(folder),
         needed_bytes=needed,
@@ -376,7 +412,7 @@ class Reserve:
             number = ctypes.get_errno()
             self.free()
             if number in (errno.ENOSPC, errno.EDQUOT):
-                raise _no_room(folder, nbytes, shutil.disk_usage(folder).free)
+                raise _no_room(folder, nbytes, _free_bytes(folder))
 
     def free(self) -> None:
         """Give the room back."""
@@ -403,7 +439,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     # Each is looked for in its turn: the current directory may be gone.
     places: tuple[Callable[[], Path], ...] = (
         lambda: run.model,
-        lambda: Path.cwd() / name,
+        lambda: (folder_of_command() or Path.cwd()) / name,
         lambda: Path(tempfile.gettempdir()) / name,
     )
     tried: list[str] = []

@@ -58,6 +58,7 @@ from trimaran.program import (
     read_plan,
 )
 from trimaran.program.exactness import check_exact
+from trimaran.program.json_files import finite
 from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
@@ -141,6 +142,7 @@ class Session:
             use=use,
             on_nan=on_nan,
         )
+        self.executor.training.graph = "" if captured is None else captured.graph.digest
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._ends_script = False
         self._memory = ExitStack()
@@ -243,7 +245,7 @@ class Session:
                 self.stopped = True
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
-        self._history.append({"epoch": number + 1, **metrics})
+        self._history.append({"epoch": number + 1, **{name: finite(value) for name, value in metrics.items()}})
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
@@ -287,7 +289,10 @@ class Session:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Of each epoch that has ended its number from 1, "loss", and "metric" where it was computed."""
+        """Of each epoch that has ended its number from 1, "loss", and "metric" where it was computed.
+
+        None stands for what is no finite number: the mean loss of an epoch whose steps were all skipped.
+        """
         return self._history
 
     @property

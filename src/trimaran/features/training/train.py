@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import write_whole
+from trimaran.base.files import given, shown_path, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
@@ -74,8 +74,9 @@ class Trained:
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
         notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
-    saving: when its state was saved; None: only where a signal ended it
-    on_nan: what was done where the loss of a step was not a finite number
+        unwritten: what could not be written of a run that a signal has ended, for people; empty: all was
+        saving: when its state was saved; None: only where a signal ended it
+        on_nan: what was done where the loss of a step was not a finite number
     """
 
     run: RunDirectory
@@ -83,6 +84,7 @@ class Trained:
     result: RankResult
     report: RunReport
     notes: tuple[str, ...] = ()
+    unwritten: str = ""
     saving: Saving | None = None
     on_nan: str = "stop"
 
@@ -166,7 +168,7 @@ def train_planned(
         CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
-            all of the run could be written
+            all of a run that is done could be written (of one that a signal has ended, `Trained.unwritten` says that)
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
@@ -178,12 +180,12 @@ def train_planned(
     observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
     check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
     limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
-    resume = None if resume is None else resume.resolve()
+    resume = None if resume is None else given(resume).resolve()
     room = weights_bytes(simulated.graph)
     check_runs(parent, room)
     stopping = _Stopping()
     with Catcher(stopping.hear):
-        there = (parent or RUNS).exists()
+        there = given(parent or RUNS).exists()
         run = create_run_directory(simulated.job.name, parent=parent)
         notes = RunRecord(run)
         try:
@@ -226,7 +228,7 @@ def train_planned(
             error = _explained(raised, planned)
             if error.code != "run.not-written":
                 notes.fail(error)
-            error.add_note(f"run directory: {run.path}")
+            error.add_note(f"run directory: {run.shown}")
             if has_checkpoint(run.path):
                 command = how_to_resume(planned.source, run, saving=saving, on_nan=on_nan)
                 error.message += f"\nto go on from its last checkpoint: {command}"
@@ -271,7 +273,7 @@ def how_to_resume(
         "--on-nan": None if on_nan == "stop" else on_nan,
     }
     options = [f" {name} {value}" for name, value in given.items() if value is not None]
-    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(str(run.path))}{''.join(options)}"
+    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(run.shown)}{''.join(options)}"
 
 
 def check_starts_ranks(variables: Mapping[str, str]) -> None:
@@ -472,9 +474,13 @@ def how_to_go_on(trained: Trained) -> str:
     if trained.result.checkpoint is not None:
         command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan)
         return f"to go on: {command}"
+    weights = trained.result.weights
+    if weights is None:
+        return "nothing is left to go on from: neither its state nor its weights could be written"
     return (
-        f"its weights, metrics and report are in {run.path}\n"
-        f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '
+        f"its metrics and report are in {run.shown}\n"
+        f'to go on from the weights: session = trimaran.init(job, plan="{shown_path(run.plan)}"); '
+        f'session.load("{shown_path(weights)}"). '
         "The optimizer and the place in the data begin anew"
     )
 
@@ -523,11 +529,15 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
     """
     comparison, simulated = None, planned.simulated
     notes.restore(lambda: _write_program(run, simulated))
-    if result.weights is None:
+    if result.unsaved_state:
+        notes.problems[run.checkpoints.name] = result.unsaved_state
+    if result.weights is None and result.stopped is not None:
+        notes.problems[run.model.name] = f"the weights are lost: {result.unsaved}"
+    elif result.weights is None:
         raise ExecutionError(
             f"the training is done, and its weights are lost: {result.unsaved}", code="run.weights-lost"
         )
-    if result.weights != run.model:
+    elif result.weights != run.model:
         notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
     said = [*result.notes, *skipped_note(result.skipped)]
     slow: tuple[SlowRank, ...] = ()
@@ -550,7 +560,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         )
     notes.try_to(run.predicted.name, lambda: write_timeline(run.predicted, simulated.chosen.timeline))
     last = result.epochs[-1] if result.epochs else None
-    final = {} if last is None else {"loss": last.loss}
+    final: dict[str, float | None] = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
         final["accuracy"] = last.accuracy
     rates = [epoch.samples / epoch.seconds for epoch in result.epochs if epoch.seconds]
@@ -561,7 +571,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         comparison=comparison,
         samples_per_s=statistics.median(rates) if rates else None,
         final=final,
-        run_dir=str(run.path),
+        run_dir=run.shown,
         environment=cluster_environment(simulated.cluster),
         noise=simulated.noise,
         memory=None if result.memory is None else to_plain(result.memory),
@@ -572,14 +582,13 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         notes=(*planned.notes, *said),
     )
     notes.try_to(run.report.name, lambda: write_report(run.report, report))
-    trained = Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said))
     summary = {"final": dict(report.final), "samples_per_s": report.samples_per_s}
     if result.stopped is None:
         notes.finish(summary)
     else:
         notes.stop(result.stopped, summary)
     notes.check()
-    return trained
+    return Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said), unwritten=notes.unwritten)
 
 
 def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:

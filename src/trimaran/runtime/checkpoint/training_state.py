@@ -10,7 +10,8 @@ State is that of one process, by the names of the user's model, whatever the pla
 - for each parameter the optimizer's state; the options of its groups, by the names of their parameters; the state of
   the schedule, of which lists with a value for each group are kept by group; the scale of fp16;
 - for each rank the states of its random generators. The same plan goes on with them. Under another plan there are other
-  ranks, whose generators are seeded by the job's seed, the step, and the replica and the row of the rank;
+  ranks, whose generators are seeded by the job's seed, the step, and the replica and the row of the rank. So is the
+  generator of a GPU where the state is of CPUs; that of a GPU is left out on CPUs;
 - for each replica what compression has lost of its gradients. As many replicas go on with it, and if there are more or
   fewer, the first one gets the sum of all;
 - steps, and what the caller adds: where it is in the data, and its figures.
@@ -21,14 +22,16 @@ What cannot be kept exactly is refused before the training begins (`check`).
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
@@ -136,6 +139,10 @@ class TrainingState:
         gatherer: lists what this rank has
         traits: of the optimizer
         place: replica and row of this rank
+        modules: of the user's model, from `describe_modules`, before ranks share them out
+
+    Attributes:
+        graph: digest of the graph of the job; empty: it is not known
     """
 
     def __init__(
@@ -152,11 +159,14 @@ class TrainingState:
         gatherer: StateGatherer,
         traits: OptimizerTraits,
         place: tuple[int, int],
+        modules: Mapping[str, Any],
     ) -> None:
         self._job, self._strategy, self._world, self._agreement = job, strategy, world, agreement
         self._part, self._updater, self._scaler, self._codec = part, updater, scaler, codec
         self._gatherer, self._traits = gatherer, traits
         self._replica, self._row = place
+        self._modules = modules
+        self.graph = ""
         self._room: dict[str, torch.Tensor] = {}
         self._shared_out: tuple[list[Piece], Writers] | None = None
         self._ordered: tuple[list[str], dict[str, Any] | None] | None = None
@@ -420,7 +430,10 @@ class TrainingState:
                 "drop_last": job.drop_last,
                 "clip_norm": job.clip_norm,
                 "optimizer": self._traits.class_name,
+                "graph": self.graph,
+                "modules": self._modules,
             },
+            "on": {"device": self._world.device.partition(":")[0], "torch": torch.__version__},
             "plan": {
                 "name": strategy.name,
                 "digest": _digest(strategy),
@@ -530,8 +543,12 @@ class TrainingState:
             self._scaler.skipped = int(plain["scaler"]["skipped"])
         self._load_compression(lost, held, plain, source)
         steps = int(plain["steps"])
+        notes = (*self._differences(plain), *notes)
         if same:
-            self._restore_random(next((want.target for want in wants if want.what == random), None), source)
+            moved = self._restore_random(next((want.target for want in wants if want.what == random), None), source)
+            notes = (*notes, *_GENERATORS[moved])
+            if moved == "seed":
+                torch.cuda.manual_seed(derive_seed(self._job.seed, "resume", steps, self._replica, self._row))
         else:
             seed_generators(derive_seed(self._job.seed, "resume", steps, self._replica, self._row))
             notes = (
@@ -762,6 +779,26 @@ class TrainingState:
                 now=now,
             )
 
+    def _differences(self, plain: Mapping[str, Any]) -> list[str]:
+        """What is not as it was and fits all the same, for people: it may have been changed on purpose."""
+        job, on, own = plain["job"], plain.get("on", {}), self._about()
+        found = []
+        if job.get("name") not in (None, self._job.name):
+            found.append(f'the checkpoint is of the job "{job["name"]}", and this one is "{self._job.name}"')
+        changed = _changed_modules(job.get("modules"), self._modules)
+        if changed:
+            found.append(f"modules of the model are not those of the checkpoint: {changed}")
+        elif "" not in (job.get("graph", ""), self.graph) and job["graph"] != self.graph:
+            found.append(
+                "the forward of the model, its loss or its data are not those of the checkpoint: the graph is "
+                f"{self.graph}, and was {job['graph']}"
+            )
+        if on.get("torch") not in (None, own["on"]["torch"]):
+            found.append(f"the checkpoint was saved with torch {on['torch']}, and this is {own['on']['torch']}")
+        if on.get("device") not in (None, own["on"]["device"]):
+            found.append(f"the checkpoint was saved on {on['device']}, and this is {own['on']['device']}")
+        return [f"{text}. The state is that of the checkpoint; what comes then may differ" for text in found]
+
     def _flipped(self, plain: Mapping[str, Any]) -> dict[str, nn.Parameter]:
         """Parameters that required gradients when the state was taken and do not now, and the other way round."""
         model, trained = self._gatherer.model, plain.get("trained")
@@ -969,19 +1006,30 @@ class TrainingState:
         figures = decode(plain["compression"], source) if same and plain["compression"] else {}
         self._codec.load(residuals, kept, figures)
 
-    def _restore_random(self, text: torch.Tensor | None, source: str) -> None:
+    def _restore_random(self, text: torch.Tensor | None, source: str) -> Literal["", "seed", "drop"]:
         try:
             if text is None:
                 raise ValueError("there are none")
-            states = decode(json.loads(text.numpy().tobytes()), source)
-            RandomState(states["host"], states["device"]).restore(self._world.device)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            plain = decode_object(text.numpy().tobytes(), source=f"random/rank{self._world.rank}")
+            states = decode(plain, source)
+            here, moved = RandomState(states["host"], states["device"]).on(self._world.device)
+            here.restore(self._world.device)
+        except (TrimaranError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise CorruptDataError(
                 f"{source}: the states of the random generators of rank {self._world.rank} are damaged ({error}): take "
                 "another checkpoint",
                 code="checkpoint.damaged-random-states",
                 source=source,
             ) from error
+        return moved
+
+
+_GENERATORS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "seed": ("the generator of the GPU was seeded by the job's seed and the step: the checkpoint is of CPUs",),
+    "drop": ("the state of the GPU's generator is left out: here is none, and what is drawn comes from the host's",),
+}
+"""What is said of the generator of a GPU; see `RandomState.on`."""
 
 
 class _Kept:
@@ -1106,6 +1154,44 @@ def _digest(strategy: Strategy) -> str:
     """Of all that numbers depend on: not of how batches are loaded."""
     text = json.dumps(to_plain(replace(strategy, feeding=IN_LINE)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_MOST_MODULES = 2000
+
+
+def describe_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules of a model as plain JSON: a digest of names, classes and settings, and if there are few, each.
+
+    Args:
+        model: the user's, as it was made
+    """
+    modules = {}
+    for name, module in model.named_modules():
+        try:
+            settings = re.sub(r" at 0x[0-9a-f]+", "", str(module.extra_repr()))
+        except Exception:  # noqa: BLE001 it is the user's, and for people
+            settings = ""
+        modules[name] = f"{type(module).__name__}({settings})"[:200]
+    text = json.dumps(modules, sort_keys=True).encode()
+    return {
+        "digest": hashlib.blake2b(text, digest_size=8).hexdigest(),
+        "each": modules if len(modules) <= _MOST_MODULES else {},
+    }
+
+
+def _changed_modules(saved: Any, now: Mapping[str, Any]) -> str:
+    """How the modules of a model differ from those that were saved, for people; empty: they do not."""
+    if not isinstance(saved, dict) or saved.get("digest") in (None, now["digest"]):
+        return ""
+    before, after = saved.get("each"), now["each"]
+    if not isinstance(before, dict) or not before or not after:
+        return f"their digest is {now['digest']}, and was {saved['digest']}"
+    changed = [
+        f"{name or 'the model'} is {after.get(name, 'not there')}, and was {before.get(name, 'not there')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    ]
+    return format_some(changed)
 
 
 def _area(sharing: Sharing | None) -> Area:
