@@ -60,8 +60,20 @@ OnNan = Annotated[
     str,
     typer.Option(
         "--on-nan",
-        help='Where the loss of a step is not a finite number: "stop", or "skip" its update on every rank (10 such '
-        "steps in a row still stop).",
+        help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such steps '
+        'in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
+    ),
+]
+
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        help="Start the ranks again up to N times after one died, hung or raised, and go on from the last checkpoint; "
+        "without a device that is lost for good, by a new plan for the others. Needs --save-every.",
+        min=0,
+        metavar="N",
+        show_default=False,
     ),
 ]
 
@@ -105,6 +117,7 @@ def train(
     on_nan: OnNan = "stop",
     hang_timeout: HangTimeout = None,
     save_every: SaveEvery = None,
+    max_restarts: MaxRestarts = 0,
     resume: Resume = None,
     as_json: Json = False,
 ) -> None:
@@ -113,8 +126,15 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
+        from trimaran.features.training.restarts import check_restarts
         from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
+        from trimaran.features.training.train import (
+            check_resumable,
+            check_rollback,
+            how_to_go_on,
+            room_of,
+            train_planned,
+        )
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -125,6 +145,8 @@ def train(
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)
+        check_rollback(on_nan, saves=saving is not None)
+        check_restarts(max_restarts, saves=saving is not None, verify=verify)
         if resume is not None:
             before = check_resumable(resume, source)
             # These two ask for no other plan.
@@ -151,6 +173,7 @@ def train(
                 hang_timeout=hang_timeout,
                 saving=saving,
                 resume=resume,
+                max_restarts=max_restarts,
                 progress=progress,
             )
         stopped = trained.stopped

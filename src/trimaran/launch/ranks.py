@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
@@ -298,6 +298,8 @@ def _listen(
     if failures:
         cause = find_cause(failures)
         limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
+        if cause.steps is None and watch is not None:
+            cause = replace(cause, steps=watch.steps(cause.rank))
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 

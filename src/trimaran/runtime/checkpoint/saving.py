@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ from trimaran.runtime.checkpoint.training_state import Taken, check_form
 from trimaran.runtime.communication.channels import Agreement
 
 _TABLE = "tensors"
+_MISSING = ("checkpoint.no-folder", "checkpoint.none")
 _WHAT = "saving a checkpoint"
 
 
@@ -382,13 +383,25 @@ class Saved:
         self._checkpoint.__exit__(kind, error, trace)
 
 
-def find_saved(path: str | Path, agreement: Agreement) -> Saved:
+@overload
+def find_saved(path: str | Path, agreement: Agreement) -> Saved: ...
+
+
+@overload
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool) -> Saved | None: ...
+
+
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool = False) -> Saved | None:
     """The checkpoint to go on from; every rank calls it. Rank 0 reads all of it, and compares checksums.
 
     Args:
         path: a run directory or a folder of checkpoints, of which the newest one that is as it was written is taken; or
             the directory of one checkpoint
         agreement: between all ranks
+        missing_ok: that there is none is no error
+
+    Returns:
+        The same on every rank; None: there is none.
 
     Raises:
         InputError: there is none
@@ -401,12 +414,12 @@ def find_saved(path: str | Path, agreement: Agreement) -> Saved:
         try:
             found = _find(Path(path))
         except TrimaranError as error:
-            fault = error
+            fault = None if missing_ok and error.code in _MISSING else error
     name = None if found is None else (str(found.path), found.notes)
     (told, problem), *_ = agreement.gather_objects((name, fault), "finding a checkpoint")
     if problem is not None:
         raise problem
-    if found is not None:
+    if found is not None or told is None:
         return found
     where = Path(told[0])
     return Saved(Store(where.parent).open(where.name), told[1])
