@@ -1,5 +1,6 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -129,6 +130,7 @@ def train(
         from trimaran.features.training.restarts import check_restarts
         from trimaran.features.training.run_record import check_runs
         from trimaran.features.training.train import (
+            check_not_launched,
             check_resumable,
             check_rollback,
             how_to_go_on,
@@ -142,6 +144,7 @@ def train(
         from trimaran.runtime.step.on_nan import check_on_nan
 
         # Before the plan, which may take long to make.
+        check_not_launched(os.environ)
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)

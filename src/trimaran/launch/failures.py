@@ -122,7 +122,8 @@ def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limi
     """
     if failure.error is not None:
         failure.error.figures.setdefault("rank", failure.rank)
-        failure.error.figures.setdefault("step", failure.steps)
+        if failure.steps:
+            failure.error.figures.setdefault("step", failure.steps)
         failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
         return _with_trace(failure.error, failure)
     named = {"log": str(log)} if kept else {}

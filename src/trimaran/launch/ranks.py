@@ -14,7 +14,8 @@
 
 The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
 SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
-and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+and ends itself: each watches a pipe that only the parent's death closes before all have answered; one that is stopped
+is continued by the system then (PR_SET_PDEATHSIG). No port is opened
 outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
 name, so that runs do not collide.
 """

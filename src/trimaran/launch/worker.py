@@ -10,6 +10,7 @@ it, and can have it alone when the others have left.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import fcntl
 import io
@@ -149,6 +150,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
+    _go_on_without_parent()
     inside = _share(folder)
     parent = _Parent(connection)
     _print_on(parent)
@@ -183,6 +185,16 @@ def main(descriptor: int, folder: str) -> NoReturn:
             shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual exit hang or abort, and nothing is left to do.
     os._exit(0)
+
+
+def _go_on_without_parent() -> None:
+    """Have the system continue this process, should it be stopped, when its parent dies: so it sees that, and ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        # After the request: a thread that only started this process, and is its parent for the system, has ended.
+        ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
+
+
+_SIGNAL_OF_PARENTS_DEATH = 1
 
 
 def _pass_on(parent: _Parent, number: int) -> None:

@@ -191,7 +191,7 @@ class RankResult:
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
     skipped: tuple[int, ...] = ()
-    rolled_back: tuple[Rollback, ...] = ()
+    rolled_back: "tuple[Rollback, ...]" = ()
     stopped: Stopped | None = None
     weights: Path | None = None
     unsaved: str = ""
@@ -455,7 +455,7 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str
 
 
 def _train_epochs(
-    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path, *, rolls_back: bool
+    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path, *, rolls_back: bool = False
 ) -> list[Epoch]:
     from trimaran.launch.activity import ACTIVITY
 

@@ -13,8 +13,8 @@ After a failure of a rank the parent ends all ranks, and starts them again from 
 What is not started again would come again, or was asked for. An error comes twice where its type, its text and the step
 are the same. A death by SIGKILL and a process that was stopped have their cause outside, and may come twice.
 
-A device is lost for good where torch cannot use it any more: after a failure each GPU is tried by a process of its own.
-So it is where one rank was the cause of two failures in a row, both of its process, and no step was done between them.
+A device is lost for good where torch cannot use it any more: after a failure each GPU is tried in a separate process. So
+it is where one rank was the cause of two failures in a row, both of its process, and no step was done between them.
 The others are then planned for again. A device of a CPU is no more than a process, and is lost in the second manner
 only.
 
@@ -155,9 +155,9 @@ class Restarts:
             return "" if self._ever else "no step had been done"
         if not isinstance(error, ExecutionError) or error.code.startswith("loss."):
             return "the same would come again"
-        code = error.figures.get("exit_code")
-        if error.code == "rank.died" and isinstance(code, int) and -code in STOP_SIGNALS:
-            return f"{signal_name(-code)} asked for its end"
+        ended = error.figures.get("exit_code")
+        if error.code == "rank.died" and isinstance(ended, int) and -ended in STOP_SIGNALS:
+            return f"{signal_name(-ended)} asked for its end"
         if before is not None and not _from_outside(error) and _same(before, error):
             return "the same error came twice at the same step"
         return ""
@@ -173,7 +173,7 @@ def _from_outside(error: TrimaranError) -> bool:
 def _same(one: TrimaranError, other: TrimaranError) -> bool:
     if one.code == "rank.died" and one.figures.get("step") is None:
         return False
-    names = ("raised", "exit_code", "instruction", "step")
+    names = ("raised", "exit_code", "state", "instruction", "step")
     return one.code == other.code and all(one.figures.get(name) == other.figures.get(name) for name in names)
 
 
@@ -182,7 +182,7 @@ def _same(one: TrimaranError, other: TrimaranError) -> bool:
 
 
 def gpus_left(environment: dict[str, str] | None = None) -> list[str]:
-    """The GPUs that torch can use now, as `CUDA_VISIBLE_DEVICES` names them; each is tried by a process of its own.
+    """The GPUs that torch can use now, as `CUDA_VISIBLE_DEVICES` names them; each is tried in a separate process.
 
     Args:
         environment: variables of those processes; None: those of this one
@@ -213,7 +213,7 @@ def _run(code: str, variables: dict[str, str]) -> str:
 
 
 def devices_left(planned: Planned, lost: int | None, find: Callable[[], Sequence[str]] = gpus_left) -> int:
-    """How many devices a training can go on with; GPUs that are lost are hidden from the processes that follow.
+    """How many devices a training can go on with; GPUs that are lost are not shown to the processes that follow.
 
     Args:
         planned: what ran

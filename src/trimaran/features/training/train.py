@@ -54,6 +54,7 @@ from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import read_place
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -274,6 +275,27 @@ def _check_options(planned: Planned, on_nan: str, observed: str, saving: Saving 
     check_on_nan(on_nan, planned.simulated.plan.strategy, observes=observed)
     check_rollback(on_nan, saves=saving is not None)
     check_restarts(max_restarts, saves=saving is not None, verify=1 if observed == "verify" else 0)
+
+
+def check_not_launched(variables: Mapping[str, str]) -> None:
+    """Refuse to train in a process that a launcher of several ranks has started: each would train all of the job.
+
+    Args:
+        variables: environment variables of the process
+
+    Raises:
+        InputError: torchrun has started it, or srun with several tasks
+    """
+    place = read_place(variables)
+    if place is not None and (place.size > 1 or "TORCHELASTIC_RUN_ID" in variables):
+        raise InputError(
+            f"trimaran train starts its ranks itself, and here {place.started_by} has started rank {place.rank} of "
+            f"{place.size}: run trimaran train alone, with --max-restarts; or under {place.started_by} a script with "
+            "session = trimaran.init(job, plan) and session.load_checkpoint(folder, missing_ok=True), which goes on "
+            "from the last checkpoint when it is started again",
+            code="train.under-launcher",
+            ranks=place.size,
+        )
 
 
 def check_rollback(on_nan: str, *, saves: bool) -> None:
