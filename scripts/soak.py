@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.environment import describe_environment
 from tests.soak.campaign import KINDS, PLANS, SAVE_EVERY, Campaign

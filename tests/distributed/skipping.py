@@ -132,7 +132,7 @@ def train_rolling_back(world: World, runs: list[Run], every: int, folder: str) -
 
 
 def train_plainly_rolling_back(name: str, every: int) -> RolledBack:
-    """The plain loop: what was copied last is put back, and the next batch is that after the one that was not finite."""
+    """The plain loop: what was copied last is put back, and the batches since then are left out."""
     job = make_job(name)
     torch.manual_seed(job.seed)
     model = job.model().double()

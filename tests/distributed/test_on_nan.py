@@ -123,7 +123,7 @@ EVERY = 2
 
 
 def test_under_any_plan_the_same_batches_are_left_out_after_going_back(tmp_path: Path) -> None:
-    """Weights to 1e-9 of a plain loop that puts a copy back; one with a rounded exchange goes back alike on all ranks."""
+    """Weights to 1e-9 of a plain loop that puts a copy back; with compression all ranks go back alike."""
     compressed = builders.strategy(dp=2, compression=parse_compression("powersgd:1"))
     runs = [run_of(strategy, "torn_epochs") for strategy in (*PLANS, compressed)]
     folder = tmp_path / "saved"

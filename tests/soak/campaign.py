@@ -27,7 +27,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -72,6 +71,9 @@ KINDS = (
     "exit of a rank",
 )
 _OF_PROCESSES = ("SIGKILL of a rank", "SIGSTOP of a rank", "exit of a rank")
+_QUIET = ("full disk", "limit on files", "SIGSTOP and SIGCONT of the parent")
+"""They end nothing by themselves."""
+
 _MAY_BE_STARTING = (
     "SIGKILL of a rank",
     "SIGKILL of the parent",
@@ -213,7 +215,7 @@ class Training:
             path.mkdir(parents=True, exist_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         # The path of a socket may not be long.
-        self._address = f"/tmp/trimaran-soak-{self.mark[:12]}"  # noqa: S108
+        self._address = f"/tmp/trimaran-soak-{self.mark[:12]}"
         self._socket.bind(self._address)
         self._socket.settimeout(0.02)
         self.losses: dict[int, str] = {}
@@ -435,7 +437,7 @@ class Campaign:
         faults_a_training: int = 5,
     ) -> None:
         self.folder, self.plans, self.kinds = folder, plans, kinds
-        self._random = random.Random(seed)  # noqa: S311 not for secrets
+        self._random = random.Random(seed)
         self._most = faults_a_training
         self._references: dict[str, Reference] = {}
         self._bag: list[str] = []
@@ -614,7 +616,7 @@ class _Hits:
 
     def _settled(self) -> bool:
         """Steps are being done, and no fault still waits for what comes of it."""
-        waits = any(one.kind not in ("full disk", "limit on files") for one, _, _ in self._open)
+        waits = any(one.kind not in _QUIET for one, _, _ in self._open)
         return bool(self._training.incarnations) and not waits
 
     def _back(self) -> None:
@@ -664,13 +666,16 @@ class _Hits:
             return
         self._left.pop(0)
         self.done.append(fault)
+        if kind not in _QUIET:
+            # What they have not ended by now they do not end.
+            self._open = [one for one in self._open if one[0].kind not in _QUIET]
         self._open.append((fault, time.monotonic(), training.step))
         self._plan_next()
 
     def _apply(self, kind: str, ranks: list[int]) -> bool:
         """Do it; whether it could be done."""
         parent = self._training.process
-        assert parent is not None  # noqa: S101
+        assert parent is not None
         if kind in _OF_PROCESSES and len(ranks) != self._training.ranks:
             # While they are being started: one by one.
             return False

@@ -35,11 +35,12 @@ def refusals(errors: list[TrimaranError], *, progressed: bool = True) -> list[st
 
 
 def test_what_may_go_away_is_started_again() -> None:
+    full = EnvironmentProblem("full", code="checkpoint.no-space")
     errors = [
         died(), died(), died(code=7), died(code=8), raised("OSError: no answer", 3), raised("OSError: no answer", 4),
         hangs("T", 9), hangs("T", 9), hangs("S", 9), hangs("S", 10),
-        EnvironmentProblem("full", code="checkpoint.no-space"), EnvironmentProblem("full", code="checkpoint.no-space"),
-        ExecutionError("a peer is gone", code="rank.lost-peer", rank=0), ExecutionError("too much", code="memory.exhausted"),
+        full, full, ExecutionError("a peer is gone", code="rank.lost-peer", rank=0),
+        ExecutionError("too much", code="memory.exhausted"),
     ]  # fmt: skip
     assert refusals(errors) == [""] * len(errors)
 

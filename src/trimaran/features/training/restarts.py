@@ -13,8 +13,8 @@ After a failure of a rank the parent ends all ranks, and starts them again from 
 What is not started again would come again, or was asked for. An error comes twice where its type, its text and the step
 are the same. A death by SIGKILL and a process that was stopped have their cause outside, and may come twice.
 
-A device is lost for good where torch cannot use it any more: after a failure each GPU is tried in a separate process. So
-it is where one rank was the cause of two failures in a row, both of its process, and no step was done between them.
+A device is lost for good where torch cannot use it any more: after a failure each GPU is tried in a separate process.
+So it is where one rank was the cause of two failures in a row, both of its process, and no step was done between them.
 The others are then planned for again. A device of a CPU is no more than a process, and is lost in the second manner
 only.
 
