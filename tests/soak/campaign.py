@@ -205,10 +205,11 @@ class Training:
         plan: file of the plan
         ranks: that it starts
         name: of the plan
+        cache: folder of what was measured
     """
 
-    def __init__(self, folder: Path, plan: Path, ranks: int, name: str) -> None:
-        self.folder, self.plan, self.ranks, self.name = folder, plan, ranks, name
+    def __init__(self, folder: Path, plan: Path, ranks: int, name: str, cache: Path) -> None:
+        self.folder, self.plan, self.ranks, self.name, self.cache = folder, plan, ranks, name, cache
         self.mark = uuid.uuid4().hex
         self.runs, self.temporary, self.breaks = folder / "runs", folder / "tmp", folder / "breaks"
         for path in (self.runs, self.temporary, self.breaks):
@@ -236,7 +237,8 @@ class Training:
         begin = ("--plan", str(self.plan)) if source is None else ("--resume", str(source))
         restarts = ("--save-every", str(SAVE_EVERY), "--max-restarts", "1000", "--hang-timeout", str(HANG_S))
         variables = {
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": python_path(),
+            "TRIMARAN_CACHE": str(self.cache),
             "TRIMARAN_SOAK_MARK": self.mark,
             "TMPDIR": str(self.temporary),
             jobs.SOCKET: self._address,
@@ -434,16 +436,16 @@ class Campaign:
         *,
         plans: Sequence[str] = tuple(PLANS),
         kinds: Sequence[str] = KINDS,
-        faults_a_training: int = 5,
+        faults_a_training: int = 10,
     ) -> None:
         self.folder, self.plans, self.kinds = folder, plans, kinds
+        self._cache = folder / "cache"
         self._random = random.Random(seed)
         self._most = faults_a_training
         self._references: dict[str, Reference] = {}
         self._bag: list[str] = []
         self._exits = 0
         self.result = Result()
-        os.environ["TRIMARAN_CACHE"] = str(folder / "cache")
 
     def run(self, *, faults: int = 0, hours: float = 0.0, say: bool = False) -> Result:
         """Train until as many faults have hit, or until the time is over.
@@ -482,19 +484,10 @@ class Campaign:
         plan = folder / "plan.json"
         if name not in self._references:
             folder.mkdir(parents=True, exist_ok=True)
-            options = (*PLANS[name], "--execution", "eager", "--oversubscribe", "--output", str(plan))
-            path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-            done = subprocess.run(
-                [sys.executable, "-m", "trimaran", "plan", JOB, *options],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise RuntimeError(f"no plan {name}: {done.stderr}")
-            training = Training(folder, plan, int(PLANS[name][1]), name)
+            if not plan.exists():
+                make_plan(name, plan, self._cache)
+            shutil.rmtree(folder / "runs", ignore_errors=True)
+            training = Training(folder, plan, int(PLANS[name][1]), name, self._cache)
             try:
                 training.start()
                 started = None
@@ -523,7 +516,7 @@ class Campaign:
         folder.mkdir(parents=True)
         with contextlib.ExitStack() as after:
             disk = after.enter_context(small_disk(folder / "runs"))
-            training = Training(folder, plan, int(PLANS[name][1]), name)
+            training = Training(folder, plan, int(PLANS[name][1]), name, self._cache)
             after.callback(training.close)
             hits = _Hits(training, self._random, disk, kinds, self._next_exit)
             after.callback(hits.free)
@@ -568,6 +561,25 @@ class Campaign:
             if not hits.may_end(code):
                 training.problems.append(f"exit code {code}: {(training.folder / 'output.txt').read_text()[-2000:]}")
                 return
+
+
+def make_plan(name: str, plan: Path, cache: Path) -> None:
+    """Plan the job as a name says."""
+    options = (*PLANS[name], "--execution", "eager", "--oversubscribe", "--output", str(plan))
+    done = subprocess.run(
+        [sys.executable, "-m", "trimaran", "plan", JOB, *options],
+        cwd=plan.parent,
+        env=os.environ | {"PYTHONPATH": python_path(), "TRIMARAN_CACHE": str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"no plan {name}: {done.stderr}")
+
+
+def python_path() -> str:
+    return os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
 
 
 class _Hits:

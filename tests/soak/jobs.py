@@ -20,7 +20,7 @@ STEP_S = 0.05
 
 SAMPLES, BATCH = 96, 12
 BATCHES = SAMPLES // BATCH
-EPOCHS = 6
+EPOCHS = 10
 STEPS = EPOCHS * BATCHES
 
 PLACES = ("loss", "metric", "on_step")
