@@ -81,9 +81,9 @@ class Trained:
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
         notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
-    saving: when its state was saved; None: only where a signal ended it
-    on_nan: what was done where the loss of a step was not a finite number
-    max_restarts: times that its ranks might have been started again
+        saving: when its state was saved; None: only where a signal ended it
+        on_nan: what was done where the loss of a step was not a finite number
+        max_restarts: times that its ranks might have been started again
     """
 
     run: RunDirectory
@@ -204,7 +204,8 @@ def train_planned(
     """
     simulated = planned.simulated
     observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
-    _check_options(planned, on_nan, observed, saving, max_restarts)
+    _check_on_nan(planned, on_nan, observed, saving)
+    check_restarts(max_restarts, saves=saving is not None, verify=verify)
     resume = None if resume is None else resume.resolve()
     room = weights_bytes(simulated.graph)
     check_runs(parent, room)
@@ -264,8 +265,8 @@ def train_planned(
             raise
 
 
-def _check_options(planned: Planned, on_nan: str, observed: str, saving: Saving | None, max_restarts: int) -> None:
-    """Refuse what could not be kept under a plan.
+def _check_on_nan(planned: Planned, on_nan: str, observed: str, saving: Saving | None) -> None:
+    """Refuse an answer to a loss that is not a finite number that could not be kept under a plan.
 
     Raises:
         InputError: it could not
@@ -274,7 +275,6 @@ def _check_options(planned: Planned, on_nan: str, observed: str, saving: Saving 
 
     check_on_nan(on_nan, planned.simulated.plan.strategy, observes=observed)
     check_rollback(on_nan, saves=saving is not None)
-    check_restarts(max_restarts, saves=saving is not None, verify=1 if observed == "verify" else 0)
 
 
 def check_not_launched(variables: Mapping[str, str]) -> None:
@@ -395,7 +395,7 @@ class _Launching:
             try:
                 planned = plan_again(planned, left, gradient_noise=self.gradient_noise, progress=self.progress)
                 observed = "gradient_noise" if self.gradient_noise else ""
-                _check_options(planned, self.on_nan, observed, self.saving, 0)
+                _check_on_nan(planned, self.on_nan, observed, self.saving)
             except TrimaranError as other:
                 error.message += f"\nthe training was not started again: no plan for {left} devices: {other.message}"
                 raise error from None
@@ -621,6 +621,8 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
             notes.add_metrics(event["finished"])
         elif "went_on_from" in event:
             notes.went_on_from(int(event["went_on_from"]))
+            if notes.restarts:
+                say(f"trimaran: the training goes on from step {event['went_on_from']}")
         elif "rolled_back" in event:
             notes.roll_back(event["rolled_back"])
             say(f"trimaran: {Rollback(**event['rolled_back'])}")
