@@ -35,10 +35,12 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path: Path, planned: Path) -> Iterator[Start]:
     runs: list[Run] = []
 
-    def begin(job: str, *options: str, plan: str = "plan.json", fault: str = "", name: str = "work") -> Run:
+    def begin(
+        job: str, *options: str, every: int = EVERY, plan: str = "plan.json", fault: str = "", name: str = "work"
+    ) -> Run:
         folder = tmp_path / name
         folder.mkdir()
-        where = ("--plan", str(planned / plan), "--save-every", str(EVERY))
+        where = ("--plan", str(planned / plan), "--save-every", str(every))
         runs.append(Run(["-m", "trimaran", "train", job, *where, *options], folder, planned, fault))
         return runs[-1]
 
@@ -56,6 +58,10 @@ def said_losses(run: Path) -> dict[int, set[str]]:
                 _, step, loss = line.split()
                 found.setdefault(int(step), set()).add(loss)
     return found
+
+
+def committed(run: Run) -> bool:
+    return bool(list(run.folder.glob("runs/*/checkpoints/*/COMMITTED")))
 
 
 def epochs(run: Path) -> list[dict[str, float]]:
@@ -108,7 +114,7 @@ def test_an_error_that_comes_again_is_not_repeated_for_ever(start: Start) -> Non
 def test_without_a_device_the_training_goes_on_by_a_plan_for_the_others(start: Start, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     run = start(f"{JOBS}:without_a_device", "--max-restarts", "5", fault=str(gone))
-    run.wait_for_step(EVERY + 1)
+    run.wait_for(lambda: committed(run), "commit")
     gone.touch()
     os.kill(run.ranks()[-1], signal.SIGKILL)
     code, errors = run.end(600)
@@ -116,7 +122,8 @@ def test_without_a_device_the_training_goes_on_by_a_plan_for_the_others(start: S
     assert "planned again for 1, as 1 of the devices was lost" in errors
     note = run.note()
     assert [(one["rank"], one["ranks"]) for one in note["restarts"]] == [(1, 2), (1, 1)]
-    assert (note["status"], note["strategy"]) == ("finished", "1 device")
+    assert (note["status"], note["strategy"].partition(" w")[0]) == ("finished", "one device")
+    assert note["restarts"][1]["from_step"] >= EVERY
     assert json.loads((run.run_dir() / "plan.json").read_text())["strategy"]["dp"] == 1
     assert [row["epoch"] for row in epochs(run.run_dir())] == [1, 2, 3]
     assert sorted(said_losses(run.run_dir())) == list(range(1, STEPS + 1))
@@ -128,7 +135,7 @@ def test_without_a_device_the_training_goes_on_by_a_plan_for_the_others(start: S
 def test_a_signal_while_ranks_are_started_again_ends_the_run(start: Start, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     run = start(f"{JOBS}:slow_again", "--max-restarts", "5", fault=str(gone))
-    run.wait_for_step(EVERY + 1)
+    run.wait_for(lambda: committed(run), "commit")
     gone.touch()
     os.kill(run.ranks()[0], signal.SIGKILL)
     run.wait_for(lambda: (run.run_dir() / "logs" / "restart-1" / "rank1.log").exists(), "second start")
@@ -144,7 +151,7 @@ def test_a_signal_while_ranks_are_started_again_ends_the_run(start: Start, tmp_p
 @pytest.mark.timeout(900)
 def test_a_run_goes_back_for_a_loss_that_is_not_a_number(start: Start) -> None:
     """Also where a rank dies afterwards."""
-    run = start(f"{JOBS}:torn", "--on-nan", "rollback", "--max-restarts", "1", plan="torn.json")
+    run = start(f"{JOBS}:torn", "--on-nan", "rollback", "--max-restarts", "1", every=2, plan="torn.json")
     run.wait_for_step(EPOCH)
     os.kill(run.ranks()[1], signal.SIGKILL)
     code, errors = run.end(600)
@@ -155,6 +162,7 @@ def test_a_run_goes_back_for_a_loss_that_is_not_a_number(start: Start) -> None:
     assert "skipped_steps" not in report
     assert len(report["restarts"]) == 1
     assert all(one["batches"] == one["step"] - one["to"] + 1 for one in report["rollbacks"])
+    assert run.note()["rollbacks"] == report["rollbacks"]
     assert [row["epoch"] for row in epochs_of_torn(run)] == [1, 2, 3]
     assert all(tensor.isfinite().all() for tensor in load_file(run.run_dir() / "model.safetensors").values())
     assert run.left() == []
@@ -178,7 +186,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = trimaran("train", f"{PLAIN}:spoken", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["error"]["code"] == "train.under-launcher"
+    assert json.loads(done.stdout)["error"]["code"] == "train.started-by-launcher"
     assert "missing_ok=True" in done.stderr
     assert not (tmp_path / "runs").exists()
 

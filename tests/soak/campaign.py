@@ -27,7 +27,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,7 @@ class Fault:
 
     Attributes:
         kind: one of `KINDS`
+        training: number of the training
         plan: name of the plan that ran
         at_step: steps that were known to be done
         starting: it hit while ranks were being started
@@ -98,6 +99,7 @@ class Fault:
     """
 
     kind: str
+    training: int
     plan: str
     at_step: int
     starting: bool
@@ -150,6 +152,27 @@ class Result:
                     "back_s_most": max((one.back_s for one in ended), default=None),
                 })  # fmt: skip
         return rows
+
+    def add(self, other: "Result") -> None:
+        """Count another campaign too."""
+        self.faults += other.faults
+        self.problems += other.problems
+        self.trainings += other.trainings
+        self.useful_s += other.useful_s
+        self.wall_s += other.wall_s
+        self.redone += other.redone
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "Result":
+        """From JSON data."""
+        return cls(
+            faults=[Fault(**one) for one in document["all"]],
+            problems=document["problems"],
+            trainings=document["trainings"],
+            useful_s=document["useful_s"],
+            wall_s=document["wall_s"],
+            redone=document["steps_redone"],
+        )
 
     def document(self) -> dict[str, Any]:
         """As JSON data."""
@@ -447,25 +470,22 @@ class Campaign:
         self._exits = 0
         self.result = Result()
 
-    def run(self, *, faults: int = 0, hours: float = 0.0, say: bool = False) -> Result:
+    def run(
+        self, *, faults: int = 0, hours: float = 0.0, after_each: Callable[[Result], object] = lambda _: None
+    ) -> Result:
         """Train until as many faults have hit, or until the time is over.
 
         Args:
             faults: that are planted at least
             hours: for which trainings are begun
-            say: print a line a training
+            after_each: is told what was found so far, after each training
         """
         until = time.monotonic() + hours * 3600
         while len(self.result.faults) < faults or time.monotonic() < until:
             left = faults - len(self.result.faults) if not hours else self._most
             plan = self.plans[self.result.trainings % len(self.plans)]
-            before = len(self.result.faults)
             self._train(plan, self._draw(min(self._most, max(1, left))))
-            if say:
-                new = [one.kind for one in self.result.faults[before:]]
-                _print(f"{time.strftime('%H:%M:%S')} {plan}: {', '.join(new) or 'no fault'}")
-                for problem in self.result.problems[-3:]:
-                    _print(f"    PROBLEM so far: {problem}")
+            after_each(self.result)
         return self.result
 
     def _draw(self, count: int) -> list[str]:
@@ -518,7 +538,7 @@ class Campaign:
             disk = after.enter_context(small_disk(folder / "runs"))
             training = Training(folder, plan, int(PLANS[name][1]), name, self._cache)
             after.callback(training.close)
-            hits = _Hits(training, self._random, disk, kinds, self._next_exit)
+            hits = _Hits(training, self._random, disk, kinds, self._next_exit, self.result.trainings)
             after.callback(hits.free)
             self._go_on(training, hits)
             if not training.problems:
@@ -586,9 +606,10 @@ class _Hits:
     """The faults of one training."""
 
     def __init__(
-        self, training: Training, draw: random.Random, disk: Path | None, kinds: list[str], next_exit: Any
+        self, training: Training, draw: random.Random, disk: Path | None, kinds: list[str], next_exit: Any, number: int
     ) -> None:
         self._training, self._random, self._disk, self._next_exit = training, draw, disk, next_exit
+        self._number = number
         self.done: list[Fault] = []
         self._left = list(kinds)
         window = (jobs.STEPS - 4) // max(1, len(kinds))
@@ -673,7 +694,7 @@ class _Hits:
         ranks = training.rank_processes()
         if training.process is None or (not ranks and "rank" in kind):
             return
-        fault = Fault(kind=kind, plan=training.name, at_step=training.step, starting=starting)
+        fault = Fault(kind=kind, training=self._number, plan=training.name, at_step=training.step, starting=starting)
         if not self._apply(kind, ranks):
             return
         self._left.pop(0)
@@ -780,7 +801,3 @@ def fill(folder: Path) -> Path:
                 while file.write(b"x" * size):
                     pass
     return filler
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 the campaign's own output

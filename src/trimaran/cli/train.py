@@ -130,9 +130,9 @@ def train(
         from trimaran.features.training.restarts import check_restarts
         from trimaran.features.training.run_record import check_runs
         from trimaran.features.training.train import (
-            check_not_launched,
             check_resumable,
             check_rollback,
+            check_starts_ranks,
             how_to_go_on,
             room_of,
             train_planned,
@@ -144,7 +144,7 @@ def train(
         from trimaran.runtime.step.on_nan import check_on_nan
 
         # Before the plan, which may take long to make.
-        check_not_launched(os.environ)
+        check_starts_ranks(os.environ)
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)

@@ -380,7 +380,7 @@ def train_rank(
         own = again and session.load_checkpoint(directory.checkpoints, missing_ok=True)
         loaded = own or (resume is not None and session.load_checkpoint(resume))
     if again or loaded:
-        world.report({"went_on_from": session.steps})
+        world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
     if on_nan == "rollback" and not own:
         # There is always one to go back to.
         with ACTIVITY.during("saving the first checkpoint"):

@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -178,12 +178,16 @@ class RunRecord:
         self._facts |= {"strategy": strategy, "restarts": self._restarts}
         self.try_to("run.json", self._note)
 
-    def went_on_from(self, step: int) -> None:
+    def went_on_from(self, step: int, rollbacks: Sequence[Mapping[str, object]] = ()) -> None:
         """Note from which step the ranks go on.
 
         Args:
             step: training steps that their checkpoint has
+            rollbacks: that it has; later ones are to come again
         """
+        self._facts["rollbacks"] = list(map(dict, rollbacks))
+        if not rollbacks:
+            del self._facts["rollbacks"]
         if self._restarts:
             self._restarts[-1]["from_step"] = step
         else:

@@ -277,7 +277,7 @@ def _check_on_nan(planned: Planned, on_nan: str, observed: str, saving: Saving |
     check_rollback(on_nan, saves=saving is not None)
 
 
-def check_not_launched(variables: Mapping[str, str]) -> None:
+def check_starts_ranks(variables: Mapping[str, str]) -> None:
     """Refuse to train in a process that a launcher of several ranks has started: each would train all of the job.
 
     Args:
@@ -293,8 +293,9 @@ def check_not_launched(variables: Mapping[str, str]) -> None:
             f"{place.size}: run trimaran train alone, with --max-restarts; or under {place.started_by} a script with "
             "session = trimaran.init(job, plan) and session.load_checkpoint(folder, missing_ok=True), which goes on "
             "from the last checkpoint when it is started again",
-            code="train.under-launcher",
-            ranks=place.size,
+            code="train.started-by-launcher",
+            size=place.size,
+            launcher=place.started_by,
         )
 
 
@@ -620,7 +621,7 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
         elif "finished" in event:
             notes.add_metrics(event["finished"])
         elif "went_on_from" in event:
-            notes.went_on_from(int(event["went_on_from"]))
+            notes.went_on_from(int(event["went_on_from"]), event["rollbacks"])
             if notes.restarts:
                 say(f"trimaran: the training goes on from step {event['went_on_from']}")
         elif "rolled_back" in event:
