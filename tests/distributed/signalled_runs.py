@@ -1,4 +1,8 @@
-"""`trimaran train` in a process that gets signals, and all that it has started."""
+"""`trimaran train` in a process that gets signals, and all that it has started.
+
+The process and its ranks are forked where nothing else is asked for: an interpreter that has begun gets signals as one
+that was forked does, and is there ten times as soon.
+"""
 
 import json
 import os
@@ -7,12 +11,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.distributed.signalled_jobs import FAULT
+from tests.forks.client import Forked
+from tests.forks.commands import begin_module
 
 JOBS = Path(__file__).with_name("signalled_jobs.py")
 ROOT = Path(__file__).parents[2]
@@ -20,41 +26,57 @@ DEADLINE_S = 200.0
 
 
 class Run:
-    """A command whose descendants can be found by a mark in their environment.
+    """A command whose descendants can be found by where they work.
 
     Args:
-        command: after the interpreter
-        folder: where it works
+        command: a module and its arguments
+        folder: where it works, and nothing else does
         planned: folder of plans, next to which is what they cost
         fault: for the job
+        environment: more variables
+        new: in an interpreter of its own, with ranks in interpreters of their own
+        options: of `subprocess.Popen`, for a new interpreter
     """
 
-    def __init__(self, command: Sequence[str], folder: Path, planned: Path, fault: str = "", **options: Any) -> None:
-        self.mark = uuid.uuid4().hex
-        self.folder = folder
-        self.errors = folder / f"{self.mark}.err"
-        path = os.pathsep.join([str(ROOT), *sys.path])
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        planned: Path,
+        fault: str = "",
+        *,
+        environment: Mapping[str, str] | None = None,
+        new: bool = False,
+        **options: Any,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.errors = self.folder / f"{uuid.uuid4().hex}.err"
         variables = {
-            "PYTHONPATH": path,
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
             "TRIMARAN_CACHE": f"{planned}-cache",
-            "TRIMARAN_TEST_MARK": self.mark,
             FAULT: fault,
+            **(environment or {}),
         }
+        self.process: subprocess.Popen[bytes] | Forked
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=folder,
-                env=os.environ | variables | options.pop("environment", {}),
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                **options,
-            )
+            if new:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", *command],
+                    cwd=self.folder,
+                    env=variables,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    **options,
+                )
+            else:
+                self.process = begin_module(*command, folder=self.folder, environment=variables, errors=errors.fileno())
 
     def processes(self) -> list[int]:
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                if entry.name.isdigit() and (entry / "cwd").readlink() == self.folder:
                     found.append(int(entry.name))
         return sorted(found)
 
@@ -120,4 +142,4 @@ class Run:
 
 
 def train(job: str, planned: Path, *options: str) -> list[str]:
-    return ["-m", "trimaran", "train", f"{JOBS}:{job}", "--plan", str(planned / "plan.json"), *options]
+    return ["trimaran", "train", f"{JOBS}:{job}", "--plan", str(planned / "plan.json"), *options]

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from tests.commands.running import trimaran
-from tests.forks.client import server
-from tests.forks.commands import be_command
+from tests.forks.commands import begin_module
 
 from trimaran.measure.convergence.runs import find_crossing, read_runs
 from trimaran.pricing.convergence import read_curve
@@ -221,14 +220,7 @@ def new(arguments: Sequence[str], folder: Path, errors: int) -> Any:
 
 def fork(arguments: Sequence[str], folder: Path, errors: int) -> Any:
     """The command in a fork, as its ranks are."""
-    descriptor = server().admit()
-    with Path(os.devnull).open("r+b") as nothing:
-        streams = (nothing.fileno(), nothing.fileno(), errors)
-        command = server().fork(
-            be_command, *arguments, streams=streams, descriptors=[descriptor], environment=own(folder), folder=folder
-        )
-    os.close(descriptor)
-    return command
+    return begin_module("trimaran", *arguments, folder=folder, environment=own(folder), errors=errors)
 
 
 def own(folder: Path) -> dict[str, str]:

@@ -39,7 +39,7 @@ def undisturbed(planned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def begin(folder: Path, planned: Path, *options: str, job: str = "spoken") -> Run:
     folder.mkdir(exist_ok=True)
-    return Run(["-m", "trimaran", "train", f"{JOBS}:{job}", *options], folder, planned)
+    return Run(["trimaran", "train", f"{JOBS}:{job}", *options], folder, planned)
 
 
 @pytest.fixture(scope="module")

@@ -3,76 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.commands.running import trimaran
+from tests.distributed.signalled_runs import Run
 from tests.forks.client import server
 
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
-DEADLINE_S = 90.0
-
-
-class Run:
-    """`trimaran train` in a process whose descendants can be found by a mark in their environment."""
-
-    def __init__(self, job: str, folder: Path, planned: Path, *options: str) -> None:
-        self.mark = uuid.uuid4().hex
-        self.folder = folder
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "trimaran", "train", f"{JOBS}:{job}"),
-                *("--plan", str(planned / f"{job}.json"), *options),
-            ],
-            cwd=folder,
-            env=os.environ | {"TRIMARAN_CACHE": f"{planned}-cache", "TRIMARAN_TEST_MARK": self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def processes(self) -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
-
-    def ranks(self) -> list[int]:
-        """Processes of the training, once it has begun."""
-        return [pid for pid in self.processes() if pid != self.process.pid]
-
-    def wait_until_training(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if self.note().get("status") == "running" and len(self.ranks()) >= 2:
-                return
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=0.1)
-        raise AssertionError(f"no training within {DEADLINE_S:.0f} s: {self.note()}, {self.processes()}")
-
-    def wait_for_epoch(self) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not list(self.folder.glob("runs/*/metrics.jsonl")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    def note(self) -> dict[str, str]:
-        files = list(self.folder.glob("runs/*/run.json"))
-        return json.loads(files[0].read_text()) if files else {}
-
-    def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, errors
 
 
 @pytest.fixture(scope="module")
@@ -87,25 +26,20 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path, planned: Path) -> Iterator[object]:
+def start(tmp_path: Path, planned: Path) -> Iterator[Callable[..., Run]]:
+    """Trainings that have begun, and have done an epoch."""
     runs: list[Run] = []
 
-    def begin(job: str, *options: str) -> Run:
-        runs.append(Run(job, tmp_path, planned, *options))
-        return runs[-1]
+    def begin(*options: str) -> Run:
+        command = ["trimaran", "train", f"{JOBS}:never_ends", "--plan", str(planned / "never_ends.json"), *options]
+        run = Run(command, tmp_path, planned)
+        runs.append(run)
+        run.wait_for(lambda: run.epochs() and len(run.ranks()) >= 2, "training")
+        return run
 
     yield begin
     for run in runs:
-        for pid in run.processes():
-            os.kill(pid, signal.SIGKILL)
-        run.process.communicate()
-
-
-def assert_nothing_left(run: Run) -> None:
-    deadline = time.monotonic() + 10
-    while run.processes() and time.monotonic() < deadline:
-        pass
-    assert run.processes() == []
+        run.kill()
 
 
 def children() -> list[str]:
@@ -126,36 +60,32 @@ def test_a_loss_that_is_not_a_number_ends_the_run(planned: Path) -> None:
     assert set(server().call(children)) <= before
 
 
-def test_control_c_ends_all_processes(start) -> None:  # type: ignore[no-untyped-def]
-    run = start("never_ends")
-    run.wait_until_training()
-    run.wait_for_epoch()
-    run.process.send_signal(signal.SIGINT)
+def test_control_c_ends_all_processes(start: Callable[..., Run]) -> None:
+    run = start()
+    run.signal(signal.SIGINT)
     code, errors = run.end()
     assert code == 130, errors
     assert "trimaran: SIGINT ended the training after step" in errors
     assert run.note()["status"] == "stopped"
-    assert_nothing_left(run)
+    assert run.left() == []
 
 
-def test_a_killed_rank_is_named(start) -> None:  # type: ignore[no-untyped-def]
-    run = start("never_ends")
-    run.wait_until_training()
+def test_a_killed_rank_is_named(start: Callable[..., Run]) -> None:
+    run = start()
     os.kill(run.ranks()[-1], signal.SIGKILL)
     code, errors = run.end()
     assert code == 5, errors
     assert "SIGKILL" in errors
     assert run.note()["status"] == "failed"
-    assert_nothing_left(run)
+    assert run.left() == []
 
 
-def test_a_stopped_rank_is_named_and_its_process_ends(start) -> None:  # type: ignore[no-untyped-def]
-    run = start("never_ends", "--hang-timeout", "3")
-    run.wait_until_training()
+def test_a_stopped_rank_is_named_and_its_process_ends(start: Callable[..., Run]) -> None:
+    run = start("--hang-timeout", "3")
     stopped = run.ranks()[-1]
     os.kill(stopped, signal.SIGSTOP)
     code, errors = run.end()
     assert code == 5, errors
     assert f"its process {stopped} is stopped by a signal" in " ".join(errors.split())
     assert (run.note()["status"], run.note()["code"]) == ("failed", "rank.hangs")
-    assert_nothing_left(run)
+    assert run.left() == []

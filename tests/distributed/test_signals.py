@@ -25,8 +25,8 @@ Start = Callable[..., Run]
 def start(tmp_path: Path, planned_pair: Path) -> Iterator[Start]:
     runs: list[Run] = []
 
-    def begin(job: str, fault: str = "") -> Run:
-        runs.append(Run(train(job, planned_pair), tmp_path, planned_pair, fault))
+    def begin(job: str, fault: str = "", *, new: bool = False) -> Run:
+        runs.append(Run(train(job, planned_pair), tmp_path, planned_pair, fault, new=new))
         return runs[-1]
 
     yield begin
@@ -59,7 +59,7 @@ def no_part_of_a_file(folder: Path) -> bool:
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 def test_a_signal_ends_a_training_after_a_step_of_all_ranks(start: Start, number: signal.Signals) -> None:
-    run = start("plain")
+    run = start("plain", new=number == signal.SIGTERM)
     run.wait_for_step(BATCHES + 1)
     run.signal(number)
     assert_ended_cleanly(run, number)
@@ -164,6 +164,7 @@ def test_a_terminal_that_hangs_up_ends_the_training_cleanly(tmp_path: Path, plan
         train("plain", planned_pair),
         tmp_path,
         planned_pair,
+        new=True,
         start_new_session=True,
         preexec_fn=lambda: __import__("fcntl").ioctl(theirs, 0x540E, 0),  # TIOCSCTTY: its terminal
     )
@@ -188,7 +189,7 @@ def script(tmp_path: Path, planned_pair: Path) -> Iterator[Callable[..., list[Ru
         port = "0" if ranks == 1 else str(_free_port())
         for rank in range(ranks):
             place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            command = ["-m", "tests.distributed.signalled_loop", how, str(tmp_path)]
+            command = ["tests.distributed.signalled_loop", how, str(tmp_path)]
             environment = {} if ranks == 1 else place
             runs.append(Run(command, tmp_path, planned_pair, environment=environment))
         return runs
@@ -275,8 +276,9 @@ def test_a_signal_that_is_ignored_stays_ignored(script: Callable[..., list[Run]]
 
 def test_torchrun_ends_its_ranks_cleanly(tmp_path: Path, planned_pair: Path) -> None:
     """It passes the signal on; both ranks have done the same steps and saved."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = Run([*command, "-m", "tests.distributed.signalled_loop", "batches", str(tmp_path)], tmp_path, planned_pair)
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    loop = ["-m", "tests.distributed.signalled_loop", "batches", str(tmp_path)]
+    run = Run([*command, *loop], tmp_path, planned_pair, new=True)
     try:
         run.wait_for(lambda: len(_steps(tmp_path, 0)) > 2, "steps")
         run.signal(signal.SIGTERM)

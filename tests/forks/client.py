@@ -130,6 +130,10 @@ class Forked:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return code
 
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._end, number)
+
     def end(self) -> None:
         """Kill it with all that it started, where it still runs."""
         if self.poll() is None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.forks.client import Server, forked_ranks, server
+from tests.forks.client import Forked, Server, forked_ranks, server
 
 
 def run_command(
@@ -51,9 +51,39 @@ def run_command(
     return subprocess.CompletedProcess(["trimaran", *arguments], code, *told)
 
 
+def begin_module(module: str, *arguments: str, folder: Path, environment: Mapping[str, str], errors: int) -> Forked:
+    """As `subprocess.Popen` of `python -m module`, in a fork; the ranks that it launches are forks, too.
+
+    Args:
+        module: what is run
+        arguments: of the module
+        folder: where it works
+        environment: its variables, all of them
+        errors: descriptor of where its standard error goes; what it prints goes nowhere
+    """
+    descriptor = server().admit()
+    with Path(os.devnull).open("r+b") as nothing:
+        begun = server().fork(
+            be_module,
+            module,
+            *arguments,
+            streams=(nothing.fileno(), nothing.fileno(), errors),
+            descriptors=[descriptor],
+            environment=environment,
+            folder=folder,
+        )
+    os.close(descriptor)
+    return begun
+
+
 def be_command(descriptor: int, *arguments: str) -> None:
     """What `python -m trimaran` does, in the process that is to be it."""
-    sys.argv = ["trimaran", *arguments]
+    be_module(descriptor, "trimaran", *arguments)
+
+
+def be_module(descriptor: int, module: str, *arguments: str) -> None:
+    """What `python -m module` does, in the process that is to be it."""
+    sys.argv = [module, *arguments]
     sys.path.insert(0, str(Path.cwd()))
     with forked_ranks(Server(socket.socket(fileno=descriptor))):
-        runpy.run_module("trimaran", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)

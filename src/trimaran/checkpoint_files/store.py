@@ -14,7 +14,9 @@
 A directory is committed if and only if COMMITTED has the digest of manifest.json as it lies there. No file is renamed
 or written twice, so that a file system without atomic rename serves as well. Each step is on the disk before the next
 one starts: whatever order a file system writes in, the marker is never there before what it stands for. A directory
-that nobody holds and that has no marker is left from a crash; the next `begin` removes it.
+that nobody holds and that has no marker is left from a crash; the next `begin` removes it. A kill between the moment
+when there is room for the marker and its write leaves a blank one: such a directory is named, and the one before is
+taken.
 
 Of several committed ones the newest is the one with the highest serial number: a training that went back to an earlier
 step commits that step again, after a later one.
@@ -48,6 +50,7 @@ BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
 
 MANIFEST, MARKER, FORMAT = "manifest.json", "COMMITTED", "FORMAT"
+BLANK = "it is blank: the save was cut off before its last write, or the file was emptied"
 _FORMAT_TEXT = b"A checkpoint of Trimaran, format 1. It is complete only with the file COMMITTED.\n"
 _VERSION = 1
 _DIRECTORY = re.compile(r"step-(?P<step>\d{8,18})(?:-(?P<copy>[1-9]\d{0,8}))?")
@@ -477,6 +480,8 @@ class Store:
         """A checkpoint from its marker and manifest; `CorruptDataError` where they are not as they were written."""
         path = self.folder / name
         marker = self._read_part(path / MARKER, _LARGEST_MARKER, from_disk=from_disk)
+        if not marker.strip(b"\0"):
+            _refuse(path / MARKER, BLANK)
         plain = _decode(marker, path / MARKER)
         stated = {key: plain.get(key) for key in ("format", "manifest_size", "manifest_sha256")}
         if _marker(stated) != marker:

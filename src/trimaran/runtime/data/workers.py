@@ -25,6 +25,7 @@ Source:
     torch.nn.parallel.DistributedDataParallel, warning on forked workers and InfiniBand; prctl(2), PR_SET_PDEATHSIG.
 """
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -36,6 +37,7 @@ import socket
 import threading
 import time
 import warnings
+import weakref
 from collections import deque
 from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
@@ -306,6 +308,19 @@ _RAISED = (1, 255)
 """Exit codes of a Python program that raised: its own, and that for one which a server forked and could not tell."""
 
 
+_HERE: "weakref.WeakKeyDictionary[Worker, int]" = weakref.WeakKeyDictionary()
+"""Workers that may be there still, and the process that started each."""
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what is left of workers before `multiprocessing`, which is called later, waits for them.
+
+    A process that the user's code forked leaves them alone.
+    """
+    end_workers([worker for worker, started_by in list(_HERE.items()) if started_by == os.getpid()])
+
+
 class WorkerEnded(Exception):
     """A worker is gone, and what it was asked for will not come."""
 
@@ -365,6 +380,7 @@ class Worker:
             # With its only other end in the worker, the pipe tells when that is gone.
             there.close()
             parcel.close()
+        _HERE[self] = os.getpid()
 
     def ask(self, request: Request) -> None:
         """Have a microbatch loaded, after those that were asked for before.
