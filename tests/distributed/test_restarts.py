@@ -41,7 +41,7 @@ def start(tmp_path: Path, planned: Path) -> Iterator[Start]:
         folder = tmp_path / name
         folder.mkdir()
         where = ("--plan", str(planned / plan), "--save-every", str(every))
-        runs.append(Run(["-m", "trimaran", "train", job, *where, *options], folder, planned, fault))
+        runs.append(Run(["trimaran", "train", job, *where, *options], folder, planned, fault))
         return runs[-1]
 
     yield begin
@@ -197,9 +197,9 @@ def test_a_script_that_torchrun_starts_again_goes_on_from_its_newest_checkpoint(
     folders = {name: tmp_path / name for name in ("undisturbed", "killed")}
     for name, folder in folders.items():
         folder.mkdir()
-        elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+        elastic = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
         script = ["-m", "tests.distributed.elastic_loop", str(folder), "2 9" if name == "killed" else ""]
-        run = Run([*elastic, *script], folder, planned)
+        run = Run([*elastic, *script], folder, planned, new=True)
         try:
             code, errors = run.end(600)
             assert code == 0, errors
