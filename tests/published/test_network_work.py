@@ -56,6 +56,9 @@ MULTIPLICATIONS = {
     "densenet169": (3.36, 0.002, TORCHVISION),
     "densenet201": (4.29, 0.002, TORCHVISION),
     "densenet161": (7.79, 0.01, TIMM),
+    "mobilenet-v2": (0.30, 0.02, TORCHVISION),
+    "mobilenet-v3-large": (0.22, 0.02, TORCHVISION),
+    "efficientnet-b0": (0.39, 0.02, TORCHVISION),
     "vit-b-16": (17.56, 0.001, TORCHVISION),
 }
 

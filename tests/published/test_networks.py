@@ -12,6 +12,7 @@ from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.inception_v3 import InceptionV3
 from trimaran.networks.inception_v4 import InceptionV4
+from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
 from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.unet import UNet
@@ -112,6 +113,24 @@ SIZES = {
     "densenet121": Published(make=DenseNet, parameters=7_978_856, source=TORCHVISION),
     "densenet169": Published(make=lambda: DenseNet(DENSENET_BLOCKS[169]), parameters=14_149_480, source=TORCHVISION),
     "densenet201": Published(make=lambda: DenseNet(DENSENET_BLOCKS[201]), parameters=20_013_928, source=TORCHVISION),
+    "mobilenet-v2": Published(make=MobileNetV2, parameters=3_504_872, source=TORCHVISION),
+    "mobilenet-v3-small": Published(
+        make=lambda: MobileNetV3(V3_SIZES["small"]), parameters=2_542_856, source=TORCHVISION
+    ),
+    "mobilenet-v3-large": Published(make=MobileNetV3, parameters=5_483_032, source=TORCHVISION),
+    **{
+        f"efficientnet-b{number}": Published(
+            make=lambda number=number: EfficientNet(EFFICIENTNET_SIZES[f"b{number}"]),
+            parameters=parameters,
+            source=TORCHVISION,
+        )
+        for number, parameters in enumerate(
+            (
+                *(5_288_548, 7_794_184, 9_109_994, 12_233_232),
+                *(19_341_616, 30_389_784, 43_040_704, 66_347_960),
+            )
+        )
+    },
     "vit-b-16": Published(make=VisionTransformer, parameters=86_567_656, source=TORCHVISION),
     "vit-l-16": Published(make=lambda: VisionTransformer(VIT_L_16), parameters=304_326_632, source=TORCHVISION),
     "unet": Published(

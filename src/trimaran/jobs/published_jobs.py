@@ -44,6 +44,7 @@ from trimaran.networks.inception_v3 import InceptionV3
 from trimaran.networks.inception_v4 import InceptionV4
 from trimaran.networks.llama import Llama
 from trimaran.networks.lstm_language import BigLstm, LstmLanguageModel, sampled_loss
+from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
 from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.resnet import RESNET_BLOCKS, BottleneckForm, ResNet
 from trimaran.networks.sizes import FAMILIES, TransformerSize, find_size
@@ -331,6 +332,15 @@ _NETWORKS: Mapping[str, Maker] = {
         for layers, blocks in DENSENET_BLOCKS.items()
     },
     "densenet161": _classifier(functools.partial(DenseNet, (6, 12, 36, 24), width=1.5), 64),
+    "mobilenet-v2": _classifier(MobileNetV2, 128),
+    **{
+        f"mobilenet-v3-{name}": _classifier(functools.partial(MobileNetV3, size), 128)
+        for name, size in V3_SIZES.items()
+    },
+    **{
+        f"efficientnet-{name}": _classifier(functools.partial(EfficientNet, size), 64, size=size.image)
+        for name, size in EFFICIENTNET_SIZES.items()
+    },
     **{f"vit-{size}": _vision_transformer for size in VIT_SIZES},
     "unet": _segmenter,
     **LANGUAGE_JOBS,

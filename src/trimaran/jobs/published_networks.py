@@ -80,6 +80,18 @@ NETWORK_SUMMARIES: Mapping[str, str] = {
     "densenet169": f"DenseNet-169, 14 M; {_IMAGES}",
     "densenet201": f"DenseNet-201, 20 M; {_IMAGES}",
     "densenet161": f"DenseNet-161, 29 M; {_IMAGES}",
+    "mobilenet-v2": f"MobileNet-V2, 3.5 M; {_IMAGES}",
+    "mobilenet-v3-small": f"MobileNet-V3 small, 2.5 M; {_IMAGES}",
+    "mobilenet-v3-large": f"MobileNet-V3 large, 5.5 M; {_IMAGES}",
+    **{
+        f"efficientnet-b{number}": f"EfficientNet-B{number}, {millions} M; synthetic images of {pixels} × {pixels}"
+        for number, (millions, pixels) in enumerate(
+            (
+                *(("5.3", 224), ("7.8", 240), ("9.1", 260), ("12", 300)),
+                *(("19", 380), ("30", 456), ("43", 528), ("66", 600)),
+            )
+        )
+    },
     "vit-t-16": f"vision transformer Ti/16, 5.7 M; {_IMAGES}",
     "vit-s-16": f"vision transformer S/16, 22 M; {_IMAGES}",
     "vit-b-16": f"vision transformer B/16, 87 M; {_IMAGES}",
@@ -117,6 +129,11 @@ _ALIASES = {
     "inceptionv3": "inception-v3",
     "inception4": "inception-v4",
     "inceptionv4": "inception-v4",
+    "mobilenet": "mobilenet-v2",
+    "mobilenetv2": "mobilenet-v2",
+    "mobilenet-v3": "mobilenet-v3-large",
+    "mobilenetv3": "mobilenet-v3-large",
+    "efficientnet": "efficientnet-b0",
     "resnet50-v1.5": "resnet50",
     "resnext50-32x4d": "resnext50",
     "resnext101-32x4d": "resnext101",

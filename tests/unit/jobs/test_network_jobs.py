@@ -29,6 +29,7 @@ DEEPER = frozenset(
             "se-resnet152",
         ),
         *("se-resnet101-v1", "se-resnet152-v1", "se-resnext101", "densenet161", "densenet169", "densenet201"),
+        *(f"efficientnet-b{number}" for number in range(1, 8)),
         *("vit-l-16", "vit-l-32", "llama1", "llama2"),
     }
 )
