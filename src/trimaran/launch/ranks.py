@@ -60,6 +60,16 @@ _GRACE_S = 3.0
 _LEAVE_S = 10.0
 _POLL_S = 0.1
 
+# A rank that is stopped cannot see that its parent is gone: the system is to continue it then. This is the first thing
+# that a rank does, as it may be stopped while it imports the rest. Where a thread of the parent has started the rank,
+# the end of that thread counts too, and does nothing to a rank that runs.
+_BEGIN = f"""
+import contextlib, ctypes, runpy
+with contextlib.suppress(OSError, AttributeError):
+    ctypes.CDLL(None).prctl(1, {int(signal.SIGCONT)})  # PR_SET_PDEATHSIG
+runpy.run_module("trimaran.launch.worker", run_name="__main__", alter_sys=True)
+"""
+
 _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _DEFAULTS = {
     # glibc returns large blocks to the system when they are freed, and each step then takes time to get them again,
@@ -222,7 +232,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         process = seat.start(
             lambda: subprocess.Popen(
                 # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-                [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
+                [sys.executable, "-P", "-c", _BEGIN, str(theirs.fileno()), folder],
                 env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,

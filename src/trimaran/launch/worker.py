@@ -1,16 +1,15 @@
 """The other end of `launch.ranks.launch`: one rank.
 
-Run as `python -m trimaran.launch.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
-its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
-value, which one thread of the rank reads and hands to whoever listens for their kind. The last command is
-"all-answered", so that the end of the pipe without it means that the parent is gone.
+Run as `python -m trimaran.launch.worker <descriptor> <folder>`, or by `launch.ranks` in the same manner, where the
+descriptor is the rank's end of a pipe to its parent, and the ranks meet in the folder. The parent sends one `Request`,
+then commands, pairs of a kind and a value, which one thread of the rank reads and hands to whoever listens for their
+kind. The last command is "all-answered", so that the end of the pipe without it means that the parent is gone.
 
 The last rank that leaves removes the folder, as its parent does where that is still there: each has a shared lock on
 it, and can have it alone when the others have left.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import fcntl
 import io
@@ -150,7 +149,6 @@ def main(descriptor: int, folder: str) -> NoReturn:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     _restore_python_path(request)
-    _go_on_without_parent()
     inside = _share(folder)
     parent = _Parent(connection)
     _print_on(parent)
@@ -185,16 +183,6 @@ def main(descriptor: int, folder: str) -> NoReturn:
             shutil.rmtree(folder, ignore_errors=True)
     # Threads that libraries left behind can make the usual exit hang or abort, and nothing is left to do.
     os._exit(0)
-
-
-def _go_on_without_parent() -> None:
-    """Have the system continue this process, should it be stopped, when its parent dies: so it sees that, and ends."""
-    with contextlib.suppress(OSError, AttributeError):
-        # After the request: a thread that only started this process, and is its parent for the system, has ended.
-        ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
-
-
-_SIGNAL_OF_PARENTS_DEATH = 1
 
 
 def _pass_on(parent: _Parent, number: int) -> None:
