@@ -541,7 +541,7 @@ class Campaign:
             hits = _Hits(training, self._random, disk, kinds, self._next_exit, self.result.trainings)
             after.callback(hits.free)
             self._go_on(training, hits)
-            if not training.problems:
+            if training.process is not None and training.process.returncode == 0:
                 training.compare(reference)
         self.result.trainings += 1
         self.result.faults += hits.done
