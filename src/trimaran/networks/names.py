@@ -85,8 +85,8 @@ _IMAGES: tuple[tuple[str, Callable[[Found], str | None]], ...] = (
         lambda found: f"se-resnet{found['depth']}" + ("-v1" if _is_first(found) else ""),
     ),
     (r"densenet (?P<depth>121|161|169|201)", lambda found: f"densenet{found['depth']}"),
-    (r"mobilenet v 2(?: 100)?", lambda found: "mobilenet-v2"),
-    (r"mobilenet v 3 (?P<size>small|large)(?: 100)?", lambda found: f"mobilenet-v3-{found['size']}"),
+    (r"mobilenet ?v 2(?: 100)?", lambda found: "mobilenet-v2"),
+    (r"mobilenet ?v 3 (?P<size>small|large)(?: 100)?", lambda found: f"mobilenet-v3-{found['size']}"),
     (r"efficientnet b (?P<number>[0-7])", lambda found: f"efficientnet-b{found['number']}"),
     (
         r"(?:vit|deit) (?P<size>t|ti|tiny|s|small|b|base|l|large)(?: patch)? (?P<patch>16|32)(?: (?P<image>384))?",
