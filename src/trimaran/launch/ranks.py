@@ -21,6 +21,7 @@ name, so that runs do not collide.
 """
 
 import contextlib
+import ctypes
 import os
 import pickle
 import queue
@@ -59,16 +60,6 @@ _GRACE_S = 3.0
 # From the last message of a process to its natural end.
 _LEAVE_S = 10.0
 _POLL_S = 0.1
-
-# A rank that is stopped cannot see that its parent is gone: the system is to continue it then. This is the first thing
-# that a rank does, as it may be stopped while it imports the rest. Where a thread of the parent has started the rank,
-# the end of that thread counts too, and does nothing to a rank that runs.
-_BEGIN = f"""
-import contextlib, ctypes, runpy
-with contextlib.suppress(OSError, AttributeError):
-    ctypes.CDLL(None).prctl(1, {int(signal.SIGCONT)})  # PR_SET_PDEATHSIG
-runpy.run_module("trimaran.launch.worker", run_name="__main__", alter_sys=True)
-"""
 
 _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _DEFAULTS = {
@@ -232,7 +223,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         process = seat.start(
             lambda: subprocess.Popen(
                 # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-                [sys.executable, "-P", "-c", _BEGIN, str(theirs.fileno()), folder],
+                [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
                 env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -240,9 +231,25 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
                 stderr=subprocess.STDOUT,
                 # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
                 start_new_session=True,
+                # Before its program begins: it may be stopped while that is loaded.
+                preexec_fn=None if _prctl is None else _be_continued,
             )
         )
         return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def _be_continued() -> None:
+    """In a new rank: the system is to continue it when its parent dies, as one that is stopped could not see that.
+
+    Where a thread of the parent has started the rank, the end of that thread counts too. A rank that runs notices
+    nothing of it.
+    """
+    if _prctl is not None:
+        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """The other end of `launch.ranks.launch`: one rank.
 
-Run as `python -m trimaran.launch.worker <descriptor> <folder>`, or by `launch.ranks` in the same manner, where the
-descriptor is the rank's end of a pipe to its parent, and the ranks meet in the folder. The parent sends one `Request`,
-then commands, pairs of a kind and a value, which one thread of the rank reads and hands to whoever listens for their
-kind. The last command is "all-answered", so that the end of the pipe without it means that the parent is gone.
+Run as `python -m trimaran.launch.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
+its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
+value, which one thread of the rank reads and hands to whoever listens for their kind. The last command is
+"all-answered", so that the end of the pipe without it means that the parent is gone.
 
 The last rank that leaves removes the folder, as its parent does where that is still there: each has a shared lock on
 it, and can have it alone when the others have left.
