@@ -390,6 +390,23 @@ def gpt_named() -> Job:
     )
 
 
+class _Scaled(zoo.Gpt):
+    """A buffer that is saved, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([1.25]))
+        self.register_buffer("shift", torch.tensor([0.5]), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens) * self.scale + self.shift
+
+
+def gpt_exchanged() -> Job:
+    """bf16 parameters, a tied weight, buffers, AdamW in groups by name, no schedule."""
+    return dataclasses.replace(zoo.gpt(), model=lambda: _Scaled().bfloat16(), optimizer=_decayed)
+
+
 def gpt_tuples() -> Job:
     """torch's optimizers take names and parameters; only the matrices are trained."""
     return dataclasses.replace(

@@ -372,6 +372,28 @@ class Store:
                 sound.append(entry)
         return faults + self._compare(path, sound, from_disk=from_disk)
 
+    def verify_all(self) -> dict[str, list[Fault]]:
+        """What is wrong with each checkpoint that was committed, by name, the newest first; empty: nothing.
+
+        Raises:
+            EnvironmentProblem: the folder cannot be read
+        """
+        return {
+            found.name: self.verify(found) if isinstance(found, Checkpoint) else [found.fault]
+            for found in self._marked()
+        }
+
+    def verify_named(self, name: str) -> list[Fault]:
+        """What is wrong with one checkpoint that was committed.
+
+        Args:
+            name: of its directory
+        """
+        try:
+            return self.verify(self.open(name))
+        except CorruptDataError as error:
+            return [_fault_of(error)]
+
     def prune(self, keep: int = 2, on_damage: OnDamage | None = None) -> list[str]:
         """Remove old checkpoints; only those with at least `keep` newer ones that are as they were written.
 

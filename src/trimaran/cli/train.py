@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trimaran.base.signals import exit_code, say, signal_name
+from trimaran.cli.checkpoint import TrustPickle
 from trimaran.cli.options import (
     AcceptInexact,
     Batch,
@@ -41,6 +42,15 @@ Verify = Annotated[
         "stop if they differ.",
         min=0,
         metavar="N",
+        show_default=False,
+    ),
+]
+
+WithOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--with-optimizer",
+        help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
         show_default=False,
     ),
 ]
@@ -100,6 +110,17 @@ Resume = Annotated[
     ),
 ]
 
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
+        "checkpoint, a directory of torch.distributed.checkpoint.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+
 
 @grouped
 def train(
@@ -120,6 +141,9 @@ def train(
     save_every: SaveEvery = None,
     max_restarts: MaxRestarts = 0,
     resume: Resume = None,
+    weights: Weights = None,
+    with_optimizer: WithOptimizer = False,
+    trust_pickle: TrustPickle = False,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -130,9 +154,11 @@ def train(
         from trimaran.features.training.restarts import check_restarts
         from trimaran.features.training.run_record import check_runs
         from trimaran.features.training.train import (
+            beginning,
             check_resumable,
             check_rollback,
             check_starts_ranks,
+            check_weights,
             how_to_go_on,
             room_of,
             train_planned,
@@ -150,6 +176,9 @@ def train(
         saving = None if save_every is None else parse_saving(save_every)
         check_rollback(on_nan, saves=saving is not None)
         check_restarts(max_restarts, saves=saving is not None, verify=verify)
+        begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
+        if begun is not None:
+            check_weights(begun, source)
         if resume is not None:
             before = check_resumable(resume, source)
             # These two ask for no other plan.
@@ -177,6 +206,7 @@ def train(
                 saving=saving,
                 resume=resume,
                 max_restarts=max_restarts,
+                weights=begun,
                 progress=progress,
             )
         stopped = trained.stopped

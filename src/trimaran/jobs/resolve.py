@@ -1,7 +1,7 @@
 """From a reference on the command line to a `Job`.
 
 A reference is the name of a built-in job, or of a published network with its size and options
-(`published_networks.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
+(`networks/names.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
 (`huggingface.py`).
 
 Functions in files of the user's, as "file.py:function".
@@ -24,8 +24,7 @@ from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
-from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network
-from trimaran.networks.names import canonical_network
+from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network
 
 if TYPE_CHECKING:
     from trimaran.jobs.learning_rate import Recipe

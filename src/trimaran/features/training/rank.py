@@ -242,6 +242,21 @@ def parse_saving(text: str) -> Saving:
     return Saving(seconds=seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Weights that a training begins from.
+
+    Attributes:
+        path: run, checkpoint, or a file or folder of others
+        optimizer: take the state of the optimizer too
+        trust_pickle: read formats that are pickles
+    """
+
+    path: Path
+    optimizer: bool = False
+    trust_pickle: bool = False
+
+
 class Cadence:
     """Says after which steps a state is saved, the same on every rank.
 
@@ -322,6 +337,7 @@ def train_rank(
     weights_bytes: int = 0,
     saving: Saving | None = None,
     resume: Path | None = None,
+    weights: Beginning | None = None,
     again: bool = False,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
@@ -341,6 +357,7 @@ def train_rank(
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
         saving: when the state is saved; None: only where a signal ends the training
         resume: run directory or checkpoint to go on from; None: begin anew
+        weights: that it begins from; None: those of the job's model
         again: ranks were started before: go on from the last checkpoint of the run, where there is one
 
     Raises:
@@ -379,6 +396,8 @@ def train_rank(
     with ACTIVITY.during("loading a checkpoint"):
         own = again and session.load_checkpoint(directory.checkpoints, missing_ok=True)
         loaded = own or (resume is not None and session.load_checkpoint(resume))
+    if weights is not None and not loaded:
+        session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
     if again or loaded:
         world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
     if on_nan == "rollback" and not own:
@@ -409,12 +428,12 @@ def train_rank(
         done = format_count(len(epochs), "epoch")
         notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
-    weights = session.weights()
+    final = session.weights()
     steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
         return RankResult()
-    saved, unsaved = save_weights(weights, directory, reserve)
+    saved, unsaved = save_weights(final, directory, reserve)
     return RankResult(
         steps=steps,
         checkpoint=checkpoint,

@@ -96,13 +96,14 @@ class RunRecord:
         self._written = 0
         self._restarts: list[dict[str, object]] = []
 
-    def begin(self, *, job: str, strategy: str, resumed: Path | None = None) -> None:
+    def begin(self, *, job: str, strategy: str, resumed: Path | None = None, weights: Path | None = None) -> None:
         """Note that the run has begun, and in which process.
 
         Args:
             job: as it was named
             strategy: name of the strategy
             resumed: what it goes on from; None: it begins anew
+            weights: that it begins from; None: those of the job's model
 
         Raises:
             EnvironmentProblem: it cannot be written
@@ -112,6 +113,8 @@ class RunRecord:
         self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
         if resumed is not None:
             self._facts["resumed_from"] = str(resumed)
+        if weights is not None:
+            self._facts["weights"] = str(weights)
         self._note()
 
     def finish(self, summary: Mapping[str, object]) -> None:

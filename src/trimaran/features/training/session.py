@@ -459,10 +459,29 @@ class Session:
         with self._callbacks.together("save"):
             self.executor.save(path)
 
-    def load(self, path: str | Path) -> None:
-        """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
+    def load(self, path: str | Path, *, trust_pickle: bool = False, optimizer: bool = False) -> None:
+        """Begin from weights, under any strategy; every rank calls it, between steps.
+
+        Args:
+            path: a safetensors file with the plain `state_dict` of the user's model, such as `save` writes; a Hugging
+                Face folder; a run directory, a folder of checkpoints or one checkpoint; a directory of
+                `torch.distributed.checkpoint` or a file of `torch.save`
+            trust_pickle: read the last two, which are pickles; nothing that they name is called or imported then either
+            optimizer: take the state of the optimizer too; hyperparameters and the schedule are those of the job
+
+        Raises:
+            InputError: names, shapes or dtypes are not those of the model; the optimizer's state is of another one; a
+                pickle is not trusted; nothing has been changed
+            CorruptDataError: it is damaged
+        """
+        if optimizer and self._verify_until > self.steps:
+            raise InputError(
+                "the first steps are to be verified, and one process that they are compared with begins with an "
+                "optimizer that has no state: load without the optimizer's state, or train without verify",
+                code="session.verify-after-optimizer",
+            )
         with self._callbacks.together("load"):
-            self.executor.load(path)
+            self._notes += self.executor.load(path, trust_pickle=trust_pickle, optimizer=optimizer)
         if self._verifier is not None:
             self._verifier.fresh = False
 

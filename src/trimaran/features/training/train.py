@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import write_whole
@@ -34,6 +34,7 @@ from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
     RUNS,
+    Beginning,
     RankResult,
     RunDirectory,
     Saving,
@@ -64,6 +65,9 @@ from trimaran.report import Comparison, RunReport, compare, write_report, write_
 from trimaran.report.gradient_noise import gradient_noise_document
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.runtime.checkpoint import STATE
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -170,6 +174,7 @@ def train_planned(
     saving: Saving | None = None,
     resume: Path | None = None,
     max_restarts: int = 0,
+    weights: Beginning | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine; after a failure that may go away, again from the last checkpoint (`restarts`).
@@ -190,6 +195,7 @@ def train_planned(
         saving: when the state of the training is saved in the run directory; None: never
         resume: run directory or checkpoint to go on from; None: begin anew
         max_restarts: times that the ranks are started again after a failure
+        weights: that it begins from, from `beginning`; None: those of the job's model
         progress: told of every step
 
     Raises:
@@ -217,7 +223,12 @@ def train_planned(
         command = partial(how_to_resume, planned.source, run, saving=saving, on_nan=on_nan, max_restarts=max_restarts)
         try:
             with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
-                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name, resumed=resume)
+                notes.begin(
+                    job=planned.reference,
+                    strategy=simulated.plan.strategy.name,
+                    resumed=resume,
+                    weights=None if weights is None else weights.path,
+                )
                 _write_program(run, simulated)
                 launching = _Launching(
                     run=run,
@@ -230,6 +241,7 @@ def train_planned(
                     hang_timeout=hang_timeout,
                     saving=saving,
                     resume=resume,
+                    weights=weights,
                     progress=progress,
                 )
                 planned, result = launching.train(planned, Restarts(max_restarts))
@@ -350,6 +362,7 @@ class _Launching:
     hang_timeout: float | None
     saving: Saving | None
     resume: Path | None
+    weights: Beginning | None
     progress: Progress
 
     def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult]:
@@ -428,6 +441,7 @@ class _Launching:
                 weights_bytes(simulated.graph),
                 self.saving,
                 self.resume,
+                self.weights,
                 restarted > 0,
             ),
             ranks=simulated.plan.strategy.devices,
@@ -538,6 +552,63 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
     return next((plan for plan in plans if plan.is_file()), None)
 
 
+def beginning(
+    path: Path | None, *, optimizer: bool = False, trust_pickle: bool = False, resume: Path | None = None
+) -> Beginning | None:
+    """Weights that a training begins from; None: those of the job's model.
+
+    Args:
+        path: run, checkpoint, or a file or folder of others; None: no weights are given
+        optimizer: take the state of the optimizer too
+        trust_pickle: read formats that are pickles
+        resume: what the training goes on from
+
+    Raises:
+        InputError: weights are given where a training goes on, or options of weights without any
+    """
+    if path is None:
+        if optimizer or trust_pickle:
+            raise InputError(
+                "--with-optimizer and --trust-pickle say how --weights is read: give it",
+                code="train.no-weights",
+            )
+        return None
+    if resume is not None:
+        raise InputError(
+            "--resume goes on with the weights of a checkpoint, and --weights begins a new training from others: give "
+            "one of them",
+            code="train.weights-and-resume",
+        )
+    return Beginning(path=path.resolve(), optimizer=optimizer, trust_pickle=trust_pickle)
+
+
+def check_weights(weights: Beginning, source: JobSource) -> None:
+    """Refuse weights that are not of a job's model, before a plan is made; what takes long is left to the ranks.
+
+    Args:
+        weights: that it would begin from
+        source: of the job
+
+    Raises:
+        InputError: there are none; names, shapes or dtypes are others; a pickle is not trusted; there is no state of
+            the optimizer, and it is asked for
+        CorruptDataError: they are damaged
+    """
+    from trimaran.checkpoint_files.content import check_fits
+    from trimaran.runtime.checkpoint.weights import forms_of, open_weights
+
+    with open_weights(weights.path, trust_pickle=weights.trust_pickle) as content:
+        if weights.optimizer and content.optimizer is None:
+            raise InputError(
+                f"{content.source} has no state of an optimizer: leave out --with-optimizer",
+                code="train.no-optimizer-state",
+                path=content.source,
+            )
+        model = _without_memory(source)
+        if model is not None:
+            check_fits(content, *forms_of(model))
+
+
 def weights_bytes(graph: Graph) -> int:
     """Size of the file of a network's weights [bytes].
 
@@ -555,12 +626,22 @@ def weights_of(source: JobSource) -> int | None:
     Args:
         source: where the job comes from
     """
+    model = _without_memory(source)
+    if model is None:
+        return None
+    try:
+        return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+    except Exception:  # noqa: BLE001 planning says what is wrong with the model
+        return None
+
+
+def _without_memory(source: JobSource) -> "Module | None":
+    """The model of a job on the device meta; None: it is not made there."""
     import torch
 
     try:
         with preserved_randomness(), quiet(), torch.device("meta"):
-            model = source.make().model()
-            return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+            return source.make().model()
     except Exception:  # noqa: BLE001 planning says what is wrong with the model
         return None
 
