@@ -678,6 +678,9 @@ class _Hits:
         for kind in kinds:
             if "SIGTERM" in kind:
                 expected |= {143, 5}
+                if {one.kind for one in self.done} & {"full disk", "limit on files"}:
+                    # It says what of the run could not be written.
+                    expected.add(4)
             if "SIGKILL of the parent" in kind:
                 expected |= {-signal.SIGKILL}
         return code in expected
