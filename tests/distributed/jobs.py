@@ -91,6 +91,11 @@ def torn_adam() -> Job:
     )
 
 
+def torn_epochs() -> Job:
+    """`torn_adam` for five epochs of six steps."""
+    return dataclasses.replace(torn_adam(), epochs=5)
+
+
 def never_finite() -> Job:
     """No sample has a finite loss."""
     inputs = torch.full((96, 12), math.nan)

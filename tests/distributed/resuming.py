@@ -17,6 +17,7 @@ from trimaran.graph.types import Graph
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.runtime.step.on_nan import OnNan
 from trimaran.runtime.whole_state import WholeState
 
 KINDS = ("parameter", "buffer", "optimizer")
@@ -63,7 +64,7 @@ class Halves:
     moved: int | None
 
 
-def open_session(world: World, run: Run) -> Session:
+def open_session(world: World, run: Run, on_nan: OnNan = "stop") -> Session:
     """The session of a run."""
     job, made = make_job(run.job), captured(run.job)
     strategy = fitted(run, made.graph).fit(made.graph)
@@ -76,6 +77,7 @@ def open_session(world: World, run: Run) -> Session:
         world,
         owns_world=False,
         evaluation=lower_evaluation(made.graph, strategy, batch=batch),
+        on_nan=on_nan,
     )
 
 

@@ -71,8 +71,20 @@ OnNan = Annotated[
     str,
     typer.Option(
         "--on-nan",
-        help='Where the loss of a step is not a finite number: "stop", or "skip" its update on every rank (10 such '
-        "steps in a row still stop).",
+        help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such steps '
+        'in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
+    ),
+]
+
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        help="Start the ranks again up to N times after one died, hung or raised, and go on from the last checkpoint; "
+        "without a device that is lost for good, by a new plan for the others. Needs --save-every.",
+        min=0,
+        metavar="N",
+        show_default=False,
     ),
 ]
 
@@ -127,6 +139,7 @@ def train(
     on_nan: OnNan = "stop",
     hang_timeout: HangTimeout = None,
     save_every: SaveEvery = None,
+    max_restarts: MaxRestarts = 0,
     resume: Resume = None,
     weights: Weights = None,
     with_optimizer: WithOptimizer = False,
@@ -138,10 +151,12 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
+        from trimaran.features.training.restarts import check_restarts
         from trimaran.features.training.run_record import check_runs, say_status
         from trimaran.features.training.train import (
             beginning,
             check_resumable,
+            check_rollback,
             check_starts_ranks,
             check_weights,
             how_to_go_on,
@@ -159,6 +174,8 @@ def train(
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)
+        check_rollback(on_nan, saves=saving is not None)
+        check_restarts(max_restarts, saves=saving is not None, verify=verify)
         begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
         if begun is not None:
             check_weights(begun, source)
@@ -189,6 +206,7 @@ def train(
                 hang_timeout=hang_timeout,
                 saving=saving,
                 resume=resume,
+                max_restarts=max_restarts,
                 weights=begun,
                 progress=progress,
             )

@@ -14,12 +14,14 @@
 
 The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
 SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
-and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+and ends itself: each watches a pipe that only the parent's death closes before all have answered; one that is stopped
+is continued by the system then (PR_SET_PDEATHSIG). No port is opened
 outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
 name, so that runs do not collide.
 """
 
 import contextlib
+import ctypes
 import os
 import pickle
 import queue
@@ -30,7 +32,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
@@ -237,6 +239,8 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
                     stderr=subprocess.STDOUT,
                     # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
                     start_new_session=True,
+                    # Before its program begins: it may be stopped while that is loaded.
+                    preexec_fn=None if _prctl is None else _be_continued,
                 )
             )
         except OSError as error:
@@ -252,6 +256,20 @@ def _not_started(number: int, error: OSError) -> EnvironmentProblem:
         code="launch.cannot-start",
         rank=number,
     )
+
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def _be_continued() -> None:
+    """In a new rank: the system is to continue it when its parent dies, as one that is stopped could not see that.
+
+    Where a thread of the parent has started the rank, the end of that thread counts too. A rank that runs notices
+    nothing of it.
+    """
+    if _prctl is not None:
+        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
 
 
 @contextlib.contextmanager
@@ -318,6 +336,8 @@ def _listen(
     if failures:
         cause = find_cause(failures)
         limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
+        if cause.steps is None and watch is not None:
+            cause = replace(cause, steps=watch.steps(cause.rank))
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 

@@ -393,6 +393,27 @@ def _master(variables: Mapping[str, str]) -> str:
     return variables.get("MASTER_ADDR") or first_host(variables.get("SLURM_STEP_NODELIST", "localhost"))
 
 
+def _store_of_attempt(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store | None":
+    """The part of torchrun's store for this start of its ranks, on one node; None: as torch does.
+
+    torchrun keeps one store for all starts. Addresses of ranks that are gone would still be there, and a rank that is
+    started again would wait for one of them. Nodes count their own starts only, so that several have no such parts.
+    """
+    started = variables.get("TORCHELASTIC_RESTART_COUNT")
+    if started is None or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or place.local_size != place.size:
+        return None
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(
+        variables["MASTER_ADDR"],
+        number(variables, "MASTER_PORT"),
+        place.size,
+        is_master=False,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return PrefixStore(f"start-{started}", store)
+
+
 def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if place.started_by == "torchrun":
@@ -402,6 +423,9 @@ def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float)
                 "program with torchrun, or set both to an address and a free port of rank 0's machine",
                 code="world.no-master",
             )
+        own = _store_of_attempt(variables, place, timeout_s)
+        if own is not None:
+            return own
         from torch.distributed.rendezvous import rendezvous
 
         # As init_process_group does it: the store of torchrun's agent, where there is one.

@@ -13,7 +13,7 @@ from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
-from trimaran.features.training.train import Trained, how_to_resume
+from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
@@ -269,8 +269,7 @@ def print_trained(out: Console, trained: Trained) -> None:
         out.print(f"model    {escape(shown_path(result.weights))}", soft_wrap=True)
     out.print(f"run      {escape(run.shown)}", soft_wrap=True)
     if result.checkpoint is not None:
-        command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan, epochs="N")
-        out.print(f"go on    {escape(command)}", soft_wrap=True)
+        out.print(f"go on    {escape(trained.how_to_resume(epochs='N'))}", soft_wrap=True)
 
 
 def print_simulation(out: Console, planned: Planned) -> None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trimaran.launch.world import World
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.communication.channels import Agreement
-    from trimaran.runtime.step.on_nan import OnNan
+    from trimaran.runtime.step.on_nan import OnNan, Rollback
     from trimaran.runtime.verification import Verified
 
 
@@ -189,6 +189,7 @@ class RankResult:
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
         skipped: numbers of the steps whose update was left out, because their loss was not a finite number
+        rolled_back: the times that the training went back to a checkpoint for such a loss
         stopped: where a signal has ended the training; None: none has
         weights: the file of the weights; None: they could not be written
         unsaved: why the weights are not in the run directory; empty: they are
@@ -204,6 +205,7 @@ class RankResult:
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
     skipped: tuple[int, ...] = ()
+    rolled_back: "tuple[Rollback, ...]" = ()
     stopped: Stopped | None = None
     weights: Path | None = None
     unsaved: str = ""
@@ -307,6 +309,14 @@ class Cadence:
         self._look = steps + max(1, min(int(left_ms / step_ms / 2), steps - self._since))
         return False
 
+    def go_back(self, steps: int) -> None:
+        """The training has gone back to a checkpoint: the next one is due as if that had just been made.
+
+        Args:
+            steps: that it has
+        """
+        self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+
 
 def skipped_note(skipped: Sequence[int]) -> list[str]:
     """A note on steps whose update was left out; empty where there are none.
@@ -343,6 +353,7 @@ def train_rank(
     saving: Saving | None = None,
     resume: Path | None = None,
     weights: Beginning | None = None,
+    again: bool = False,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -362,6 +373,7 @@ def train_rank(
         saving: when the state is saved; None: only where a signal ends the training
         resume: run directory or checkpoint to go on from; None: begin anew
         weights: that it begins from; None: those of the job's model
+        again: ranks were started before: go on from the last checkpoint of the run, where there is one
 
     Raises:
         EnvironmentProblem: there is no room for the weights, or for a checkpoint
@@ -397,15 +409,22 @@ def train_rank(
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if saving is not None:
         session.check_saving(directory.checkpoints)
-    if resume is not None:
-        with ACTIVITY.during("loading a checkpoint"):
-            session.load_checkpoint(resume)
-    if weights is not None:
+    with ACTIVITY.during("loading a checkpoint"):
+        own = again and session.load_checkpoint(directory.checkpoints, missing_ok=True)
+        loaded = own or (resume is not None and session.load_checkpoint(resume))
+    if weights is not None and not loaded:
         session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
+    if again or loaded:
+        world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
+    if on_nan == "rollback" and not own:
+        # There is always one to go back to.
+        with ACTIVITY.during("saving the first checkpoint"):
+            session.save_checkpoint(directory.checkpoints)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
     started, over = session.steps, session.stopped or len(session.history) >= job.epochs
     with ACTIVITY.during("between steps"):
-        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
+        rolls_back = on_nan == "rollback"
+        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints, rolls_back=rolls_back))
     stopped = None
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
@@ -415,13 +434,13 @@ def train_rank(
         with ACTIVITY.during("saving the last checkpoint"):
             unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
     executor, notes, memory = session.executor, session.notes, session.memory
-    skipped = session.skipped
+    skipped, rolled_back = session.skipped, session.rolled_back
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
-    if resume is not None and over:
+    if loaded and over:
         done = format_count(len(epochs), "epoch")
         notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
@@ -440,6 +459,7 @@ def train_rank(
         gradient_noise=noise,
         verified=session.verified,
         skipped=skipped,
+        rolled_back=rolled_back,
         stopped=stopped,
         weights=saved,
         unsaved=unsaved,
@@ -471,8 +491,10 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
 
 
 def _train_epochs(
-    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path
+    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path, *, rolls_back: bool = False
 ) -> list[Epoch]:
+    from trimaran.launch.activity import ACTIVITY
+
     epochs = [_epoch(row) for row in session.history]
     for epoch in epochs:
         # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
@@ -495,7 +517,14 @@ def _train_epochs(
             for text in session.unsaved[told:]:
                 world.report({"not_saved": text})
             told = len(session.unsaved)
-            if cadence is not None and cadence.due(session.steps):
+            if rolls_back and not math.isfinite(loss):
+                with ACTIVITY.during("going back to a checkpoint"):
+                    rollback = session.roll_back(folder)
+                world.report({"rolled_back": asdict(rollback)})
+                told = len(session.unsaved)
+                if cadence is not None:
+                    cadence.go_back(session.steps)
+            elif cadence is not None and cadence.due(session.steps):
                 session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
                 session.save_checkpoint(folder, wait=False)
         session.carried.pop(_SO_FAR, None)
@@ -508,6 +537,9 @@ def _train_epochs(
         session.history[-1] |= {"seconds": seconds, "samples": samples}
         epochs.append(_epoch(session.history[-1]))
         world.report({"finished": asdict(epochs[-1])})
+        if rolls_back and not session.stopped:
+            # The next epoch has one to go back to, and this one stays as it is.
+            session.save_checkpoint(folder, wait=False)
     return epochs
 
 

@@ -19,7 +19,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,6 +43,12 @@ OTHER_FILES_BYTES = 4 * 2**20
 
 LAST_NOTE_BYTES = 2**16
 """Room for `run.json` at the end of a run [bytes]."""
+
+LONGEST_REASON = 300
+"""Of a restart, as `run.json` has it [characters]."""
+
+ANEW = -1
+"""In place of the number of rows that a file has: all of them are to be written anew."""
 
 Status = Literal["running", "finished", "stopped", "failed", "lost"]
 
@@ -86,7 +92,9 @@ class RunRecord:
         self._facts: dict[str, object] = {}
         self._reserve = Reserve(run.path, 0)
         self._rows: list[str] = []
+        self._epochs: list[object] = []
         self._written = 0
+        self._restarts: list[dict[str, object]] = []
 
     def begin(self, *, job: str, strategy: str, resumed: Path | None = None, weights: Path | None = None) -> None:
         """Note that the run has begun, and in which process.
@@ -136,6 +144,17 @@ class RunRecord:
         reason = f"{signal_name(number)}, the second signal, ended the run at once"
         self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
 
+    def interrupt(self, number: int, step: int, epoch: int) -> None:
+        """Note that a signal has ended the run between two starts of its ranks, or before they had done a step.
+
+        Args:
+            number: of the signal
+            step: training steps that were known to be done
+            epoch: that was under way, from 1
+        """
+        reason = f"{signal_name(number)} ended the run while its ranks were started"
+        self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
+
     def fail(self, error: TrimaranError) -> None:
         """Note that the run has failed, and why; that the note cannot be written is added to the message.
 
@@ -146,9 +165,72 @@ class RunRecord:
         if self.problems:
             error.message += f"\n{self.unwritten}"
 
+    def restart(self, *, why: TrimaranError, step: int, strategy: str, ranks: int) -> None:
+        """Note that the ranks are started again after a failure.
+
+        Args:
+            why: the failure
+            step: training steps that were known to be done
+            strategy: name of the strategy that they go on by
+            ranks: how many there are
+        """
+        reason = why.message.partition("\n")[0][:LONGEST_REASON]
+        rank = why.figures.get("rank")
+        entry = {"at": _now(), "reason": reason, "code": why.code, "rank": rank, "step": step, "from_step": None}
+        self._restarts.append(entry | {"strategy": strategy, "ranks": ranks})
+        self._facts |= {"strategy": strategy, "restarts": self._restarts}
+        self.try_to("run.json", self._note)
+
+    def went_on_from(self, step: int, rollbacks: Sequence[Mapping[str, object]] = ()) -> None:
+        """Note from which step the ranks go on.
+
+        Args:
+            step: training steps that their checkpoint has
+            rollbacks: that it has; later ones are to come again
+        """
+        self._facts["rollbacks"] = list(map(dict, rollbacks))
+        if not rollbacks:
+            del self._facts["rollbacks"]
+        if self._restarts:
+            self._restarts[-1]["from_step"] = step
+        else:
+            self._facts["resumed_step"] = step
+        self.try_to("run.json", self._note)
+
+    @property
+    def restarts(self) -> tuple[Mapping[str, object], ...]:
+        """When and why the ranks were started again, and from which step they went on."""
+        return tuple(self._restarts)
+
+    def roll_back(self, rollback: Mapping[str, object]) -> None:
+        """Note that the training has gone back for a loss that was not a finite number.
+
+        Args:
+            rollback: from where to where
+        """
+        self._facts["rollbacks"] = [*self._rollbacks, dict(rollback)]
+        self.try_to("run.json", self._note)
+
+    @property
+    def _rollbacks(self) -> list[object]:
+        found = self._facts.get("rollbacks", [])
+        return found if isinstance(found, list) else []
+
     def add_metrics(self, row: Mapping[str, object]) -> None:
-        """Append the figures of an epoch, and those that could not be appended before."""
-        self._rows.append(json.dumps(row) + "\n")
+        """Append the figures of an epoch, and those that could not be appended before.
+
+        The figures of an epoch that is done again take the place of those that it had, and of all epochs after it.
+        """
+        text, epoch = json.dumps(row) + "\n", row.get("epoch")
+        if epoch in self._epochs:
+            first = self._epochs.index(epoch)
+            if self._rows[first] == text:
+                return
+            del self._rows[first:], self._epochs[first:]
+            # What is in the file is more than what is to be there.
+            self._written = ANEW if self._written > first else self._written
+        self._rows.append(text)
+        self._epochs.append(epoch)
         self.try_to("metrics.jsonl", self._append)
 
     def try_to(self, what: str, write: Callable[[], object]) -> bool:
@@ -214,6 +296,10 @@ class RunRecord:
         path = self._run.metrics
         if not path.exists():
             self._written = 0
+        if self._written == ANEW:
+            write_whole(path, "".join(self._rows).encode())
+            self._written = len(self._rows)
+            return
         rows = "".join(self._rows[self._written :]).encode()
         with path.open("ab", buffering=0) as file:
             end = file.tell()

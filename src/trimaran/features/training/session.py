@@ -12,6 +12,7 @@ may have several sessions, such as the two of a GAN, which it closes in any orde
 """
 
 import atexit
+import itertools
 import logging
 import math
 import multiprocessing.util
@@ -19,7 +20,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.timeline import Timeline
@@ -65,7 +66,7 @@ from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.step.on_nan import OnNan, check_on_nan
+from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.verification import Verified, Verifier
 
 
@@ -99,7 +100,8 @@ class Session:
         gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
         verify: number of first steps to compare with one process
-        on_nan: what to do where the loss of a step is not a finite number: "stop", or "skip" its update
+        on_nan: what to do where the loss of a step is not a finite number: "stop", "skip" its update, or "rollback",
+            which skips it too and leaves it to the loop to call `roll_back`
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -159,6 +161,7 @@ class Session:
         self._history: list[dict[str, Any]] = []
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
+        self._rolled_back: list[Rollback] = []
         self.carried: dict[str, Any] = {}
         self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
@@ -281,6 +284,11 @@ class Session:
     def skipped(self) -> tuple[int, ...]:
         """Numbers of the steps whose update was left out (`on_nan`): their losses count in no mean."""
         return self.executor.skipped
+
+    @property
+    def rolled_back(self) -> tuple[Rollback, ...]:
+        """The times that `roll_back` was called: from which step to which, and how many batches were left out."""
+        return tuple(self._rolled_back)
 
     @property
     def epoch(self) -> int:
@@ -560,6 +568,52 @@ class Session:
             self._notes += saved.notes
         return True
 
+    def roll_back(self, folder: str | Path) -> Rollback:
+        """After a step whose loss is not a finite number, go back to the last checkpoint, and leave out its batches.
+
+        All that a checkpoint has is put back but the place in the data: the global batches that were trained on since
+        then are left out of the training, with the last one. The epoch goes on with the batch that comes next, and ends
+        when it would have, some steps earlier. Every rank calls it, in the loop, after `step`.
+
+        Args:
+            folder: of the checkpoints
+
+        Raises:
+            InputError: there is no checkpoint
+            CorruptDataError: all are damaged
+            ExecutionError: the checkpoint is of an earlier epoch, or was gone back to as often as is allowed
+        """
+        self._begin_loading()
+        step = self.steps - 1
+        with find_saved(folder, self.executor.agreement) as saved:
+            figures, at = decode(saved.plain["figures"], saved.name), int(saved.plain["steps"])
+            rollback = Rollback(step=step, to=at, batches=self.steps - at)
+            before = list(itertools.takewhile(lambda one: one.to == at, reversed(self._rolled_back)))
+            if len(before) >= MOST_ROLLBACKS:
+                raise ExecutionError(
+                    f"the loss of step {step} is not a finite number, as after each of the {len(before)} times that "
+                    f"the training went back to {saved.name} and left out the batches since: its weights lead there. "
+                    "Go on from an older checkpoint, with a lower learning rate, or clip the gradients (Job.clip_norm)",
+                    code="loss.rolled-back-too-often",
+                    step=step,
+                    to=at,
+                )
+            if len(figures["history"]) != len(self._history):
+                raise ExecutionError(
+                    f"the loss of step {step} is not a finite number, and the last checkpoint, {saved.name}, is of "
+                    "another epoch, so that there is nothing in this one to go back to. Go on from it with "
+                    "on_nan=skip",
+                    code="loss.rollback-leaves-epoch",
+                    step=step,
+                    to=at,
+                )
+            notes = self.executor.put_back(saved.plain, saved.entries, partial(fill_from, saved), saved.name)
+        self._callbacks.accept_trained()
+        self._take_figures(figures)
+        self._rolled_back.append(rollback)
+        self._notes = tuple(dict.fromkeys((*self._notes, *saved.notes, *notes)))
+        return rollback
+
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint has, whole, in host memory: on rank 0; every rank calls it, between steps.
 
@@ -627,16 +681,24 @@ class Session:
             self._feed.load_state_dict(position)
         self._callbacks.accept_trained()
         self._compare_data(figures.get("seen"))
-        self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
-        self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
+        self._take_figures(figures)
+        self.stopped = figures["stopped"]
+        self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         self._index, self._loaded = self._feed.index, self._feed.epoch
-        self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
             self._verify_until = self.steps + unverified
+
+    def _take_figures(self, figures: Mapping[str, Any]) -> None:
+        """Put back the figures of a checkpoint that go with its weights."""
+        # One that was made between two epochs has the sums of the one that had ended.
+        began = not figures["position"]["index"]
+        self._losses, self._samples = (0.0, 0) if began else (figures["losses"], figures["samples"])
+        self._scored, self.carried = figures["scored"], dict(figures["carried"])
+        self.executor.skipping = figures.get("skipping", {})
 
     def _take_one_step(self) -> None:
         recording, self.executor.recording = self.executor.recording, False
@@ -689,6 +751,7 @@ class Session:
             "history": self._history,
             "seen": seen,
             "skipping": self.executor.skipping,
+            "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
         }
         with self.executor.agreement.alike("what is carried"):
@@ -822,6 +885,12 @@ def init(
     import torch.distributed as dist
 
     check_on_nan(on_nan)
+    if on_nan == "rollback":
+        raise InputError(
+            "on_nan=rollback needs checkpoints, and here your loop makes them: take on_nan=skip, and call "
+            "session.roll_back(folder) after a step whose loss is not a finite number",
+            code="on-nan.no-checkpoint",
+        )
     if hang_timeout is not None and not 0 < hang_timeout < math.inf:
         raise InputError(
             f"hang_timeout is a number of seconds above 0, got {hang_timeout}",
