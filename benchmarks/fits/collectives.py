@@ -17,13 +17,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from trimaran.pricing.collectives import measured_curves as curve_files
 from trimaran.pricing.collectives import prediction as kriging
-from trimaran.pricing.collectives.groups import family
-from trimaran.pricing.collectives.measured_curves import GRID, MeasuredCurve, measured_curves
-from trimaran.pricing.collectives.physics import constants, prior_time
+from trimaran.pricing.collectives.links import family
+from trimaran.pricing.collectives.prediction import GRID, MeasuredCurve, constants, measured_curves, prior_time
 
-CONSTANTS = Path(curve_files.__file__).with_name("constants.toml")
+CONSTANTS = Path(kriging.__file__).with_name("constants.toml")
 FIXED = {"tcp_limit", "call_empty", "pattern_year", "reached_virtual", "hop_ethernet", "reached_network", "call_stream"}
 """Constants that no curve here decides, or only by telling campaigns apart (years)."""
 

@@ -12,8 +12,7 @@ from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.types import Phase
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.kernels.columns import Kernels, kernels
-from trimaran.pricing.kernels.device import Setting, setting, take
-from trimaran.pricing.kernels.durations import durations
+from trimaran.pricing.kernels.durations import Setting, durations, setting, take
 from trimaran.pricing.kernels.software import Software
 
 POINTS = Path(__file__).parent / "data/kernels.csv"

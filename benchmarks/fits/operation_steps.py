@@ -11,8 +11,8 @@ from trimaran.base.errors import TrimaranError
 from trimaran.graph.kernels.workload import Gradient, Work, Workload
 from trimaran.graph.types import Phase
 from trimaran.pricing.kernels.columns import kernels
-from trimaran.pricing.kernels.device import setting
-from trimaran.pricing.kernels.frameworks import (
+from trimaran.pricing.kernels.durations import setting
+from trimaran.pricing.kernels.estimate import (
     framework_constant,
     host_durations,
     traffic,

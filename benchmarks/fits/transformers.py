@@ -23,8 +23,7 @@ from scipy.optimize import least_squares
 
 from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.stage_work import StepConstants
-from trimaran.pricing.analytical.step_time import Exchange, machine_exchange, transformer_step
+from trimaran.pricing.analytical.step_time import Exchange, StepConstants, machine_exchange, transformer_step
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, machine_of, transformer_run

@@ -23,8 +23,7 @@ from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.residence import MemoryStatistics
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Decision, MemoryPlan
-from trimaran.simulator.memory import simulate_memory
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes, simulate_memory
 
 SETTLE = 5
 """Steps until a plan runs: two are recorded, one is verified, and once it may be planned again."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trimaran_studies.published.rows import published_rows
 from trimaran_studies.validation.measurement import Anchor
-from trimaran_studies.validation.report import by_family
-from trimaran_studies.validation.scores import Score, Scored, by_group, score
+from trimaran_studies.validation.scores import Score, Scored, by_family, by_group, score
 from trimaran_studies.validation.validate import answer_rows, scored
 
 FAMILIES = (

@@ -1,7 +1,7 @@
 """Trimaran: plan, simulate and run the training of deep neural networks on many devices.
 
     verbs      check, plan, explain, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost,
-               init, observe, virtual_memory, sample_order
+               init, export_checkpoint, observe, virtual_memory, sample_order
     types      what these take and return; every error is a `TrimaranError`
 
 Nothing of this imports torch before it is used.
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from trimaran.base.job import Job as Job
     from trimaran.base.timeline import Timeline as Timeline
     from trimaran.features.check import Checked as Checked
+    from trimaran.features.checkpoints import ExportedCheckpoint as ExportedCheckpoint
+    from trimaran.features.checkpoints import export_checkpoint as export_checkpoint
     from trimaran.features.crossover.find import find_crossover as find_crossover
     from trimaran.features.diagnose.observe import Watch as Watch
     from trimaran.features.diagnose.observe import observe as observe
@@ -79,6 +81,7 @@ _MODULES = {
     "trimaran.base.job": ("Job",),
     "trimaran.base.timeline": ("Timeline",),
     "trimaran.features.check": ("Checked",),
+    "trimaran.features.checkpoints": ("ExportedCheckpoint", "export_checkpoint"),
     "trimaran.features.crossover.find": ("find_crossover",),
     "trimaran.features.diagnose.observe": ("Watch", "observe"),
     "trimaran.features.memory_fit.estimate": ("MemoryStudy", "estimate_memory"),

@@ -32,6 +32,7 @@ def test_the_commands_of_the_readme_exist() -> None:
 
     shown = set(re.findall(r"trimaran (\w+)", README + GUIDE)) - {"init", "Job"}
     listed = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    listed |= {str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance}
     assert shown <= listed
     for name in sorted(shown):
         assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
@@ -44,12 +45,17 @@ def test_the_options_of_documented_commands_exist() -> None:
     from trimaran.cli import app
 
     commands = get_command(app).commands
+    # A group of commands, such as `checkpoint`, has them under both names.
+    groups = {name: found.commands for name, found in commands.items() if hasattr(found, "commands")}
+    commands |= {f"{name} {inner}": one for name, found in groups.items() for inner, one in found.items()}
     options = {name: {text for one in found.params for text in one.opts} for name, found in commands.items()}
     seen, unknown = 0, []
     for page in sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
         if page.name == "CHANGELOG.md":
             continue
-        for name, words in re.findall(r"(?m)(?:^|[`\s])trimaran ([a-z-]+)([^`#|\n]*)", page.read_text()):
+        for first, words in re.findall(r"(?m)(?:^|[`\s])trimaran ([a-z-]+)([^`#|\n]*)", page.read_text()):
+            inner = next(iter(words.split()), "")
+            name = f"{first} {inner}" if inner in groups.get(first, ()) else first
             if name not in options:
                 continue
             used = re.findall(r"(?<!\S)(--?[a-z][\w-]*)", words.split(" -- ")[0])

@@ -91,6 +91,11 @@ def torn_adam() -> Job:
     )
 
 
+def torn_epochs() -> Job:
+    """`torn_adam` for five epochs of six steps."""
+    return dataclasses.replace(torn_adam(), epochs=5)
+
+
 def never_finite() -> Job:
     """No sample has a finite loss."""
     inputs = torch.full((96, 12), math.nan)
@@ -383,6 +388,23 @@ def gpt_named() -> Job:
         clip_norm=0.05,
         lr_schedule=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=5e-3, total_steps=20),
     )
+
+
+class _Scaled(zoo.Gpt):
+    """A buffer that is saved, and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([1.25]))
+        self.register_buffer("shift", torch.tensor([0.5]), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return super().forward(tokens) * self.scale + self.shift
+
+
+def gpt_exchanged() -> Job:
+    """bf16 parameters, a tied weight, buffers, AdamW in groups by name, no schedule."""
+    return dataclasses.replace(zoo.gpt(), model=lambda: _Scaled().bfloat16(), optimizer=_decayed)
 
 
 def gpt_tuples() -> Job:
@@ -721,6 +743,34 @@ def normed_plateau() -> Job:
 def dropped_twice() -> Job:
     """`dropped` for two epochs of 8 steps."""
     return dataclasses.replace(dropped(), epochs=2)
+
+
+def large() -> Job:
+    """Dropout between layers whose activations, of 1 MiB each, a memory plan moves to the host."""
+    return _large(width=256, batch=1024, depth=4)
+
+
+def large_state() -> Job:
+    """As `large`, with more parameters: in a small budget the optimizer's state lives on the host."""
+    return _large(width=512, batch=512, depth=3)
+
+
+def _large(*, width: int, batch: int, depth: int) -> Job:
+    generator = torch.Generator().manual_seed(5)
+    data = torch.randn(4 * batch, 16, generator=generator), torch.randn(4 * batch, 1, generator=generator)
+
+    def model() -> nn.Module:
+        inner = [one for _ in range(depth) for one in (nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width))]
+        return nn.Sequential(nn.Linear(16, width), *inner, nn.Linear(width, 1))
+
+    return dataclasses.replace(
+        dropped(),
+        model=model,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        dataset=lambda: TensorDataset(*data),
+        global_batch_size=batch,
+        epochs=6,
+    )
 
 
 def streamed() -> Job:

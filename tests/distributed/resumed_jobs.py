@@ -1,6 +1,7 @@
 """A job of one small network that says each loss in bits, in the log of its rank."""
 
 import dataclasses
+import os
 import time
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from tests.distributed.jobs import normed
 
 from trimaran.base.job import Job
+
+ELSEWHERE = "TRIMARAN_TEST_ELSEWHERE"
 
 
 def spoken() -> Job:
@@ -23,6 +26,17 @@ def say_loss(session: Any, step: int, metrics: dict[str, float]) -> None:
 def wider() -> Job:
     """Another network under the same name."""
     return dataclasses.replace(spoken(), model=lambda: torch.nn.Linear(8, 3))
+
+
+def moving() -> Job:
+    """`spoken`, whose data are looked for in another folder."""
+    job = spoken()
+
+    def dataset() -> Any:
+        os.chdir(os.environ[ELSEWHERE])
+        return job.dataset()
+
+    return dataclasses.replace(job, dataset=dataset)
 
 
 def unplain() -> Job:

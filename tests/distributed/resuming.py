@@ -17,6 +17,7 @@ from trimaran.graph.types import Graph
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.runtime.step.on_nan import OnNan
 from trimaran.runtime.whole_state import WholeState
 
 KINDS = ("parameter", "buffer", "optimizer")
@@ -49,6 +50,8 @@ class Halves:
         history: of the epochs
         resumed_history: the same
         notes: of the second half
+        moved: bytes that the second half's memory plan moves in a step and has of the optimizer on the host; None:
+            there is no memory plan
     """
 
     losses: list[str]
@@ -58,9 +61,10 @@ class Halves:
     history: list[dict[str, Any]]
     resumed_history: list[dict[str, Any]]
     notes: tuple[str, ...]
+    moved: int | None
 
 
-def open_session(world: World, run: Run) -> Session:
+def open_session(world: World, run: Run, on_nan: OnNan = "stop") -> Session:
     """The session of a run."""
     job, made = make_job(run.job), captured(run.job)
     strategy = fitted(run, made.graph).fit(made.graph)
@@ -73,6 +77,7 @@ def open_session(world: World, run: Run) -> Session:
         world,
         owns_world=False,
         evaluation=lower_evaluation(made.graph, strategy, batch=batch),
+        on_nan=on_nan,
     )
 
 
@@ -128,9 +133,16 @@ def _cut(world: World, cut: Cut, folder: Path) -> Halves:
         history=history,
         resumed_history=second.history,
         notes=second.notes,
+        moved=moved(second),
     )
     second.close()
     return found
+
+
+def moved(session: Session) -> int | None:
+    """What the memory plan of a session has moved in its last step, and has of the optimizer's state on the host."""
+    report = session.memory
+    return None if report is None else (report.to_host_bytes or 0) + report.state_host_bytes
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -157,10 +169,12 @@ class Change:
     Attributes:
         source: folder of the checkpoint, or a state that `Session.state_dict` gave
         run: whose first step is taken
+        back: folder in which the state is saved again before that step
     """
 
     source: str | dict[str, Any]
     run: Run
+    back: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +183,14 @@ class Changed:
 
     Attributes:
         state: the whole one, on rank 0, before a step is taken
+        tensors: of `Session.state_dict` then, on rank 0
         random: of the rank's generator of torch
         loss: of the next step
         notes: of the session
     """
 
     state: WholeState
+    tensors: dict[str, torch.Tensor]
     random: bytes
     loss: float
     notes: tuple[str, ...]
@@ -191,9 +207,12 @@ def change_all(world: World, changes: list[Change]) -> list[Changed]:
             session.load_state_dict(change.source if world.rank == 0 else {})
         state = session.executor.full_state(kinds=KINDS, compare=True)
         assert not state.differing
+        tensors = session.state_dict().get("tensors", {})
+        session.save_checkpoint(change.back)
         random = torch.get_rng_state().numpy().tobytes()
         share = next(session.shares())
-        found.append(Changed(state=state, random=random, loss=session.step(share), notes=session.notes))
+        loss = session.step(share)
+        found.append(Changed(state=state, tensors=tensors, random=random, loss=loss, notes=session.notes))
         session.close()
         if world.size > 1:
             dist.barrier()

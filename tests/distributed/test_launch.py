@@ -190,6 +190,31 @@ def test_ranks_end_with_their_parent(tmp_path: Path, start: Any, number: signal.
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_rank_that_is_stopped_ends_with_its_parent_too(tmp_path: Path) -> None:
+    """It could not see that its parent is gone: the system continues it."""
+    pids = Pids()
+    with new_parent([], tmp_path) as (parent, printed):
+        for _ in range(2):
+            pids.add([int(pid) for pid in printed.readline().split()])
+        children = [
+            entry for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent_of(entry) == parent.pid
+        ]
+        assert len(children) == 2
+        for entry in children:
+            os.kill(int(entry.name), signal.SIGSTOP)
+        os.kill(parent.pid, signal.SIGKILL)
+        assert parent.wait(SOON_S) == -signal.SIGKILL
+    assert pids.have_ended()
+    assert list(tmp_path.iterdir()) == []
+
+
+def _parent_of(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
 def test_no_folder_stays_where_a_parent_is_killed_once_its_ranks_have_left(tmp_path: Path) -> None:
     with forked_parent(["leave"], tmp_path) as (parent, _):
         assert parent.wait(60) == -signal.SIGKILL

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from tests import builders
 from tests.distributed.jobs import make_job
-from tests.distributed.skipping import refusals, train_plainly_skipping, train_skipping
+from tests.distributed.skipping import (
+    refusals,
+    train_plainly_rolling_back,
+    train_plainly_skipping,
+    train_rolling_back,
+    train_skipping,
+)
 from tests.distributed.training import Run
 from tests.forks.client import launch
 from tests.raising import raises
@@ -17,7 +23,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.features.training.session import init
 from trimaran.program.gradients import parse_compression
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.step.on_nan import MOST_SKIPPED, check_on_nan
+from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, MOST_SKIPPED, check_on_nan
 
 STEPS = 30
 
@@ -83,8 +89,11 @@ def test_what_cannot_be_honoured_is_refused() -> None:
         check_on_nan("skip", compressed)
     with raises("on-nan.observed", observes="verify"):
         check_on_nan("skip", builders.strategy(dp=2), observes="verify")
-    with raises("on-nan.no-checkpoint"):
-        check_on_nan("rollback")
+    with raises("on-nan.observed", observes="gradient_noise"):
+        check_on_nan("rollback", builders.strategy(dp=2), observes="gradient_noise")
+    check_on_nan("rollback", compressed)
+    with raises("on-nan.no-checkpoint", match="session.roll_back"):
+        init(make_job("torn_adam"), on_nan="rollback")
     with raises("on-nan.unknown", match="did you mean"):
         check_on_nan("skp")
     check_on_nan("stop", compressed, observes="verify")
@@ -105,3 +114,55 @@ def test_without_the_option_the_first_one_ends_the_run() -> None:
     with init(make_job("torn_adam")) as session, raises("loss.not-finite", ExecutionError):
         for share in session.shares():
             session.step(share)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Back to the last checkpoint
+
+EVERY = 2
+
+
+def test_under_any_plan_the_same_batches_are_left_out_after_going_back(tmp_path: Path) -> None:
+    """Weights to 1e-9 of a plain loop that puts a copy back; with compression all ranks go back alike."""
+    compressed = builders.strategy(dp=2, compression=parse_compression("powersgd:1"))
+    runs = [run_of(strategy, "torn_epochs") for strategy in (*PLANS, compressed)]
+    folder = tmp_path / "saved"
+    ranks = launch(train_rolling_back, (runs, EVERY, str(folder)), ranks=2, log_dir=tmp_path, device="cpu")
+    expected = train_plainly_rolling_back("torn_epochs", EVERY)
+    assert len(expected.rollbacks) >= 5
+    assert max(one.batches for one in expected.rollbacks) > 1
+    assert len({one.step for one in expected.rollbacks}) > 3
+    for number, run in enumerate(runs):
+        for found in (rank[number] for rank in ranks):
+            assert found.error == "", run.name
+            assert found.steps == expected.steps, run.name
+            assert found.rollbacks == found.again == expected.rollbacks, run.name
+        found = ranks[0][number]
+        assert all(tensor.isfinite().all() for tensor in found.weights.values())
+        if run.strategy.compression is None:
+            assert found.losses == pytest.approx(expected.losses, abs=1e-10, nan_ok=True), run.name
+            for name, tensor in expected.weights.items():
+                assert (found.weights[name] - tensor).abs().max() <= 1e-9, f"{run.name}: {name}"
+
+
+def test_a_checkpoint_that_always_leads_there_ends_the_run(tmp_path: Path) -> None:
+    runs = [run_of(builders.strategy(dp=2), "never_finite"), run_of(builders.strategy(pp=2), "never_finite")]
+    folder = str(tmp_path / "saved")
+    for rank in launch(train_rolling_back, (runs, EVERY, folder), ranks=2, log_dir=tmp_path, device="cpu"):
+        for found in rank:
+            assert found.error == "loss.rolled-back-too-often"
+            assert [(one.step, one.to) for one in found.rollbacks] == [(0, 0)] * MOST_ROLLBACKS
+
+
+def test_a_loop_of_your_own_goes_back_by_a_call(tmp_path: Path) -> None:
+    job = make_job("torn_epochs")
+    with init(job, on_nan="skip") as session:
+        session.save_checkpoint(tmp_path)
+        for batch in session.batches():
+            if session.epoch:
+                break
+            if not math.isfinite(session.step(batch)):
+                made = session.roll_back(tmp_path)
+                assert (made.to, session.steps) == (0, 0)
+                assert not session.skipped
+        assert session.rolled_back

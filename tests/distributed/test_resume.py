@@ -3,9 +3,10 @@
 Trainings have dropout, batch norm, schedules, momentum; they are cut in the middle of an epoch.
 """
 
+import functools
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,21 @@ SMALL = 512
 WORKERS = Feeding(workers=1, copies_ahead=1)
 
 
-def cut(job: str, plan: Strategy, *, steps: int = 9, at: int = 6, waits: bool = True) -> Cut:
-    return Cut(run=Run(job=job, strategy=plan, steps=steps), at=at, waits=waits)
+INTERLEAVED = strategy(pp=2, schedule="interleaved", chunks=2, microbatches=4)
+MIB = 2**20
+
+
+def cut(
+    job: str,
+    plan: Strategy,
+    *,
+    steps: int = 9,
+    at: int = 6,
+    waits: bool = True,
+    draw: int | None = None,
+    shared: bool = False,
+) -> Cut:
+    return Cut(run=Run(job=job, strategy=plan, steps=steps, draw=draw, shared=shared), at=at, waits=waits)
 
 
 CUTS = {
@@ -41,6 +55,10 @@ CUTS = {
         cut("streamed_counting", strategy(), steps=10, at=6),
         cut("sampled", strategy(), steps=10, at=5),
         cut("rows_drawn_twice", strategy(feeding=WORKERS), at=7, waits=False),
+        # Storages on the host, and the optimizer's state; saved while steps are observed, and when they are planned.
+        cut("large", strategy(memory_bytes=9 * MIB), at=1),
+        cut("large", strategy(memory_bytes=9 * MIB, microbatches=2)),
+        cut("large_state", strategy(memory_bytes=13 * MIB), waits=False),
     ],
     2: [
         cut("normed", strategy(dp=2), waits=False),
@@ -55,14 +73,29 @@ CUTS = {
         cut("dropped_twice", strategy(dp=2, compression=Compression(method="powersgd", rank=1))),
         cut("streamed_counting", strategy(dp=2), steps=10, at=6),
         cut("rows_drawn_twice", strategy(dp=2, feeding=WORKERS), at=7),
+        cut("normed_wide", INTERLEAVED, waits=False),
+        cut("normed_wide", strategy(pp=2, microbatches=2), draw=1, waits=False),
+        cut("unet", strategy(pp=2, microbatches=4), steps=6, at=3, draw=2),
+        cut("normed_wide", strategy(dp=2, microbatches=2), shared=True, waits=False),
+        cut("large", strategy(dp=2, memory_bytes=6 * MIB)),
+        cut("large_state", strategy(dp=2, memory_bytes=13 * MIB)),
+        cut("large", strategy(dp=2, zero=1, memory_bytes=6 * MIB)),
     ],
     3: [
         cut("dropped_twice", strategy(dp=3), waits=False),
         cut("dropped_twice", strategy(dp=3, compression=Compression(method="bf16"))),
+        cut("unet", strategy(pp=3, microbatches=2), steps=6, at=3, draw=3),
+        cut("gpt_named", strategy(pp=3, microbatches=3, schedule="zero-bubble"), steps=6, at=3),
     ],
     4: [
         cut("dropped_twice", strategy(dp=4, sync="hierarchical", nodes=2)),
         cut("normed", strategy(dp=2, pp=2, microbatches=2, schedule="1f1b")),
+        cut("normed_wide", replace(INTERLEAVED, dp=2, microbatches=2), waits=False),
+        cut("normed_wide", strategy(dp=2, pp=2, microbatches=2), draw=4),
+        cut("normed_wide", strategy(dp=2, tp=2, zero=1, bucket_bytes=SMALL), waits=False),
+        cut("normed_wide", strategy(dp=2, pp=2, microbatches=2, compression=Compression(method="powersgd", rank=1))),
+        cut("normed_wide", strategy(pp=2, tp=2, microbatches=2)),
+        cut("dropped_twice", strategy(dp=4), shared=True),
     ],
 }
 
@@ -84,41 +117,85 @@ def test_the_same_plan_goes_on_bit_for_bit(ranks: int, tmp_path: Path) -> None:
             for name, weight in halves.weights.items():
                 assert torch.equal(weight, halves.resumed_weights[name]), f"{where}, {name}"
             assert str(halves.history) == str(halves.resumed_history), where
+            assert halves.moved is None if one.run.strategy.memory_bytes is None else halves.moved, where
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Any plan to any plan
 
 
-def plans(job: str, ranks: int) -> list[Strategy]:
+def plans(job: str, ranks: int) -> list[Run]:
     """Those that a job can take on so many ranks."""
+    found = _large_plans(ranks) if job.startswith("large") else _plans(job, ranks)
+    return [replace(run, job=job) for run in found]
+
+
+def planned(plan: Strategy, **options: Any) -> Run:
+    return Run(job="", strategy=plan, steps=3, **options)
+
+
+def _plans(job: str, ranks: int) -> list[Run]:
     units = UNITS.get(job.split("_")[0], ())
+    low_rank, halved = Compression(method="powersgd", rank=1), Compression(method="bf16")
     found = {
-        1: [strategy(), strategy(microbatches=2)],
+        1: [planned(strategy()), planned(strategy(microbatches=2))],
         2: [
-            strategy(dp=2),
-            strategy(dp=2, sync="p2p", bucket_bytes=SMALL),
-            strategy(dp=2, zero=1, bucket_bytes=SMALL),
-            strategy(dp=2, zero=2, units=units),
-            strategy(dp=2, zero=3, units=units),
-            strategy(pp=2, microbatches=2, schedule="1f1b"),
+            planned(strategy(dp=2)),
+            planned(strategy(dp=2, sync="p2p", bucket_bytes=SMALL)),
+            planned(strategy(dp=2, zero=1, bucket_bytes=SMALL)),
+            planned(strategy(dp=2, zero=2, units=units)),
+            planned(strategy(dp=2, zero=3, units=units)),
+            planned(strategy(dp=2, compression=low_rank)),
+            planned(strategy(dp=2, compression=halved)),
+            planned(strategy(pp=2, microbatches=2, schedule="1f1b")),
+            planned(strategy(pp=2, microbatches=2, schedule="zero-bubble")),
+            planned(INTERLEAVED),
+            planned(strategy(pp=2, microbatches=2), draw=1),
         ],
         3: [
-            strategy(dp=3),
-            strategy(dp=3, zero=1, bucket_bytes=SMALL),
-            strategy(dp=3, zero=3, units=units),
-            strategy(pp=3, microbatches=2),
+            planned(strategy(dp=3)),
+            planned(strategy(dp=3, zero=1, bucket_bytes=SMALL)),
+            planned(strategy(dp=3, zero=3, units=units)),
+            planned(strategy(dp=3, compression=halved)),
+            planned(strategy(pp=3, microbatches=2)),
+            planned(strategy(pp=3, microbatches=2), draw=2),
         ],
         4: [
-            strategy(dp=4, zero=2, units=units),
-            strategy(dp=2, pp=2, microbatches=2, schedule="1f1b"),
-            strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b"),
+            planned(strategy(dp=4, zero=2, units=units)),
+            planned(strategy(dp=4, sync="hierarchical", nodes=2)),
+            planned(strategy(dp=4, compression=low_rank)),
+            planned(strategy(dp=2, pp=2, microbatches=2, schedule="1f1b")),
+            planned(strategy(dp=2, pp=2, zero=1, microbatches=2, schedule="1f1b")),
+            planned(strategy(dp=2, pp=2, microbatches=2, compression=low_rank)),
+            planned(replace(INTERLEAVED, dp=2, microbatches=2)),
+            planned(strategy(dp=2, pp=2, microbatches=2), draw=3),
         ],
     }[ranks]
     if not job.startswith("cnn"):
-        shared = {2: [strategy(tp=2)], 3: [], 4: [strategy(dp=2, tp=2), strategy(pp=2, tp=2, microbatches=2)]}
+        shared = {
+            2: [planned(strategy(tp=2)), *([planned(strategy(dp=2), shared=True)] if job == "normed_wide" else [])],
+            4: [
+                planned(strategy(dp=2, tp=2)),
+                planned(strategy(dp=2, tp=2, zero=1, bucket_bytes=SMALL)),
+                planned(strategy(pp=2, tp=2, microbatches=2)),
+            ],
+        }
         found += shared.get(ranks, [])
     return found
+
+
+def _large_plans(ranks: int) -> list[Run]:
+    """With memory plans, which move activations and the optimizer's state to the host, and without."""
+    return {
+        1: [planned(strategy()), planned(strategy(memory_bytes=13 * MIB))],
+        2: [
+            planned(strategy(dp=2, memory_bytes=13 * MIB)),
+            planned(strategy(dp=2, zero=1, memory_bytes=13 * MIB)),
+            planned(strategy(tp=2)),
+        ],
+        3: [planned(strategy(dp=3, zero=3)), planned(strategy(pp=3, microbatches=2), draw=4)],
+        4: [planned(strategy(dp=2, pp=2, microbatches=2))],
+    }[ranks]
 
 
 def whole(state: WholeState) -> dict[str, Any]:
@@ -143,51 +220,116 @@ def assert_same(one: WholeState, other: WholeState, where: str) -> None:
             assert found[name] == value, f"{where}, {name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A run that was saved.
+
+    Attributes:
+        folder: of its checkpoint
+        run: that was saved
+        state: of the moment
+        in_memory: the same from `Session.state_dict`
+    """
+
+    folder: Path
+    run: Run
+    state: WholeState
+    in_memory: dict[str, Any]
+
+
 def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int:
-    """Save each job under each plan, and go on under others, drawn; how many pairs there were."""
-    by_ranks = {
-        ranks: [Run(job=job, strategy=plan, steps=3) for job in jobs for plan in plans(job, ranks)]
-        for ranks in (1, 2, 3, 4)
-    }
-    saved: list[tuple[str, Run, WholeState, dict[str, Any]]] = []
+    """Save each job under each plan, go on under others, drawn, and from there back; how many pairs there were."""
+    by_ranks = {ranks: [run for job in jobs for run in plans(job, ranks)] for ranks in (1, 2, 3, 4)}
+    origins: list[Origin] = []
     for ranks, runs in by_ranks.items():
         place = folder / str(ranks)
         made = launch(save_all, (runs, str(place)), ranks=ranks, captured=jobs, log_dir=folder / "logs", device="cpu")
         for number, (run, (state, in_memory)) in enumerate(zip(runs, made[0], strict=True)):
-            saved.append((str(place / str(number)), run, state, in_memory))
+            origins.append(Origin(folder=place / str(number), run=run, state=state, in_memory=in_memory))
     drawn = random.Random(seed)
-    pairs = [(one, run) for runs in by_ranks.values() for run in runs for one in saved if one[1].job == run.job]
+    pairs = [(one, run) for runs in by_ranks.values() for run in runs for one in origins if one.run.job == run.job]
     pairs = drawn.sample(pairs, min(most, len(pairs)))
-    losses: dict[str, list[float]] = {}
-    for ranks in by_ranks:
-        work = [(one, run) for one, run in pairs if run.strategy.devices == ranks]
-        # One in four from memory.
-        changes = [
-            Change(source=one[3] if number % 4 == 3 else one[0], run=run) for number, (one, run) in enumerate(work)
-        ]
-        jobs_here = sorted({run.job for _, run in work})
-        if not work:
-            continue
-        found: list[list[Changed]] = launch(
-            change_all, (changes,), ranks=ranks, captured=jobs_here, log_dir=folder / "logs", device="cpu"
+    # One in four from memory.
+    there = [
+        (
+            one,
+            Change(
+                source=one.in_memory if number % 4 == 3 else str(one.folder), run=run, back=f"{folder}/back/{number}"
+            ),
         )
-        for number, ((_, before, state, _), run) in enumerate(work):
-            where = f"{run.job}: {before.strategy.name} to {run.strategy.name}"
-            assert_same(found[0][number].state, state, where)
-            # The next global batch is that of all plans, and but for dropout the loss is its.
-            assert all(one[number].loss == found[0][number].loss for one in found), where
-            losses.setdefault(run.job, []).append(found[0][number].loss)
-            same = replace(before.strategy, feeding=run.strategy.feeding) == run.strategy
-            assert any("random generators were seeded anew" in note for note in found[0][number].notes) != same, where
+        for number, (one, run) in enumerate(pairs)
+    ]
+    losses: dict[str, list[float]] = {}
+    for (one, change), found in take_changes(there, folder):
+        where = f"{one.run.name} to {change.run.name}"
+        assert_same(found[0].state, one.state, where)
+        assert_lost(found[0].tensors, one, change.run, where)
+        # The next global batch is that of all plans, and but for dropout the loss is its.
+        assert all(rank.loss == found[0].loss for rank in found), where
+        if one.run.strategy.compression is None:
+            losses.setdefault(change.run.job, []).append(found[0].loss)
+        same = replace(one.run, strategy=replace(one.run.strategy, feeding=change.run.strategy.feeding)) == change.run
+        assert any("random generators were seeded anew" in note for note in found[0].notes) != same, where
+        assert not any("what comes then may differ" in note for note in found[0].notes), where
     for job, of in losses.items():
         if job == "gpt_named":  # the others draw, or normalize batches
             assert max(of) - min(of) < 1e-9, job
+    back = [(one, Change(source=change.back, run=one.run, back=f"{change.back}-back")) for one, change in there]
+    for (one, change), found in take_changes(back, folder):
+        where = f"{one.run.name}, back from {change.source}"
+        assert_same(found[0].state, one.state, where)
     return len(pairs)
+
+
+def take_changes(
+    changes: Sequence[tuple[Origin, Change]], folder: Path
+) -> Iterator[tuple[tuple[Origin, Change], list[Changed]]]:
+    """Each change, and what its ranks found."""
+    for ranks in (1, 2, 3, 4):
+        work = [(one, change) for one, change in changes if change.run.strategy.devices == ranks]
+        if not work:
+            continue
+        jobs = sorted({change.run.job for _, change in work})
+        made: list[list[Changed]] = launch(
+            change_all,
+            ([change for _, change in work],),
+            ranks=ranks,
+            captured=jobs,
+            log_dir=folder / "logs",
+            device="cpu",
+        )
+        yield from zip(work, map(list, zip(*made, strict=True)), strict=True)
+
+
+def assert_lost(found: Mapping[str, torch.Tensor], one: Origin, run: Run, where: str) -> None:
+    """What compression has lost is the same on as many replicas, else the first one's is the sum; or it is dropped."""
+    before = {name: tensor for name, tensor in one.in_memory["tensors"].items() if name.startswith("residual/")}
+    after = {name: tensor for name, tensor in found.items() if name.startswith("residual/")}
+    assert bool(before) == (one.run.strategy.compression is not None), where
+    if run.strategy.compression is None or not before:
+        assert not any(tensor.any() for tensor in after.values()), where
+        return
+    whats = {name.rpartition("/")[0] for name in before}
+    for what in whats:
+        if run.strategy.dp == one.run.strategy.dp:
+            expected = {f"{what}/{replica}": before[f"{what}/{replica}"] for replica in range(run.strategy.dp)}
+        else:
+            rows = [before[f"{what}/{replica}"] for replica in range(one.run.strategy.dp)]
+            expected = {f"{what}/0": functools.reduce(torch.add, rows)}
+        for name, tensor in expected.items():
+            assert torch.equal(after[name], tensor), f"{where}, {name}"
+    others = [tensor for name, tensor in after.items() if run.strategy.dp != one.run.strategy.dp and name[-2:] != "/0"]
+    assert not any(tensor.any() for tensor in others), where
 
 
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
     assert change_plans(["normed_wide"], 24, 1, tmp_path) == 24
+
+
+@pytest.mark.timeout(240)
+def test_a_state_is_the_same_under_another_plan_of_memory(tmp_path: Path) -> None:
+    assert change_plans(["large_state"], 16, 1, tmp_path) == 16
 
 
 @pytest.mark.timeout(120)
@@ -209,7 +351,7 @@ def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(2))
 def test_states_are_the_same_under_many_pairs_of_plans(seed: int, tmp_path: Path) -> None:
-    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide"], 120, seed, tmp_path) == 120
+    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide", "large_state"], 160, seed, tmp_path) == 160
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.commands.running import trimaran
+from tests.distributed.resumed_jobs import ELSEWHERE
 from tests.distributed.signalled_runs import Run
 
 JOBS = Path(__file__).with_name("resumed_jobs.py")
@@ -81,6 +83,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     second = begin(tmp_path / "second", planned, "--resume", str(first), "--save-every", "10min")
     code, errors = second.end(600)
     assert code == 0, errors
+    assert f"{first}: failed, rank" in errors
     found, expected = losses(second.folder), losses(undisturbed)
     assert sorted(found) == list(range(int(made[-1][5:]) + 1, STEPS + 1))
     assert found == {step: loss for step, loss in expected.items() if step in found}
@@ -113,6 +116,33 @@ def test_a_run_that_a_signal_ended_goes_on_bit_for_bit(undisturbed: Path, planne
     assert not losses(first.folder).keys() & losses(second.folder).keys()
     assert epochs(second.folder) == epochs(undisturbed)
     assert second.left() == []
+
+
+@pytest.mark.timeout(900)
+def test_a_job_that_goes_to_another_folder_leaves_its_run_where_it_was_started(planned: Path, tmp_path: Path) -> None:
+    """Its file, the plan, the run and the checkpoint that it goes on from are named from that folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = tmp_path / "here"
+    folder.mkdir()
+    for file in (JOBS, planned / "plan.json"):
+        shutil.copy(file, folder)
+    where = {ELSEWHERE: str(elsewhere)}
+    command = ["trimaran", "train", f"{JOBS.name}:moving"]
+    first = Run(
+        [*command, "--plan", "plan.json", "--epochs", "1", "--save-every", "3"], folder, planned, environment=where
+    )
+    code, errors = first.end(600)
+    assert code == 0, errors
+    run = first.run_dir()
+    assert {"run.json", "plan.json", "model.safetensors", "checkpoints"} <= {path.name for path in run.iterdir()}
+    shown = str(run.relative_to(folder))
+    assert json.loads((run / "report.json").read_text())["run_dir"] == shown
+    second = Run([*command, "--resume", shown, "--epochs", "2"], folder, planned, environment=where, new=True)
+    code, errors = second.end(600)
+    assert code == 0, errors
+    assert len(list(folder.glob("runs/*/run.json"))) == 2
+    assert list(elsewhere.iterdir()) == []
 
 
 @pytest.mark.timeout(900)

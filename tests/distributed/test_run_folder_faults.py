@@ -126,8 +126,10 @@ def test_a_disk_that_fills_ends_no_training_and_loses_no_weights(start: Start, d
     run.wait_for(lambda: int(counter.read_text() or 0) > full_at + 3 * BATCHES, "steps on a full disk")
     run.signal(signal.SIGTERM)
     code, errors = run.end()
-    assert code == 4, errors
+    # What could not be written is said; the code is that of the signal.
+    assert code == 128 + signal.SIGTERM, errors
     assert "Traceback" not in errors
+    assert "checkpoints: the state after step" in errors
     assert "logs/rank0.log: what the rank printed from then on is lost: No space left on device" in errors
     folder = run_of(disk / "runs")
     make_model().load_state_dict(load_file(folder / "model.safetensors"))
@@ -148,7 +150,7 @@ def test_weights_that_cannot_be_written_into_the_run_directory_go_elsewhere(
     read_only(folder)
     run.signal(signal.SIGTERM)
     code, errors = run.end()
-    assert code == 4, errors
+    assert code == 128 + signal.SIGTERM, errors
     weights = run.folder / f"{folder.name}-model.safetensors"
     assert f"THE WEIGHTS ARE IN {weights}" in errors
     assert "run.json" in errors
@@ -161,11 +163,12 @@ def test_a_deleted_run_directory_loses_its_logs_only(start: Start) -> None:
     run = start("plain")
     run.wait_for_step(2 * BATCHES + 1)
     folder = run.run_dir()
-    shutil.rmtree(folder)
+    while folder.exists():  # a line may be written to it while it goes
+        shutil.rmtree(folder, ignore_errors=True)
     time.sleep(0.5)
     run.signal(signal.SIGTERM)
     code, errors = run.end()
-    assert code == 4, errors
+    assert code == 128 + signal.SIGTERM, errors
     assert "logs: the run directory was deleted while it was in use" in errors
     assert "Traceback" not in errors
     note = json.loads((folder / "run.json").read_text())

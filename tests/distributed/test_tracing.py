@@ -10,7 +10,7 @@ from trimaran.measure.tracing import trace_steps
 from trimaran.memory import minimum_memory
 from trimaran.planner.candidates import squeeze
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 pytestmark = pytest.mark.usefixtures("_forked")
 

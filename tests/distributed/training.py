@@ -14,6 +14,7 @@ from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_classifier_shards
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 
@@ -28,6 +29,7 @@ class Run:
         steps: of training
         cut: where to cut in place of evenly: after which share of those places
         draw: seed of a placement that is drawn for `strategy.pp` rows; None: a pipeline
+        shared: replicas share the big layers at the end of the network
     """
 
     job: str
@@ -35,13 +37,19 @@ class Run:
     steps: int
     cut: tuple[float, ...] = ()
     draw: int | None = None
+    shared: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.job} {self.strategy.name}{f' cut {self.cut}' if self.cut else ''} draw {self.draw}"
+        shared = " sharded classifier" if self.shared else ""
+        return f"{self.job} {self.strategy.name}{f' cut {self.cut}' if self.cut else ''}{shared} draw {self.draw}"
 
     def fit(self, graph: Graph) -> Strategy:
         """The strategy for a graph."""
+        if self.shared:
+            shards = find_classifier_shards(graph, self.strategy.dp)
+            assert shards, f"replicas of {self.job} can share no layer"
+            return replace(self.strategy, shards=shards)
         if self.draw is not None:
             return replace(self.strategy, parts=draw_parts(graph, self.strategy.pp, self.draw))
         if self.cut:

@@ -24,6 +24,7 @@ import pytest
 from tests.distributed.training import Run
 from tests.forks.server import LIMIT, Child, capture_all, read
 
+from trimaran.base.files import folder_of_command
 from trimaran.launch import ranks as runtime
 from trimaran.launch.rate_limited_links import Seat
 
@@ -231,5 +232,6 @@ def _start(by: Server, number: int, folder: str, log: Path) -> runtime._Rank:
             streams=(nothing.fileno(), output.fileno(), output.fileno()),
             descriptors=[theirs.fileno()],
             environment={**runtime._DEFAULTS, **variables, **runtime._ENVIRONMENT},
+            folder=folder_of_command() or ".",
         )
     return runtime._Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)

@@ -232,8 +232,8 @@ def _read_kept(path: Path) -> object:
 def _machines() -> Sequence[bytes]:
     from tests.unit.machine.test_user_files import EXAMPLE
 
+    from trimaran.machine.catalog import find_node
     from trimaran.machine.machine_files import node_text
-    from trimaran.machine.node_catalog import find_node
 
     like = '[[nodes]]\nname = "mine"\nlike = "dgx1-v100"\nsource = "a guess"\n[machine]\nnode = "mine"\nnodes = 4\n'
     whole = "[machine]\nnodes = 2\nfabric = '4 ib-edr'\n\n" + node_text(find_node("dgx1-v100"))
@@ -406,6 +406,122 @@ def _read_weights(path: Path) -> object:
 
     read_weights(_small_model(), path)
     return None
+
+
+def _trained() -> Any:
+    """A model and its optimizer after a step."""
+    import torch
+
+    model = _small_model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@functools.cache
+def _archives() -> Sequence[bytes]:
+    import io
+
+    import torch
+
+    model, optimizer = _trained()
+    found = []
+    for state in (model.state_dict(), {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}):
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        found.append(stream.getvalue())
+    return found
+
+
+def _read_archive(path: Path) -> object:
+    from trimaran.checkpoint_files.imports import open_content
+
+    return _read_all(open_content(path, trust_pickle=True))
+
+
+def _pickles() -> Sequence[bytes]:
+    import io
+    import zipfile
+
+    found = []
+    for content in _archives():
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            found.append(archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl"))))
+    return found
+
+
+def _read_pickle(path: Path) -> object:
+    """An archive with this pickle, whose checksums are right."""
+    import zipfile
+
+    from trimaran.base.files import read_bytes
+
+    pickled, whole = read_bytes(path), path.with_name("weights.pt")
+    original = path.with_name("original.pt")
+    original.write_bytes(_archives()[1])
+    with zipfile.ZipFile(original) as before, zipfile.ZipFile(whole, "w") as after:
+        for name in before.namelist():
+            after.writestr(name, pickled if name.endswith("data.pkl") else before.read(name))
+    return _read_archive(whole)
+
+
+def _read_all(content: Any) -> object:
+    with content:
+        content.verify()
+        kept = content.optimizer
+        weights = [content.read(name) for name in content.forms]
+        states = [] if kept is None else [kept.value(one, key) for one, of in kept.states.items() for key in of]
+    return weights, states
+
+
+@functools.cache
+def _dcp() -> Mapping[str, bytes]:
+    """The files of a directory of torch.distributed.checkpoint."""
+    import tempfile
+    import warnings
+
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, optimizer = get_state_dict(*_trained())
+        dcp.save({"model": model, "optim": optimizer}, checkpoint_id=folder, no_dist=True)
+        return {one.name: one.read_bytes() for one in Path(folder).iterdir()}
+
+
+@functools.cache
+def _shards() -> Mapping[str, bytes]:
+    """The files of a Hugging Face folder in shards."""
+    from safetensors.torch import save
+
+    state = _small_model().state_dict()
+    names = list(state)
+    halves = {"a.safetensors": names[:4], "b.safetensors": names[4:]}
+    places = {name: file for file, of in halves.items() for name in of}
+    files = {file: save({name: state[name].clone() for name in of}) for file, of in halves.items()}
+    return files | {"model.safetensors.index.json": _plain({"metadata": {"total_size": 9}, "weight_map": places})}
+
+
+def _read_folder(files: Callable[[], Mapping[str, bytes]], path: Path) -> object:
+    """The folder of a file, which has the other files too."""
+    from trimaran.checkpoint_files.imports import open_content
+
+    # Other readers were here before.
+    for name in (*_dcp(), *_shards()):
+        if name != path.name:
+            (path.parent / name).unlink(missing_ok=True)
+    for name, content in files().items():
+        if name != path.name:
+            (path.parent / name).write_bytes(content)
+    return _read_all(open_content(path.parent, trust_pickle=True))
+
+
+def _read_copied_configuration(path: Path) -> object:
+    from trimaran.features.checkpoints import read_config
+
+    return read_config(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -621,6 +737,48 @@ READERS: Mapping[str, Reader] = {
         read=_read_weights,
         seal=_seal_weights,
     ),
+    "torch.save": Reader(
+        modules=("trimaran/checkpoint_files/archives.py", "trimaran/checkpoint_files/pickles.py"),
+        file_name="weights.pt",
+        form="binary",
+        seeds=_archives,
+        read=_read_archive,
+    ),
+    "pickle of torch.save": Reader(
+        modules=("trimaran/checkpoint_files/archives.py", "trimaran/checkpoint_files/pickles.py"),
+        file_name="data.pkl",
+        form="binary",
+        seeds=_pickles,
+        read=_read_pickle,
+    ),
+    "DCP metadata": Reader(
+        modules=("trimaran/checkpoint_files/dcp.py", "trimaran/checkpoint_files/pickles.py"),
+        file_name=".metadata",
+        form="binary",
+        seeds=lambda: [_dcp()[".metadata"]],
+        read=functools.partial(_read_folder, _dcp),
+    ),
+    "DCP chunks": Reader(
+        modules=("trimaran/checkpoint_files/dcp.py", "trimaran/checkpoint_files/archives.py"),
+        file_name="__0_0.distcp",
+        form="binary",
+        seeds=lambda: [_dcp()["__0_0.distcp"]],
+        read=functools.partial(_read_folder, _dcp),
+    ),
+    "index of shards": Reader(
+        modules=("trimaran/checkpoint_files/imports.py",),
+        file_name="model.safetensors.index.json",
+        form="json",
+        seeds=lambda: [_shards()["model.safetensors.index.json"]],
+        read=functools.partial(_read_folder, _shards),
+    ),
+    "configuration to copy": Reader(
+        modules=("trimaran/features/checkpoints.py",),
+        file_name="config.json",
+        form="json",
+        seeds=lambda: [_plain({"model_type": "gpt2", "n_layer": 2})],
+        read=_read_copied_configuration,
+    ),
     "curve, TOML": Reader(
         modules=("trimaran/pricing/convergence/files.py",),
         file_name="curve.toml",
@@ -681,16 +839,21 @@ INTERNAL: Mapping[str, str] = {
     "trimaran_studies/published/rows.py": "likewise",
     "trimaran/machine/nccl_topology.py": "likewise",
     "trimaran/measure/calibration/results.py": "decodes what it has just encoded",
-    "trimaran/runtime/checkpoint/training_state.py": "decodes what the checksums of a checkpoint have verified",
     "trimaran/checkpoint_files/disk.py": "what a store of checkpoints asks of a disk",
-    "trimaran/checkpoint_files/store.py": "bounded by itself; damaged in the tests of checkpoints",
+    "trimaran/checkpoint_files/store.py": "opens files by `Disk`; damaged in the tests of checkpoints",
     "trimaran/checkpoint_files/container.py": "likewise",
+    "trimaran/checkpoint_files/archives.py": "archives of torch.save: their reader is on the list",
+    "trimaran/checkpoint_files/dcp.py": "directories of DCP: their readers are on the list",
+    "trimaran/checkpoint_files/imports.py": "the first bytes of weights: their readers are on the list",
+    "trimaran/checkpoint_files/exports.py": "opens what it writes",
+    "trimaran/features/checkpoints.py": "opens no file: a checkpoint, by its store",
     "trimaran/base/signals.py": "opens /dev/null",
+    "trimaran/features/training/memory.py": "pipes between this process and one that it has started",
     "trimaran/launch/activity.py": "memory of ranks of the same run",
     "trimaran/launch/memory.py": "files of the kernel",
     "trimaran/launch/watch.py": "files of the kernel",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
-    "trimaran/pricing/collectives/measured_curves.py": "a file of the package",
+    "trimaran/pricing/collectives/prediction.py": "a file of the package",
     "trimaran/machine/detect.py": "files of the kernel",
     "trimaran/measure/input_pipeline.py": "files of the kernel",
     "trimaran/measure/stalls/page_cache.py": "files of the kernel, and one byte of each file of a data set",
@@ -710,7 +873,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/features/training/session.py": "opens no file: requests of signals",
     "trimaran/features/training/train.py": "opens no file: a checkpoint, by its store",
     "trimaran/runtime/checkpoint/saving.py": "opens no file: a checkpoint, by its store",
-    "trimaran/runtime/checkpoint/weights.py": "weights, which are mapped into memory: their reader is on the list",
+    "trimaran/runtime/checkpoint/weights.py": "opens what it writes; what it reads is on the list",
     "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",
     "trimaran_studies/reproduce/input_pipeline_rank.py": "samples that it has just packed",
     "trimaran/jobs/learning_rate.py": "the digest of a file of code",

@@ -10,9 +10,8 @@ from tests import builders
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives import algorithms, collective_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS, ring_time
-from trimaran.pricing.collectives.groups import Group
-from trimaran.pricing.collectives.measured_curves import GRID
-from trimaran.pricing.collectives.physics import constants, prior_time
+from trimaran.pricing.collectives.links import Group
+from trimaran.pricing.collectives.prediction import GRID, constants, prior_time
 
 MACHINES = ("dgx1-p100", "dgx1-v100", "dgx-a100", "hgx-h200", "8xl4", "8xrtx-4090")
 OPS = st.sampled_from(OPERATIONS)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.stage_work import step_constants
-from trimaran.pricing.analytical.step_time import Program, machine_exchange, transformer_step
+from trimaran.pricing.analytical.step_time import Program, machine_exchange, step_constants, transformer_step
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings

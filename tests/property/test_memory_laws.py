@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recipes import check_recipe
 from tests.unit.memory.traces import residual
 
 from trimaran.graph.trace.types import StepTrace
@@ -19,8 +20,7 @@ from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.memory.schedule import build_plan, schedule, step_time
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.simulator.memory import MemoryRun, simulate_memory
-from trimaran.simulator.storage_lifetimes import check_recipe, live_bytes
+from trimaran.simulator.memory import MemoryRun, live_bytes, simulate_memory
 
 # Sums of tens of floats near 1, in another order; and the tolerance of the solver of linear programs.
 TOLERANCE, SOLVER_TOLERANCE = 1e-9, 1e-6

@@ -29,8 +29,7 @@ from trimaran.networks.vgg import Vgg
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
-from trimaran.simulator.memory import MemoryRun, simulate_memory
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import MemoryRun, live_bytes, simulate_memory
 
 # Sums of tens of durations in another order. What is asked for is 1 %.
 TOLERANCE = 1e-9

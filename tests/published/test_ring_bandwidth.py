@@ -5,7 +5,7 @@ One ring's rate a kind of link was taken from these or other measurements; how m
 
 import pytest
 
-from trimaran.machine.node_catalog import find_node
+from trimaran.machine.catalog import find_node
 from trimaran.machine.rings import ring_bandwidth
 from trimaran.machine.topology import pair
 

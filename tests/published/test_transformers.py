@@ -7,8 +7,7 @@ from tests import builders
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.stage_work import step_constants
-from trimaran.pricing.analytical.step_time import Program, machine_exchange, transformer_step
+from trimaran.pricing.analytical.step_time import Program, machine_exchange, step_constants, transformer_step
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.memory import answer_memory
 from trimaran_studies.validation.model_parallel import answer_model_parallel

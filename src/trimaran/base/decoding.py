@@ -27,9 +27,11 @@ MOST_DEPTH = 100
 MOST_VALUES = 4_000_000
 """Values of a file; an object or a list counts as `_OF_A_HOLDER`, as it takes more memory."""
 
+LARGEST = 2**63
+"""Integers of 64 bits are below it."""
+
 _OF_A_HOLDER = 4
 
-_LARGEST = 2**63
 _AT_A_TIME = 2**20
 _PACKED_AT_A_TIME = 2**14
 _ALWAYS_UNPACKED = 2**24
@@ -150,7 +152,14 @@ _ADVICE = "take another copy of it, or write it anew"
 
 
 def decode_json(
-    content: bytes | str, *, source: str, finite: bool = True, nul: bool = False, advice: str = _ADVICE
+    content: bytes | str,
+    *,
+    source: str,
+    finite: bool = True,
+    nul: bool = False,
+    most_values: int = MOST_VALUES,
+    largest: int = LARGEST,
+    advice: str = _ADVICE,
 ) -> Any:
     """Any JSON value.
 
@@ -159,6 +168,8 @@ def decode_json(
         source: what to call it in errors
         finite: refuse NaN and Infinity, which are no JSON, though some programs write them; else they are read
         nul: a text may have a NUL character, as names that are no name of a file may
+        most_values: of objects, lists and all that is in them
+        largest: integers from its negative on are below it
         advice: what to do with a damaged file
 
     Returns:
@@ -166,10 +177,10 @@ def decode_json(
 
     Raises:
         CorruptDataError: not JSON, as a truncated file is
-        InputError: nested too deep, too many values, a key twice, a number that is not finite or beyond 64 bits
+        InputError: nested too deep, too many values, a key twice, a number that is not finite or too large
     """
     raw = content.encode(errors="surrogatepass") if isinstance(content, str) else content
-    check_json_bounds(raw, source=source)
+    check_json_bounds(raw, source=source, most_values=most_values)
     try:
         plain = json.loads(
             raw.decode("utf-8-sig"),
@@ -187,12 +198,19 @@ def decode_json(
         raise CorruptDataError(
             f"{source} is not JSON, it may have been truncated ({error}): {advice}", code="file.not-json", source=source
         ) from error
-    check_plain(plain, source=source, finite=finite, nul=nul)
+    check_plain(plain, source=source, finite=finite, nul=nul, largest=largest)
     return plain
 
 
 def decode_object(
-    content: bytes | str, *, source: str, finite: bool = True, nul: bool = False, advice: str = _ADVICE
+    content: bytes | str,
+    *,
+    source: str,
+    finite: bool = True,
+    nul: bool = False,
+    most_values: int = MOST_VALUES,
+    largest: int = LARGEST,
+    advice: str = _ADVICE,
 ) -> dict[str, Any]:
     """One JSON object.
 
@@ -201,6 +219,8 @@ def decode_object(
         source: what to call it in errors
         finite: as of `decode_json`
         nul: likewise
+        most_values: likewise
+        largest: likewise
         advice: what to do with a damaged file
 
     Returns:
@@ -210,7 +230,9 @@ def decode_object(
         CorruptDataError: not JSON, as a truncated file is
         InputError: JSON, but no object; or as `decode_json` refuses it
     """
-    plain = decode_json(content, source=source, finite=finite, nul=nul, advice=advice)
+    plain = decode_json(
+        content, source=source, finite=finite, nul=nul, most_values=most_values, largest=largest, advice=advice
+    )
     if not isinstance(plain, dict):
         raise InputError(
             f"{source} must be a JSON object, got {type(plain).__name__}", code="file.not-an-object", source=source
@@ -326,7 +348,7 @@ def decode_toml(text: str, *, source: str) -> dict[str, Any]:
 _Path = tuple[Any, Any]
 
 
-def check_plain(plain: Any, *, source: str, finite: bool = True, nul: bool = False) -> None:
+def check_plain(plain: Any, *, source: str, finite: bool = True, nul: bool = False, largest: int = LARGEST) -> None:
     """Refuse values that no file of ours has and that later code could not work with.
 
     Args:
@@ -334,10 +356,11 @@ def check_plain(plain: Any, *, source: str, finite: bool = True, nul: bool = Fal
         source: what to call it in errors
         finite: refuse numbers that are not finite
         nul: a text may have a NUL character
+        largest: integers from its negative on are below it
 
     Raises:
-        InputError: a number that is not finite, an integer beyond 64 bits, a text with a NUL or half a surrogate pair,
-            or more nesting than `MOST_DEPTH`; the message has its path
+        InputError: a number that is not finite, an integer that is too large, a text with a NUL or half a surrogate
+            pair, or more nesting than `MOST_DEPTH`; the message has its path
     """
     left: list[tuple[Any, _Path, int]] = [([plain], ("", None), 0)]
     while left:
@@ -349,23 +372,23 @@ def check_plain(plain: Any, *, source: str, finite: bool = True, nul: bool = Fal
             if isinstance(value, dict | list):
                 left.append((value, (path, key), depth + 1))
             else:
-                wrong = _wrong(value, finite, nul)
+                wrong = _wrong(value, finite, nul, largest)
                 if wrong:
                     raise _unusable((path, key), wrong, source)
             if is_object:
-                wrong = _wrong(key, finite, nul)
+                wrong = _wrong(key, finite, nul, largest)
                 if wrong:
                     raise _unusable((path, key), f"as a key {wrong}", source)
 
 
-def _wrong(value: object, finite: bool, nul: bool) -> str:
+def _wrong(value: object, finite: bool, nul: bool, largest: int) -> str:
     """What is wrong with a single value; "" where nothing is."""
     if isinstance(value, str):
         return "" if value.isascii() and "\x00" not in value else _wrong_text(value, nul)
     if isinstance(value, float):
         return "" if not finite or math.isfinite(value) else f"a number that is not finite, {value}"
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        return "an integer beyond 64 bits"
+    if isinstance(value, int) and not -largest <= value < largest:
+        return f"an integer beyond {largest.bit_length()} bits"
     return ""
 
 

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -30,6 +32,84 @@ MOST_TEXT_BYTES = 16 * 2**20
 
 _AT_A_TIME = 2**20
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Paths that were given to a command
+
+
+_commands: list[Path | None] = []
+
+
+@contextlib.contextmanager
+def given_from_here() -> Iterator[None]:
+    """For as long as the block runs, relative paths are meant from the folder in which it began.
+
+    The code of the user's job runs in this process too, and may go into another folder (`os.chdir`).
+    """
+    here = None
+    with contextlib.suppress(OSError):  # it is gone
+        here = Path.cwd()
+    _commands.append(here)
+    try:
+        yield
+    finally:
+        _commands.pop()
+
+
+def folder_of_command() -> Path | None:
+    """The folder in which the command was given; None: no command is under way, or its folder was gone."""
+    return _commands[-1] if _commands else None
+
+
+def given(path: Path) -> Path:
+    """Where a path leads: from the folder in which the command was given, else from that of now.
+
+    Example:
+        >>> given(Path("runs")), given(Path("/tmp/runs"))
+        (PosixPath('runs'), PosixPath('/tmp/runs'))
+    """
+    folder = folder_of_command()
+    return path if folder is None else folder / path
+
+
+def shown_path(path: Path) -> str:
+    """A path as it is seen from the folder in which the command was given, or from that of now."""
+    with contextlib.suppress(OSError):
+        folder = folder_of_command() or Path.cwd()
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return str(path)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
+    """A folder that is gone, with all that is in it, when the block ends.
+
+    Args:
+        prefix: of its name
+        inside: another folder; None: that of temporary files (`$TMPDIR`)
+
+    Raises:
+        EnvironmentProblem: it cannot be made
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=None if inside is None else given(inside)))
+    except OSError as error:
+        where = "the folder of temporary files" if inside is None else shown_path(inside)
+        how = "set TMPDIR to a folder that can be" if inside is None else "make room there, or take another folder"
+        raise EnvironmentProblem(
+            f"a folder cannot be made in {where}: {error.strerror or error}; {how}",
+            code="file.no-temporary-folder",
+            path=str(inside or os.environ.get("TMPDIR", "")),
+        ) from error
+    try:
+        yield folder.absolute()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Read and written
+
 
 def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file.
@@ -43,7 +123,7 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """
     try:
         # A pipe without a writer would be waited for, and a terminal would become that of the process.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(given(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -196,7 +276,7 @@ def write_whole(path: Path, content: bytes) -> None:
         EnvironmentProblem: it cannot be written there
     """
     with _reported(path):
-        put_in_place(path, content)
+        put_in_place(given(path), content)
 
 
 def check_writable(path: Path) -> None:
@@ -208,8 +288,8 @@ def check_writable(path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _reported(path), unfinished(path) as part:
-        if path.is_dir():
+    with _reported(path), unfinished(given(path)) as part:
+        if given(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         part.unlink(missing_ok=True)
         part.open("xb").close()

@@ -58,8 +58,7 @@ def parse_precision(text: str, *, known: Collection[Precision] = PRECISIONS, wha
         >>> parse_precision("bfloat16"), parse_precision("torch.float32"), parse_precision("TF32")
         ('bf16', 'fp32', 'tf32')
     """
-    plain = str(text).strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
-    named = _LONG.get(plain, plain)
+    named = _short(text)
     if named not in known:
         raise InputError(f'{what} is one of {", ".join(known)}, not "{text}"', code="precision.unknown", precision=text)
     return cast(Precision, named)
@@ -72,11 +71,14 @@ def short_spelling(text: str) -> Precision | None:
         >>> short_spelling("float16"), short_spelling("fp16"), short_spelling("fast")
         ('fp16', None, None)
     """
-    try:
-        named = parse_precision(text)
-    except InputError:
-        return None
-    return None if named == text else named
+    named = _short(text)
+    return None if named == text or named not in PRECISIONS else named
+
+
+def _short(text: str) -> str:
+    """The short name that a text means, or the text in plain letters where it means none."""
+    plain = str(text).strip().lower().removeprefix("torch.").replace("-", "").replace("_", "")
+    return _LONG.get(plain, plain)
 
 
 def product_dtype(precision: Precision) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.files import shown_path
 
 DEBUG = "TRIMARAN_DEBUG"
 
@@ -126,6 +127,4 @@ def is_users(filename: str) -> bool:
 
 
 def _shown(filename: str) -> str:
-    """As it is seen from the folder in which the command was given."""
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
+    return shown_path(Path(filename))

@@ -14,20 +14,21 @@ Source of the format: https://huggingface.co/docs/safetensors
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 import torch
 
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.decoding import decode_object
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.checkpoint_files.disk import Disk, LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
 """Largest piece of a stream, and of what is read at once for a slice."""
 
-_LARGEST_HEADER = 100_000_000
+_LARGEST_HEADER, _MOST_VALUES = 100_000_000, 32_000_000
 """Other readers of the format take no larger one."""
 
 _LONG_STRETCH = 2**20
@@ -68,6 +69,8 @@ class TensorStream:
     Args:
         tensors: by name; of any device, dense
         metadata: texts by name, such as {"format": "pt"}
+        read: gives the tensors in place of these, of the same shapes and dtypes, each when it is written; those of
+            `tensors` may then be on the device meta
 
     Attributes:
         size: of the file [bytes]
@@ -81,9 +84,16 @@ class TensorStream:
         (24, True)
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        metadata: Mapping[str, str] | None = None,
+        *,
+        read: Callable[[str], torch.Tensor] | None = None,
+    ) -> None:
         for name, tensor in tensors.items():
-            _check(name, tensor)
+            _check(name, tensor, has_content=read is None)
+        self._read = read
         # Wide elements first, as the format's own writer does.
         self._tensors = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
         header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -111,8 +121,8 @@ class TensorStream:
 
     def __iter__(self) -> Iterator[memoryview]:
         yield memoryview(self._head)
-        for _, tensor in self._tensors:
-            yield from _pieces(tensor)
+        for name, tensor in self._tensors:
+            yield from _pieces(tensor if self._read is None else self._read(name))
 
 
 class TensorFile:
@@ -242,16 +252,16 @@ class TensorFile:
         text = memoryview(bytearray(size))
         self._read(text, 8)
         try:
-            plain = json.loads(bytes(text))
-            if not isinstance(plain, dict):
-                raise ValueError("the header is no object")
+            plain = decode_object(bytes(text), source="its header", nul=True, most_values=_MOST_VALUES)
             metadata = msgspec.convert(plain.pop("__metadata__", None) or {}, dict[str, str], strict=True)
             entries = {
                 name: _of_elements(name, entry)
                 for name, entry in msgspec.convert(plain, dict[str, _Entry], strict=True).items()
             }
             _check_places(entries, self._file.size - 8 - size)
-        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        except TrimaranError as error:
+            self._refuse(error.message)
+        except (ValueError, msgspec.ValidationError) as error:
             self._refuse(str(error))
         return 8 + size, entries, metadata
 
@@ -272,7 +282,7 @@ class TensorFile:
 
     def _refuse(self, what: str) -> NoReturn:
         raise CorruptDataError(
-            f"{self._path} is no whole safetensors file: {what}",
+            f"{self._path} is damaged, or no safetensors file: {what}. Take another copy of it",
             code="tensors.damaged",
             path=str(self._path),
             what=what,
@@ -313,13 +323,13 @@ def _check_places(entries: Mapping[str, _Entry], size: int) -> None:
         raise ValueError(f"its tensors have {end} bytes, and {size} are there")
 
 
-def _check(name: str, tensor: torch.Tensor) -> None:
+def _check(name: str, tensor: torch.Tensor, *, has_content: bool) -> None:
     reason = None
     if tensor.layout is not torch.strided:
         reason = f"it is {str(tensor.layout).removeprefix('torch.')}: take `to_dense()`"
     elif tensor.is_quantized:
         reason = "it is quantized: take `int_repr()`, and its scale"
-    elif tensor.device.type == "meta":
+    elif tensor.device.type == "meta" and has_content:
         reason = "it has no content, since it is on the device meta"
     elif tensor.dtype not in _NAMES:
         way = ": take `torch.view_as_real`" if tensor.dtype.is_complex else ""

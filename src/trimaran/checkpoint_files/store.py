@@ -29,7 +29,6 @@ import errno
 import hashlib
 import itertools
 import json
-import math
 import os
 import queue
 import re
@@ -43,7 +42,8 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.decoding import decode_object
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.checkpoint_files.disk import Bytes, Disk, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
@@ -56,8 +56,8 @@ _VERSION = 1
 _DIRECTORY = re.compile(r"step-(?P<step>\d{8,18})(?:-(?P<copy>[1-9]\d{0,8}))?")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 _LARGEST_MARKER, _LARGEST_MANIFEST, _LARGEST_DOCUMENT = 4096, 256 * 2**20, 1024 * 2**20
-_DEEPEST = 64
-_LARGEST_INTEGER = 2**128
+_MOST_VALUES = 32_000_000
+_LARGEST_INTEGER = 2**128 + 1
 """Generators of random numbers have states of 128 bits."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECE_BYTES = 16 * 2**20
@@ -371,6 +371,28 @@ class Store:
             else:
                 sound.append(entry)
         return faults + self._compare(path, sound, from_disk=from_disk)
+
+    def verify_all(self) -> dict[str, list[Fault]]:
+        """What is wrong with each checkpoint that was committed, by name, the newest first; empty: nothing.
+
+        Raises:
+            EnvironmentProblem: the folder cannot be read
+        """
+        return {
+            found.name: self.verify(found) if isinstance(found, Checkpoint) else [found.fault]
+            for found in self._marked()
+        }
+
+    def verify_named(self, name: str) -> list[Fault]:
+        """What is wrong with one checkpoint that was committed.
+
+        Args:
+            name: of its directory
+        """
+        try:
+            return self.verify(self.open(name))
+        except CorruptDataError as error:
+            return [_fault_of(error)]
 
     def prune(self, keep: int = 2, on_damage: OnDamage | None = None) -> list[str]:
         """Remove old checkpoints; only those with at least `keep` newer ones that are as they were written.
@@ -957,14 +979,16 @@ def _marker(stated: Mapping[str, Any]) -> bytes:
 def _document(plain: Mapping[str, Any], name: str, most: int) -> bytes:
     """JSON of an object that `_decode` will read: what could not be read again is not written."""
     content = _encode(plain, name)
+    problem = f"it has {len(content)} bytes, and at most {most} are read again" if len(content) > most else ""
     try:
-        if len(content) > most:
-            raise ValueError(f"it has {len(content)} bytes, and at most {most} are read again")
-        _parse(content)
-    except ValueError as error:
+        if not problem:
+            _parse(content, name)
+    except TrimaranError as error:
+        problem = error.message
+    if problem:
         raise InputError(
-            f"{name} cannot be part of a checkpoint: {error}", code="checkpoint.unreadable-document", name=name
-        ) from error
+            f"{name} cannot be part of a checkpoint: {problem}", code="checkpoint.unreadable-document", name=name
+        )
     return content
 
 
@@ -978,47 +1002,21 @@ def _encode(plain: Mapping[str, Any], name: str) -> bytes:
 
 def _decode(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        return _parse(content)
-    except (ValueError, RecursionError) as error:
-        _refuse(path, f"it is no JSON object as it was written: {error}")
+        return _parse(content, path.name)
+    except TrimaranError as error:
+        _refuse(path, error.message)
 
 
-def _parse(content: bytes) -> dict[str, Any]:
-    """A JSON object of bounded depth and finite figures."""
-    plain = json.loads(content, parse_constant=_number, parse_float=_number, parse_int=_integer)
-    if not isinstance(plain, dict):
-        raise ValueError(f"it is a {type(plain).__name__}, not an object")
-    _check_depth(plain)
-    return plain
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is not finite")
-    return value
-
-
-def _integer(text: str) -> int:
-    if len(text) > 40 or abs(value := int(text)) > _LARGEST_INTEGER:
-        raise ValueError(f"{text[:40]} is too large")
-    return value
-
-
-def _check_depth(plain: object) -> None:
-    level: list[object] = [plain]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > _DEEPEST:
-            raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
-        inner: list[object] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += [one for one in value.values() if isinstance(one, dict | list)]
-            elif isinstance(value, list):
-                inner += [one for one in value if isinstance(one, dict | list)]
-        level = inner
+def _parse(content: bytes, name: str) -> dict[str, Any]:
+    """A JSON object; generators have integers of 128 bits, and names of a user's may hold any character."""
+    return decode_object(
+        content,
+        source=name,
+        nul=True,
+        most_values=_MOST_VALUES,
+        largest=_LARGEST_INTEGER,
+        advice="another checkpoint may be whole",
+    )
 
 
 def _reason(error: OSError) -> str:

@@ -10,6 +10,7 @@ import typer
 from trimaran.cli import (
     calibrate,
     check,
+    checkpoint,
     clusters,
     converge,
     crossover,
@@ -59,6 +60,7 @@ for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: p
 app.command()(jobs.jobs)
 app.command()(clusters.clusters)
 app.command()(doctor.doctor)
+app.add_typer(checkpoint.checkpoint)
 
 
 @app.callback(invoke_without_command=True)

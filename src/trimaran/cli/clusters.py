@@ -48,10 +48,9 @@ def clusters(
     with errors_reported(as_json=as_json):
         from trimaran.base.errors import InputError
         from trimaran.base.printable import printable
-        from trimaran.machine.catalog import catalog
+        from trimaran.machine.catalog import catalog, find_node, node_names
         from trimaran.machine.find import find_machine
         from trimaran.machine.machine_files import import_node, node_text
-        from trimaran.machine.node_catalog import find_node, node_names
         from trimaran.machine.types import Machine
         from trimaran.report import machines as cluster_views
         from trimaran.report.machines import device_document, machine_document, node_line

@@ -9,8 +9,8 @@ def jobs(as_json: Json = False) -> None:
     with errors_reported(as_json=as_json):
         from rich.table import Table
 
-        from trimaran.jobs.published_networks import option_names, sizes_of
         from trimaran.jobs.resolve import BUILT_IN, NETWORKS
+        from trimaran.networks.names import option_names, sizes_of
 
         listed = {**BUILT_IN, **NETWORKS}
         if as_json:

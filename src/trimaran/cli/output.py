@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
@@ -50,10 +51,11 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
 
     The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`. What else
     is raised is told by the lines of the user's code that led to it, as wrong input; where there are none, by the
-    innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first.
+    innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first. Relative paths are meant from the
+    folder in which the block begins, wherever the code of the job goes.
     """
     try:
-        with Catcher(raise_interrupted):
+        with given_from_here(), Catcher(raise_interrupted):
             yield
     except TrimaranError as error:
         _end(error, error, as_json=as_json)

@@ -1,5 +1,6 @@
 """`trimaran train`: plan if needed, run, and compare the measurement with the prediction."""
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trimaran.base.signals import exit_code, say, signal_name
+from trimaran.cli.checkpoint import TrustPickle
 from trimaran.cli.options import (
     AcceptInexact,
     Batch,
@@ -44,6 +46,15 @@ Verify = Annotated[
     ),
 ]
 
+WithOptimizer = Annotated[
+    bool,
+    typer.Option(
+        "--with-optimizer",
+        help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
+        show_default=False,
+    ),
+]
+
 HangTimeout = Annotated[
     float | None,
     typer.Option(
@@ -60,8 +71,20 @@ OnNan = Annotated[
     str,
     typer.Option(
         "--on-nan",
-        help='Where the loss of a step is not a finite number: "stop", or "skip" its update on every rank (10 such '
-        "steps in a row still stop).",
+        help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such steps '
+        'in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
+    ),
+]
+
+MaxRestarts = Annotated[
+    int,
+    typer.Option(
+        "--max-restarts",
+        help="Start the ranks again up to N times after one died, hung or raised, and go on from the last checkpoint; "
+        "without a device that is lost for good, by a new plan for the others. Needs --save-every.",
+        min=0,
+        metavar="N",
+        show_default=False,
     ),
 ]
 
@@ -87,6 +110,17 @@ Resume = Annotated[
     ),
 ]
 
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
+        "checkpoint, a directory of torch.distributed.checkpoint.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
+
 
 @grouped
 def train(
@@ -105,7 +139,11 @@ def train(
     on_nan: OnNan = "stop",
     hang_timeout: HangTimeout = None,
     save_every: SaveEvery = None,
+    max_restarts: MaxRestarts = 0,
     resume: Resume = None,
+    weights: Weights = None,
+    with_optimizer: WithOptimizer = False,
+    trust_pickle: TrustPickle = False,
     as_json: Json = False,
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
@@ -113,8 +151,18 @@ def train(
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import parse_saving
-        from trimaran.features.training.run_record import check_runs
-        from trimaran.features.training.train import check_resumable, how_to_go_on, room_of, train_planned
+        from trimaran.features.training.restarts import check_restarts
+        from trimaran.features.training.run_record import check_runs, say_status
+        from trimaran.features.training.train import (
+            beginning,
+            check_resumable,
+            check_rollback,
+            check_starts_ranks,
+            check_weights,
+            how_to_go_on,
+            room_of,
+            train_planned,
+        )
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
@@ -122,11 +170,18 @@ def train(
         from trimaran.runtime.step.on_nan import check_on_nan
 
         # Before the plan, which may take long to make.
+        check_starts_ranks(os.environ)
         check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
         saving = None if save_every is None else parse_saving(save_every)
+        check_rollback(on_nan, saves=saving is not None)
+        check_restarts(max_restarts, saves=saving is not None, verify=verify)
+        begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
+        if begun is not None:
+            check_weights(begun, source)
         if resume is not None:
             before = check_resumable(resume, source)
+            say_status(resume)
             # These two ask for no other plan.
             choosing = replace(asked, oversubscribe=False, calibration=None)
             if plan is None and choosing == RequestOptions() and pins == PinOptions() and curve is None:
@@ -151,14 +206,21 @@ def train(
                 hang_timeout=hang_timeout,
                 saving=saving,
                 resume=resume,
+                max_restarts=max_restarts,
+                weights=begun,
                 progress=progress,
             )
         stopped = trained.stopped
         if as_json:
-            how = {} if stopped is None else {"stopped": asdict(stopped) | {"signal": signal_name(stopped.signal)}}
+            how: dict[str, object] = {}
+            if stopped is not None:
+                how["stopped"] = asdict(stopped) | {"signal": signal_name(stopped.signal)}
+            if trained.unwritten:
+                how["unwritten"] = trained.unwritten
             print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
         if stopped is not None:
-            say(f"trimaran: {stopped}\n{how_to_go_on(trained)}")
+            lost = f", and {trained.unwritten}" if trained.unwritten else ""
+            say(f"trimaran: {stopped}{lost}\n{how_to_go_on(trained)}")
             raise SystemExit(exit_code(stopped.signal))

@@ -560,6 +560,27 @@ def _make_without_values(job: Job, parameters: Trained) -> _Asked:
         return _Asked(make_optimizer(job, given), given)
 
 
+def parameter_groups(job: Job, parameters: Trained) -> tuple[tuple[tuple[str, ...], ...], bool]:
+    """The groups that the optimizer of one process has, each the names of its parameters in its order.
+
+    Args:
+        job: makes the optimizer
+        parameters: all that are trained
+
+    Returns:
+        The groups; and whether the optimizer was given names, which its `state_dict` has then.
+
+    Raises:
+        InputError: the job fails to make it over parameters without values
+    """
+    with quiet():
+        asked = _make_without_values(job, parameters)
+    names = {id(one): name for name, one in asked.given.named_parameters()}
+    groups = asked.made.param_groups
+    named = any("param_names" in group for group in groups)
+    return tuple(tuple(names[id(one)] for one in group["params"] if id(one) in names) for group in groups), named
+
+
 def _options(optimizer: Any) -> dict[int, Mapping[str, Any]]:
     """The options of each parameter's group, by the parameter's id."""
     found: dict[int, Mapping[str, Any]] = {}

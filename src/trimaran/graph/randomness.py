@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import torch
@@ -160,6 +160,24 @@ class RandomState:
     def of(cls, device: str) -> "RandomState":
         """The states now."""
         return cls(host_states(), torch.cuda.get_rng_state(device) if device.startswith("cuda") else None)
+
+    def on(self, device: str) -> "tuple[RandomState, Literal['', 'seed', 'drop']]":
+        """What of them a process on a device can have.
+
+        Args:
+            device: "cpu" or "cuda:<n>"
+
+        Returns:
+            The states; and what becomes of a GPU's generator: "seed", there is one here and no state for it; "drop",
+            there is a state and no GPU here; "", neither.
+
+        Example:
+            >>> RandomState({}, None).on("cuda:0")[1], RandomState({}, torch.zeros(16)).on("cpu")[1]
+            ('seed', 'drop')
+        """
+        if device.startswith("cuda"):
+            return self, "seed" if self.device is None else ""
+        return RandomState(self.host, None), "" if self.device is None else "drop"
 
     def restore(self, device: str) -> None:
         """Set the generators of this process to them."""

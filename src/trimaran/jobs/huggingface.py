@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.files import read_bytes
+from trimaran.base.files import given, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.units import whole_number
 
@@ -136,9 +136,9 @@ def _split(reference: str) -> tuple[str, str]:
 
 def _path(location: str) -> Path:
     path = Path(location)
-    if path.is_dir():
+    if given(path).is_dir():
         path = path / "config.json"
-    if not path.is_file():
+    if not given(path).is_file():
         raise InputError(
             f"no configuration {path}: give the path of a config.json on this machine; nothing is downloaded",
             code="configuration.missing-file",

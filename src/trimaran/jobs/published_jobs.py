@@ -22,7 +22,6 @@ from torch.optim import Optimizer
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.jobs import text
-from trimaran.jobs.published_networks import GNMT_LAYERS, NetworkReference, parse_network
 from trimaran.jobs.synthetic import (
     Field,
     SyntheticPairs,
@@ -45,6 +44,7 @@ from trimaran.networks.inception_v4 import InceptionV4
 from trimaran.networks.llama import Llama
 from trimaran.networks.lstm_language import BigLstm, LstmLanguageModel, sampled_loss
 from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
+from trimaran.networks.names import GNMT_LAYERS, NetworkReference, parse_network
 from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.resnet import RESNET_BLOCKS, BottleneckForm, ResNet
 from trimaran.networks.sizes import FAMILIES, TransformerSize, find_size

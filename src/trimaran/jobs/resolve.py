@@ -1,7 +1,7 @@
 """From a reference on the command line to a `Job`.
 
 A reference is the name of a built-in job, or of a published network with its size and options
-(`published_networks.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
+(`networks/names.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
 (`huggingface.py`).
 
 Functions in files of the user's, as "file.py:function".
@@ -21,11 +21,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.files import given
 from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
-from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network
-from trimaran.networks.names import canonical_network
+from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network
 
 if TYPE_CHECKING:
     from trimaran.jobs.learning_rate import Recipe
@@ -48,9 +48,9 @@ def load_function(reference: str) -> Callable[..., object]:
 
 @functools.cache
 def _load(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not given(path).is_file():
         raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
-    path = path.resolve()
+    path = given(path).resolve()
     name = f"trimaran_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from trimaran.base.errors import ExecutionError, TrimaranError
 from trimaran.base.files import read_end
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
+from trimaran.launch.activity import ACTIVITY
 from trimaran.launch.memory import Limit, exhausted, ran_out, refused_memory
 
 LINES_OF_LOG = 20
@@ -42,6 +43,7 @@ class Failure:
         trace: the whole traceback of any exception
         exit_code: of a process that ended without a message; negative: the signal that killed it
         because_of_peer: another rank is the cause
+        steps: training steps that the rank had done; None: not known
     """
 
     rank: int
@@ -51,6 +53,7 @@ class Failure:
     trace: str = ""
     exit_code: int | None = None
     because_of_peer: bool = False
+    steps: int | None = None
 
 
 def to_failure(rank: int, error: Exception) -> Failure:
@@ -71,6 +74,7 @@ def to_failure(rank: int, error: Exception) -> Failure:
         lines=() if ours is not None else (*_notes(error), *(user_lines(error) or innermost_lines(error))),
         trace="".join(traceback.format_exception(error)),
         because_of_peer=is_peer_failure(error),
+        steps=ACTIVITY.steps,
     )
 
 
@@ -118,20 +122,30 @@ def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limi
     """
     if failure.error is not None:
         failure.error.figures.setdefault("rank", failure.rank)
+        if failure.steps:
+            failure.error.figures.setdefault("step", failure.steps)
         failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
         return _with_trace(failure.error, failure)
     named = {"log": str(log)} if kept else {}
     if failure.exit_code is None:
         whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
         message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
-        return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **named), failure)
+        raised = {"raised": failure.text, "step": failure.steps, **named}
+        return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **raised), failure)
     if killed_for_memory is not None and failure.exit_code == -signal.SIGKILL:
         told = f"rank {failure.rank} was killed by SIGKILL, and the kernel has killed a process because memory ran out"
         return exhausted(told, failure.rank, killed_for_memory)
     before = "" if failure.exit_code < 0 else " before its work was done"
     what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}"
     end = _end_of_log(log, kept=kept)
-    return ExecutionError(f"{what}. {end}", code="rank.died", rank=failure.rank, exit_code=failure.exit_code, **named)
+    return ExecutionError(
+        f"{what}. {end}",
+        code="rank.died",
+        rank=failure.rank,
+        exit_code=failure.exit_code,
+        step=failure.steps,
+        **named,
+    )
 
 
 def _with_trace(error: TrimaranError, failure: Failure) -> TrimaranError:

@@ -14,12 +14,14 @@
 
 The parent kills all ranks as soon as one fails, or when anything is raised in it. They are not asked first: to a rank
 SIGTERM is a request to end the training after its step. A rank whose parent is gone, even killed, removes the folder
-and ends itself: each watches a pipe that only the parent's death closes before all have answered. No port is opened
+and ends itself: each watches a pipe that only the parent's death closes before all have answered; one that is stopped
+is continued by the system then (PR_SET_PDEATHSIG). No port is opened
 outside the loopback interface or the ranks' own network, which ends with the last of them, and nothing has a fixed
 name, so that runs do not collide.
 """
 
 import contextlib
+import ctypes
 import os
 import pickle
 import queue
@@ -28,15 +30,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import folder_of_command, given, temporary_folder
 from trimaran.base.signals import leaving
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
@@ -140,8 +142,7 @@ def launch(
         log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
             is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
-        commands: sent to every rank, soon after they are put there, also by a handler of a signal; `World.listen` hears
-            them
+        commands: sent to every rank, soon after they are put there, also by a handler of a signal
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
         timeout_s: how long a collective may wait for the others [s]
@@ -163,8 +164,12 @@ def launch(
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
-    with rate_limited_network(link, uplink, ranks=ranks) as seats, contextlib.ExitStack() as at_once:
-        folder = tempfile.mkdtemp(prefix="trimaran-")
+    with (
+        rate_limited_network(link, uplink, ranks=ranks) as seats,
+        temporary_folder("trimaran-") as place,
+        contextlib.ExitStack() as at_once,
+    ):
+        folder = str(place)
         logs = Path(folder if log_dir is None else log_dir)
         started: list[_Rank] = []
         try:
@@ -193,7 +198,6 @@ def launch(
             return [rank.result for rank in started]
         finally:
             _end(started)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
@@ -213,25 +217,59 @@ def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
 
 
 def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], seat: Seat) -> _Rank:
-    ours, theirs = socket.socketpair()
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        raise _not_started(number, error) from error
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
-    variables["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
+    variables["PYTHONPATH"] = os.pathsep.join(str(given(Path(entry)).resolve()) for entry in sys.path)
     with ours, theirs, _opened(log) as output:
-        process = seat.start(
-            lambda: subprocess.Popen(
-                # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
-                [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
-                env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
-                start_new_session=True,
+        try:
+            process = seat.start(
+                lambda: subprocess.Popen(
+                    # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
+                    [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
+                    # As the command began: the code of the job may have gone elsewhere, and does so there by itself.
+                    cwd=folder_of_command(),
+                    env={**_DEFAULTS, **variables, **_ENVIRONMENT, **seat.environment, **environment},
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
+                    start_new_session=True,
+                    # Before its program begins: it may be stopped while that is loaded.
+                    preexec_fn=None if _prctl is None else _be_continued,
+                )
             )
-        )
+        except OSError as error:
+            raise _not_started(number, error) from error
         return _Rank(number=number, process=process, connection=Connection(ours.detach()), log=log)
+
+
+def _not_started(number: int, error: OSError) -> EnvironmentProblem:
+    where = "" if error.filename is None else f" ({error.filename})"
+    return EnvironmentProblem(
+        f"rank {number} cannot be started: {error.strerror}{where}. Limits of processes and open files are shown by "
+        "ulimit -u and ulimit -n: end other processes, or take fewer ranks",
+        code="launch.cannot-start",
+        rank=number,
+    )
+
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def _be_continued() -> None:
+    """In a new rank: the system is to continue it when its parent dies, as one that is stopped could not see that.
+
+    Where a thread of the parent has started the rank, the end of that thread counts too. A rank that runs notices
+    nothing of it.
+    """
+    if _prctl is not None:
+        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
 
 
 @contextlib.contextmanager
@@ -298,6 +336,8 @@ def _listen(
     if failures:
         cause = find_cause(failures)
         limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
+        if cause.steps is None and watch is not None:
+            cause = replace(cause, steps=watch.steps(cause.rank))
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 

@@ -240,6 +240,15 @@ class Watch:
         """
         self._ranks[rank].page = page
 
+    def steps(self, rank: int) -> int | None:
+        """Training steps that a rank had done when it was last seen, also where it is gone now; None: not known.
+
+        Args:
+            rank: which
+        """
+        seen = self._ranks[rank].seen
+        return None if seen is None else seen.steps
+
     def answer(self, rank: int, stacks: Stacks) -> None:
         """A rank says where its threads are.
 

@@ -27,11 +27,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trimaran.base.files import given_from_here
 from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.launch.failures import to_failure
 from trimaran.launch.ranks import ALL_ANSWERED, Request
 from trimaran.launch.requests import REQUESTS
-from trimaran.launch.world import Listener, Place, World, choose_device, leave_world, open_world
+from trimaran.launch.world import Place, World, choose_device, leave_world, open_world
 
 
 class _Parent:
@@ -40,9 +41,7 @@ class _Parent:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._listeners: dict[str, Listener] = {}
-        self._unheard: list[tuple[str, Any]] = []
-        self._listening = threading.RLock()
+        self._listeners: dict[str, Callable[[Any], None]] = {}
         self.all_answered = threading.Event()
 
     def report(self, event: Mapping[str, object]) -> None:
@@ -53,26 +52,14 @@ class _Parent:
         with self._lock:
             self._connection.send_bytes(message)
 
-    def listen(self, kind: str, listener: Listener) -> None:
-        """Call with the value of each command of a kind, also of those that have come already.
+    def listen(self, kind: str, listener: Callable[[Any], None]) -> None:
+        """Have something called with the value of each command of a kind; before commands are read (`watch`).
 
         Args:
             kind: of the commands
-            listener: called in the thread that reads commands, which waits for it, or here; it takes the place of
-                one that listened before
+            listener: called in the thread that reads commands, which waits for it
         """
-        with self._listening:
-            self._listeners[kind] = listener
-            come, self._unheard = self._unheard, []
-            for command in come:
-                self._tell(*command)
-
-    def _tell(self, kind: str, value: Any) -> None:
-        with self._listening:
-            if kind in self._listeners:
-                self._listeners[kind](value)
-            else:
-                self._unheard.append((kind, value))
+        self._listeners[kind] = listener
 
     def watch(self, folder: str) -> None:
         """Read commands until the parent says that all have answered. If it is gone, end this rank and its children."""
@@ -87,11 +74,15 @@ class _Parent:
                 self.all_answered.set()
                 continue
             try:
-                self._tell(kind, value)
+                self._listeners.get(kind, _ignore)(value)
             except ConnectionError:  # the answer to a parent that is gone: what is read next says so
                 continue
             except Exception:  # noqa: BLE001 the end of the pipe must be seen whatever a listener does
                 traceback.print_exc()
+
+
+def _ignore(_: Any) -> None:
+    """A command of which nobody has to hear."""
 
 
 class _Log(io.FileIO):
@@ -156,8 +147,8 @@ def main(descriptor: int, folder: str) -> NoReturn:
     REQUESTS.told = partial(_pass_on, parent)
     REQUESTS.open()
     parent.listen("stop", REQUESTS.ask_to_stop)
-    threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     parent.listen(STACKS, lambda _: parent.send(STACKS, stacks_of()))
+    threading.Thread(target=parent.watch, args=(folder,), daemon=True).start()
     page = ACTIVITY.share()
     if page is not None:
         parent.send(PAGE, page)
@@ -213,7 +204,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     function, arguments = pickle.loads(request.work)  # noqa: S301
     if request.ranks == 1:
-        world = World(device=choose_device(request.device), report=parent.report, listen=parent.listen)
+        world = World(device=choose_device(request.device), report=parent.report)
     else:
         place = Place(
             rank=request.rank,
@@ -229,10 +220,10 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
             device=request.device,
             timeout_s=request.timeout_s,
             report=parent.report,
-            listen=parent.listen,
         )
     ACTIVITY.before_bytes = memory_bytes()
-    return function(world, *arguments)
+    with given_from_here():
+        return function(world, *arguments)
 
 
 def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:

@@ -29,9 +29,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.launch.addresses import VARIABLE, choose_interface
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -120,6 +121,22 @@ def first_host(hosts: str) -> str:
     return "".join(part or "" for part in match.groups()) if match is not None else hosts
 
 
+def step_port(variables: Mapping[str, str]) -> int:
+    """A port that every task of a Slurm step can work out, and that jobs and steps on one machine do not share.
+
+    It is below those that Linux gives to connections that ask for none (32768 and more), which may be taken.
+
+    Args:
+        variables: environment variables
+
+    Example:
+        >>> step_port({"SLURM_JOB_ID": "17020"}), step_port({"SLURM_JOB_ID": "17020", "SLURM_STEP_ID": "1"})
+        (15020, 23211)
+    """
+    job, step = (number(variables, name, default=0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    return 15000 + (job + 8191 * step) % 17000
+
+
 def _tasks_here(variables: Mapping[str, str], *, default: int) -> int:
     # Such as "2(x3),1": two tasks on each of three nodes, one on the fourth.
     text = variables.get("SLURM_STEP_TASKS_PER_NODE", "")
@@ -200,16 +217,8 @@ DeviceChoice = Literal["auto", "cpu", "cuda"]
 TIMEOUT_S = 600.0
 
 
-Listener = Callable[[Any], None]
-"""Hears the value of a command of the parent, such as the number of a signal."""
-
-
 def ignore_event(event: Mapping[str, object]) -> None:
     """Do nothing: for `World.report` without a parent."""
-
-
-def hear_nothing(kind: str, listener: Listener) -> None:
-    """Do nothing: for `World.listen` without a parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,15 +230,12 @@ class World(Place):
         backend: of collectives on that device; "none" for a process that is alone
         timeout_s: how long a collective may wait for the others [s]
         report: sends an event, such as `{"step": 3, "loss": 0.5}`, to the parent; does nothing without a parent
-        listen: has the parent's commands of a kind, such as "stop", told to a function, in another thread; does nothing
-            without a parent
     """
 
     device: str = "cpu"
     backend: Backend = "none"
     timeout_s: float = TIMEOUT_S
     report: Callable[[Mapping[str, object]], None] = ignore_event
-    listen: Callable[[str, Listener], None] = hear_nothing
 
 
 def join_world(
@@ -261,7 +267,12 @@ def join_world(
     place = read_place(variables)
     if place is None or place.size == 1:
         return World(device=choose_device(device))
-    world = open_world(place, store=_meeting_point(variables, place, timeout_s), device=device, timeout_s=timeout_s)
+    store = _meeting_point(variables, place, timeout_s)
+    if place.size > place.local_size and VARIABLE not in variables:
+        interface = choose_interface(store, _master(variables), rank=place.rank, size=place.size)
+        if interface is not None:
+            os.environ[VARIABLE] = interface
+    world = open_world(place, store=store, device=device, timeout_s=timeout_s)
     atexit.register(leave_world)
     return world
 
@@ -273,7 +284,6 @@ def open_world(
     device: DeviceChoice,
     timeout_s: float = TIMEOUT_S,
     report: Callable[[Mapping[str, object]], None] = ignore_event,
-    listen: Callable[[str, Listener], None] = hear_nothing,
 ) -> World:
     """Make the process group of a world of several ranks.
 
@@ -283,7 +293,6 @@ def open_world(
         device: as for `join_world`
         timeout_s: as for `join_world` [s]
         report: as in `World`
-        listen: as in `World`
 
     Raises:
         EnvironmentProblem: there is no such device
@@ -311,7 +320,6 @@ def open_world(
         backend="nccl" if on_gpu else "gloo",
         timeout_s=timeout_s,
         report=report,
-        listen=listen,
     )
 
 
@@ -380,7 +388,33 @@ def _initialised(variables: Mapping[str, str], device: DeviceChoice) -> World:
     )
 
 
-def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store | None":
+def _master(variables: Mapping[str, str]) -> str:
+    """The host of rank 0."""
+    return variables.get("MASTER_ADDR") or first_host(variables.get("SLURM_STEP_NODELIST", "localhost"))
+
+
+def _store_of_attempt(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store | None":
+    """The part of torchrun's store for this start of its ranks, on one node; None: as torch does.
+
+    torchrun keeps one store for all starts. Addresses of ranks that are gone would still be there, and a rank that is
+    started again would wait for one of them. Nodes count their own starts only, so that several have no such parts.
+    """
+    started = variables.get("TORCHELASTIC_RESTART_COUNT")
+    if started is None or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or place.local_size != place.size:
+        return None
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore(
+        variables["MASTER_ADDR"],
+        number(variables, "MASTER_PORT"),
+        place.size,
+        is_master=False,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return PrefixStore(f"start-{started}", store)
+
+
+def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":
     address, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if place.started_by == "torchrun":
         if address is None or port is None:
@@ -389,13 +423,21 @@ def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float)
                 "program with torchrun, or set both to an address and a free port of rank 0's machine",
                 code="world.no-master",
             )
-        return None
+        own = _store_of_attempt(variables, place, timeout_s)
+        if own is not None:
+            return own
+        from torch.distributed.rendezvous import rendezvous
+
+        # As init_process_group does it: the store of torchrun's agent, where there is one.
+        meeting = rendezvous("env://", place.rank, place.size, timeout=timedelta(seconds=timeout_s))
+        store: Store = next(iter(meeting))[0]
+        store.set_timeout(timedelta(seconds=timeout_s))
+        return store
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore(
-        address or first_host(variables.get("SLURM_STEP_NODELIST", "localhost")),
-        # Every task of a step can work it out, and jobs that share a machine get different ones.
-        int(port or 15000 + number(variables, "SLURM_JOB_ID", default=0) % 20000),
+        _master(variables),
+        int(port or step_port(variables)),
         place.size,
         is_master=place.rank == 0,
         timeout=timedelta(seconds=timeout_s),

@@ -1,30 +1,229 @@
-"""Devices of the catalog, by name.
+"""The catalog: devices, kinds of links and nodes, by name, by labels that people give them, from tables of files.
 
 Files of `machine/devices` hold one generation each, every figure with its source; a user's own file has the same form.
 Reading all of them takes some 10 ms, an entry becomes a device when it is asked for.
 
-Left out: links between devices, which are a machine's (`nodes`), and the host's own memory.
+Left out: the host's own memory. Links between devices are a node's.
 
 From a table of a catalog file to a device.
 
 What the table does not say is in `assumed.toml`, by generation and slot.
+
+Devices by the labels that people give them: "NVIDIA_A100_80GB_PCIe", "RTX 2080 MAX-Q", "- K80 (single GPU)".
+
+A device is known by the words of one of its names that no other kind has ("v100", "2080 ti"). All of them must be in
+the label, the device with most of them wins, and memory and form choose between those that share a name.
+
+Words of a label of a device or a machine: "2x RTX 2080Ti NVLink", "a100_40gb RoCE 1600 Gb/s".
+
+Rates of networks and counts are taken out first, so that "100 Gb/s" is not a memory of 100 GB and "4x" not a TITAN X.
+
+Nodes of the catalog by name, and a node for a device whose machine is not named.
+
+A module (SXM, OAM) is on the board that its maker sells it on; a card is in a plain box with the slots that are
+asked for. Cards of PCIe 3.0 get the boxes of their time, where switches join pairs of them.
+
+Links of a node, a line each: two ends, a kind, how many.
+
+    "gpu0 gpu3 nvlink2 x2"            two links between two devices
+    "plx0 gpu0-3 pcie4x16"            one from the switch to each of four
+    "gpu0-7 nvsw0-5 nvlink3 x2"       two from every device to every switch
+    "plx0-3 gpu0-7 pcie4x16 in turn"  the first switch has the first two devices, the second the next two
+    "gpu0 gpu2,5 nvlink1"             to two that do not follow one another
+
+"slot" stands for the slot of the device, "bridge" for all its links to others.
+
+From a table of a catalog file to a node. A node may be like another one; what it says itself goes first.
+
+Checked are the ends of every link, that each device is joined to the others, and that counts agree.
+
+Tables of a TOML file are read with the path of every value, so that an error names the place to correct.
+
+    rack.toml: devices[0].memory: expected a size such as "16 GiB", got "16"
+
+Values are checked as they are asked for. `allow` says first which keys there may be.
 """
 
 import difflib
 import functools
 import re
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
+from trimaran.base import units as figures
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_names, packaged_toml
 from trimaran.base.precision import Precision, short_spelling
-from trimaran.machine.toml_tables import Table
-from trimaran.machine.types import Bandwidth, Copies, Device, Launch, Link, Memory, Peak
+from trimaran.machine.types import Bandwidth, Copies, Device, Edge, Launch, Link, Memory, Node, Peak, Price, parse_price
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables of a TOML file
+
+
+Value = TypeVar("Value")
+
+
+class Table:
+    """One table of a file.
+
+    Args:
+        values: as TOML has them
+        file: that they come from
+        path: of this table in the file, such as "devices[0]"; "" for the whole file
+    """
+
+    def __init__(self, values: Mapping[str, object], *, file: str, path: str = "") -> None:
+        self.values = values
+        self.file = file
+        self.path = path
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def place(self, key: str) -> str:
+        """File and path of a key."""
+        return f"{self.file}: {self.path}.{key}" if self.path else f"{self.file}: {key}"
+
+    def wrong(self, key: str, expected: str) -> InputError:
+        """The error that the value of a key is not what was expected."""
+        return InputError(
+            f"{self.place(key)}: {expected}",
+            code="machine-file.wrong-value",
+            file=self.file,
+            key=key,
+            value=self.values.get(key),
+        )
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text that is not empty.
+
+        Raises:
+            InputError: it is missing and there is no default, or it is something else
+        """
+        value = self._value(key, default, expected="a text")
+        if not isinstance(value, str) or (not value.strip() and default is None):
+            raise self.wrong(key, f"expected a text, got {_shown(value)}")
+        return value
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """A list of texts."""
+        value = self._value(key, default, expected="a list of texts")
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(key, f"expected a list of texts, got {_shown(value)}")
+        return tuple(value)
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
+        """A whole number."""
+        expected = f"a whole number of at least {least}" + (f", at most {most:,}" if most is not None else "")
+        value = self._value(key, default, expected=expected)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least or (most or value) < value:
+            raise self.wrong(key, f"expected {expected}, got {_shown(value)}")
+        return value
+
+    def share(self, key: str, default: float | None = None) -> float:
+        """A share above 0 and up to 1."""
+        value = self._value(key, default, expected="a share between 0 and 1")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+            raise self.wrong(key, f"expected a share between 0 and 1, got {_shown(value)}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._value(key, default, expected="true or false")
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"expected true or false, got {_shown(value)}")
+        return value
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A size such as "16 GiB" [bytes]."""
+        nbytes = self._figure(key, figures.parse_bytes, default, expected='a size such as "16 GiB"')
+        if nbytes == 0 and default != 0:
+            raise self.wrong(key, f'expected a size such as "16 GiB", got {_shown(self.values.get(key))}')
+        return nbytes
+
+    def rate(self, key: str, default: float | None = None) -> float:
+        """A rate such as "25 GB/s" [bytes/s]."""
+        return self._figure(key, figures.parse_rate, default, expected='a rate such as "25 GB/s" or "1 Gb/s"')
+
+    def flops(self, key: str) -> float:
+        """Arithmetic per second such as "15.7 TFLOP/s" [FLOP/s]."""
+        return self._figure(key, figures.parse_flops, None, expected='arithmetic per second such as "15.7 TFLOP/s"')
+
+    def power(self, key: str, default: float | None = None) -> float:
+        """A power such as "300 W" [W]."""
+        return self._figure(key, figures.parse_power, default, expected='a power such as "300 W"')
+
+    def seconds(self, key: str, default: float | None = None) -> float:
+        """A duration such as "1.5 us" [s]."""
+        return self._figure(
+            key, partial(figures.parse_seconds, needs_unit=True), default, expected='a duration such as "1.5 us"'
+        )
+
+    def counted(self, key: str) -> tuple[int, str] | None:
+        """A count with a name, such as "4 ib-edr"; None where the key is missing."""
+        if key not in self.values:
+            return None
+        return self._figure(key, figures.parse_counted, None, expected='a count and a name such as "4 ib-edr"')
+
+    def table(self, key: str) -> "Table":
+        """A table inside this one; an empty one where it is missing."""
+        value = self._value(key, {}, expected="a table")
+        if not isinstance(value, dict):
+            raise self.wrong(key, f"expected a table, got {_shown(value)}")
+        return Table(value, file=self.file, path=f"{self.path}.{key}" if self.path else key)
+
+    def tables(self, key: str) -> tuple["Table", ...]:
+        """The tables of a list; none where it is missing."""
+        value = self._value(key, [], expected="a list of tables")
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.wrong(key, f"expected tables headed [[{key}]], got {_shown(value)}")
+        prefix = f"{self.path}.{key}" if self.path else key
+        return tuple(Table(item, file=self.file, path=f"{prefix}[{index}]") for index, item in enumerate(value))
+
+    def allow(self, *keys: str) -> None:
+        """Say which key of this table is none of these.
+
+        Raises:
+            InputError: there is one
+        """
+        for key in self.values:
+            if key not in keys:
+                raise self.wrong(key, f"unknown key{did_you_mean(key, keys)}")
+
+    def _value(self, key: str, default: object, *, expected: str) -> object:
+        if key in self.values:
+            return self.values[key]
+        if default is None:
+            raise self.wrong(key, f"missing; expected {expected}")
+        return default
+
+    def _figure(self, key: str, parse: Callable[[str], Value], default: Value | None, *, expected: str) -> Value:
+        if key not in self.values and default is not None:
+            return default
+        value = self._value(key, None, expected=expected)
+        if not isinstance(value, str):
+            raise self.wrong(key, f"expected {expected}, got {_shown(value)}")
+        try:
+            return parse(value)
+        except InputError as error:
+            raise self.wrong(key, error.message) from None
+
+
+def _shown(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value).lower() if isinstance(value, bool) else repr(value)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices and kinds of links
+
 
 DEVICE_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
 """Those that a device may have a rate of."""
 
-_KEYS = (
+_DEVICE_KEYS = (
     *("name", "title", "aliases", "caveat", "architecture", "year", "form", "processors", "memory", "reported"),
     *("context", "bandwidth", "cache", "power", "pcie", "links", "peer_access", "compute", "tensor", "shares"),
     *("copies", "source", "sources"),
@@ -42,7 +241,7 @@ def read_device(entry: Table) -> Device:
     Raises:
         InputError: a figure is missing, has a wrong unit or is not a figure; a key is unknown
     """
-    entry.allow(*_KEYS)
+    entry.allow(*_DEVICE_KEYS)
     slot = entry.text("pcie", "3.0 x16")
     parts = _SLOT.fullmatch(slot)
     if parts is None:
@@ -283,3 +482,636 @@ def read_link(entry: Table) -> Link:
     if link.bytes_per_s > raw:
         raise entry.wrong("sustained", f"expected no more than raw, {entry.values['raw']}")
     return link
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices by the labels that people give them
+
+
+_RATE = re.compile(
+    r"(?<![\w.])(\d+(?:\.\d+)?)\s*-?\s*(g|t)(?:b(?:its?)?\s*(?:/|p|per)\s*s(?:ec)?|be|bits?|ige)\b"
+    # "25Gb Ethernet", but not "A100 80GB IB": sizes of memory are no rates of networks
+    r"|(?<![\w.])(?P<bare>1|10|25|50|56|100|200|400|800)\s*gb?\s*(?=ethernet|infiniband|ib\b|roce)"
+)
+_TRAILING = re.compile(r"(?<![\w.])(\d+)\s*[x×*]\s*$")
+_COUNT = re.compile(r"(?<![\w.])(\d+)\s*[x×*]\s*(?=[a-z])")
+_MEMORY = re.compile(r"(?<![\w.])(\d+)\s*gi?b\b|(?<=[a-z0-9][_\- ])(\d+)g\b")
+_NODE = r"(?:nodes?|machines?|hosts?|servers?|instances?)"
+_NODES = re.compile(rf"(?<![\w.])(\d+)\s*{_NODE}\b")
+_NODES_OF = re.compile(rf"(?<![\w.])\d+\s*{_NODE}\s*(?:[x×*]|of|with)\s*(\d+)\b")
+_PER_NODE = re.compile(
+    r"(\d+)\s*(?:[a-z0-9\-]+\s+){0,2}(?:per|/|a|each)\s*(?:node|machine|host|server|instance)\b", re.IGNORECASE
+)
+_GLUED = (
+    (re.compile(r"(\d{3,4})(ti|super)\b"), r"\1 \2"),
+    (re.compile(r"\bmax\s*-?\s*q\b|maxq\b"), "max q"),
+    (re.compile(r"\btitan(x|xp|v|rtx|black)\b"), r"titan \1"),
+    (re.compile(r"\b(rtx|gtx)(\d{3,4}|a\d{4})"), r"\1 \2"),
+    (re.compile(r"\b(?:dgx|hgx)\s*-?\s*(a100|h100|h200|b200|b300|h800|a800)\b"), r"dgx \1"),
+    (re.compile(r"\bdgx\s*-?\s*([12])([pv])?\b"), r"dgx\1\2"),
+    (re.compile(r"\bml\.(?=[pg]\d)"), ""),
+    (re.compile(r"\bhgx\s*-?\s*([12])\b"), r"dgx\1"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """The content of a label.
+
+    Attributes:
+        words: its words, lower case, without what follows
+        rate_bits_per_s: of a network [bit/s]; 0 where it names none
+        rate_count: of links of that rate, where it says "4x 100 Gb/s"
+        memory_gb: of a device [GB]; 0 where it says none
+        count: "8x": of devices; 0 where it says none
+        nodes: "4 nodes"; 0 where it says none
+        per_node: "4 per node", "2 nodes x 4"; 0 where it says none
+    """
+
+    words: tuple[str, ...]
+    rate_bits_per_s: float
+    rate_count: int
+    memory_gb: int
+    count: int
+    nodes: int
+    per_node: int
+
+
+def read_label(text: str) -> Label:
+    """Read a label.
+
+    Example:
+        >>> label = read_label("4 nodes x 8 V100-SXM2-16GB, 100 Gb/s InfiniBand")
+        >>> label.words, label.nodes, label.per_node, label.memory_gb, label.rate_bits_per_s / 1e9
+        (('8', 'v100', 'sxm2', 'infiniband'), 4, 8, 16, 100.0)
+    """
+    rest = unicodedata.normalize("NFKC", text).lower().replace("_", " ").replace("—", " ")
+    rate, rate_count = 0.0, 0
+    for found in _RATE.finditer(rest):
+        value = float(found["bare"] or found[1]) * (1e12 if found[2] == "t" else 1e9)
+        if value > rate:
+            before = _TRAILING.search(rest[: found.start()])
+            rate, rate_count = value, int(before[1]) if before else 0
+    rest = _TRAILING.sub(" ", _RATE.sub(" ", rest))
+    per_node, rest = _taken(_PER_NODE, rest, keep=True)
+    per_node = per_node or _taken(_NODES_OF, rest, keep=True)[0]
+    nodes, rest = _taken(_NODES, rest)
+    count, rest = _taken(_COUNT, rest)
+    memory, rest = _taken(_MEMORY, rest)
+    for pattern, better in _GLUED:
+        rest = pattern.sub(better, rest)
+    words = tuple(word for word in re.sub(r"[^a-z0-9.]+", " ", rest).split() if word.strip(".") not in ("", "x"))
+    if any(word == "titan" for word in words) and re.search(r"titan\s*-?\s*x\b", rest):
+        at = words.index("titan") + 1
+        words = (*words[:at], "x", *words[at:])
+    return Label(
+        words=tuple(word.strip(".") for word in words),
+        rate_bits_per_s=rate,
+        rate_count=rate_count,
+        memory_gb=memory,
+        count=count,
+        nodes=nodes,
+        per_node=per_node,
+    )
+
+
+def _taken(pattern: re.Pattern[str], text: str, *, keep: bool = False) -> tuple[int, str]:
+    found = pattern.search(text)
+    if found is None:
+        return 0, text
+    number = next(int(group) for group in found.groups() if group)
+    return number, text if keep else pattern.sub(" ", text)
+
+
+_GENERAL = frozenset(
+    (
+        *("nvidia", "tesla", "geforce", "quadro", "amd", "radeon", "instinct", "generation", "gpu", "gpus", "gcd"),
+        *("die", "pcie", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "oam", "mobile", "laptop", "intel", "xeon", "core"),
+        *("blackwell", "edition", "server"),
+    )
+)
+"""Words that many devices share."""
+
+_SERIES = frozenset(("rtx", "gtx"))
+_FORMS = {"pcie": ("pcie",), "sxm": ("sxm", "oam")} | dict.fromkeys(("sxm2", "sxm3", "sxm4", "sxm5"), ("sxm",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedDevice:
+    """A device that a label means.
+
+    Attributes:
+        device: of the catalog
+        assumed: what the label does not say and was assumed, in words
+        possible: all devices that the label may mean as well, this one among them
+    """
+
+    device: Device
+    assumed: tuple[str, ...] = ()
+    possible: tuple[Device, ...] = ()
+
+
+def match_device(text: str, memory_gb: float | None = None) -> MatchedDevice | None:
+    """The device that a label means.
+
+    Args:
+        text: the label
+        memory_gb: of the device, where the source says it apart [GB]
+
+    Returns:
+        The device and what was assumed; None where the label names none that is known.
+
+    Example:
+        >>> match_device("RTX 2080Ti NVLink").device.name, match_device("NVIDIA_A100_80GB_PCIe").device.name
+        ('rtx-2080-ti', 'a100-pcie-80gb')
+    """
+    return match_words(read_label(text), memory_gb)
+
+
+def match_words(label: Label, memory_gb: float | None = None) -> MatchedDevice | None:
+    """The device that the words of a label mean."""
+    found = _best(set(label.words), _identities(processors=False)) or _best(
+        set(label.words), _identities(processors=True)
+    )
+    return _chosen([catalog()[name] for name in found], label, memory_gb or label.memory_gb or None) if found else None
+
+
+def _best(words: set[str], kinds: Mapping[str, tuple[frozenset[str], ...]]) -> list[str]:
+    """Those of which most words are there."""
+    best: list[str] = []
+    most = 0
+    for name, identities in kinds.items():
+        known = max((len(identity) for identity in identities if identity <= words), default=0)
+        if known > most:
+            best, most = [name], known
+        elif known and known == most:
+            best.append(name)
+    return best
+
+
+def _chosen(devices: list[Device], label: Label, memory_gb: float | None) -> MatchedDevice:
+    forms = next((forms for word, forms in _FORMS.items() if word in label.words), None)
+    if forms is not None:
+        devices = [device for device in devices if device.form in forms] or devices
+    if "sxm3" in label.words:
+        devices = [device for device in devices if "sxm3" in device.name] or devices
+    nearest = min(abs(device.memory.nbytes / 2**30 - memory_gb) for device in devices) if memory_gb else 0.0
+    # Far off, it is the memory of something else: "GH200 480GB" says that of its processor.
+    if memory_gb and nearest < memory_gb / 2:
+        devices = [device for device in devices if abs(device.memory.nbytes / 2**30 - memory_gb) == nearest]
+    possible, assumed = tuple(devices), []
+    if len({device.form for device in devices}) > 1:
+        assumed.append(f"form not said: {devices[0].form} assumed")
+        devices = [device for device in devices if device.form == devices[0].form]
+    if len({device.memory.nbytes for device in devices}) > 1:
+        devices = [next((device for device in devices if _bare(device)), devices[0])]
+        assumed.append(f"memory not said: {devices[0].memory.nbytes / 2**30:g} GiB assumed")
+    return MatchedDevice(device=devices[0], assumed=tuple(assumed), possible=possible)
+
+
+def _bare(device: Device) -> bool:
+    """Whether its family's name, with no more than its form, is its own."""
+    return any(not any(part.endswith("gb") for part in name.split("-")) for name in (device.name, *device.aliases))
+
+
+@functools.cache
+def _identities(*, processors: bool) -> Mapping[str, tuple[frozenset[str], ...]]:
+    """By device, sets of words that mean it. Processors apart: a label that names both means the other device."""
+    found = {}
+    for entry in entries_of("devices"):
+        if (entry.text("form", "pcie") == "cpu") is not processors:
+            continue
+        names = (entry.text("name"), *entry.texts("aliases", ()), entry.text("title", "").split(",")[0])
+        found[entry.text("name")] = tuple({_identity(name) for name in names if name})
+    return found
+
+
+def _identity(name: str) -> frozenset[str]:
+    words = frozenset(word for word in read_label(name).words if word not in _GENERAL)
+    shorter = words - _SERIES
+    return shorter if any(any(letter.isdigit() for letter in word) for word in shorter) else words
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Nodes
+
+
+MOST_DEVICES = 1024
+"""Of a node; the largest ones of today have less than a tenth."""
+
+MOST_EDGES = 100_000
+"""Of a node."""
+
+KINDS = ("gpu", "cpu", "plx", "nvsw", "nic")
+"""Devices, sockets of the host, PCIe switches, NVLink switches, cards for the network."""
+
+_END = re.compile(r"([a-z]+)([0-9]{1,4}(?:-[0-9]{1,4})?(?:,[0-9]{1,4}(?:-[0-9]{1,4})?)*)")
+_LINK_COUNT = re.compile(r"x([1-9][0-9]{0,3})")
+_FORM = 'expected a line such as "gpu0 gpu3 nvlink2 x2"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLine:
+    """A line, read.
+
+    Attributes:
+        pairs: of vertices that it joins
+        link: name of a kind of link, or "slot", or "bridge"
+        count: of parallel links of each pair
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    link: str
+    count: int
+
+
+def read_line(text: str) -> LinkLine:
+    """A line of the form above.
+
+    Raises:
+        InputError: it is of another form
+
+    Example:
+        >>> read_line("plx0 gpu0-1 pcie3x16").pairs
+        (('plx0', 'gpu0'), ('plx0', 'gpu1'))
+    """
+    words = text.split()
+    in_turn = words[-2:] == ["in", "turn"]
+    words = words[:-2] if in_turn else words
+    count = _LINK_COUNT.fullmatch(words[-1]) if len(words) == 4 else None
+    if len(words) != 3 and count is None:
+        raise InputError(f'{_FORM}, got "{text}"', code="link-line.malformed", line=text)
+    left, right = tuple(_vertices(words[0], text)), tuple(_vertices(words[1], text))
+    if in_turn:
+        if len(right) % len(left):
+            raise InputError(
+                f'{len(right)} vertices cannot be dealt to {len(left)} in turn, in "{text}"',
+                code="link-line.not-divisible",
+                line=text,
+            )
+        share = len(right) // len(left)
+        pairs = tuple((left[index // share], vertex) for index, vertex in enumerate(right))
+    else:
+        if len(left) * len(right) > MOST_EDGES:
+            raise InputError(
+                f'"{text}" joins {len(left)} vertices to {len(right)}; a node has at most {MOST_EDGES:,} links',
+                code="link-line.too-many-pairs",
+                line=text,
+            )
+        pairs = tuple((a, b) for a in left for b in right)
+    loops = [a for a, b in pairs if a == b]
+    if loops:
+        raise InputError(f'"{text}" joins {loops[0]} to itself', code="link-line.joins-itself", line=text)
+    return LinkLine(pairs=pairs, link=words[2], count=int(count[1]) if count else 1)
+
+
+def edges_of(line: LinkLine, find: Callable[[str], Link]) -> Iterator[Edge]:
+    """The edges of a line.
+
+    Args:
+        line: read
+        find: kind of link by name
+    """
+    link = find(line.link)
+    for a, b in line.pairs:
+        yield Edge(a=a, b=b, link=link, count=line.count)
+
+
+def vertex_number(vertex: str) -> tuple[str, int]:
+    """Kind and number of a vertex.
+
+    Example:
+        >>> vertex_number("gpu12")
+        ('gpu', 12)
+    """
+    kind = vertex.rstrip("0123456789")
+    return kind, int(vertex[len(kind) :])
+
+
+def _vertices(text: str, line: str) -> Iterator[str]:
+    found = _END.fullmatch(text)
+    if found is None or found[1] not in KINDS:
+        expected = f'expected a vertex such as "gpu0" or "plx0-3" (one of {", ".join(KINDS)})'
+        raise InputError(f'{expected}, got "{text}" in "{line}"', code="link-line.bad-vertex", line=line)
+    for part in found[2].split(","):
+        first, _, last = part.partition("-")
+        if last and int(last) < int(first):
+            raise InputError(
+                f'the range "{part}" runs backwards, in "{line}"', code="link-line.range-backwards", line=line
+            )
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{found[1]}{number}"
+
+
+Found = TypeVar("Found")
+
+_NODE_KEYS = (
+    *("name", "title", "aliases", "like", "device", "usual", "devices", "links", "bridges", "peer_access", "network"),
+    *("cores", "host_memory", "caveat", "source", "price"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Where names of a file lead.
+
+    Attributes:
+        device: by name
+        link: kind of link, by name
+        node: table of another node, by name
+    """
+
+    device: Callable[[str], Device]
+    link: Callable[[str], Link]
+    node: Callable[[str], Table]
+
+
+_MOST_LIKE = 20
+"""Tables of which each is like the next."""
+
+_OWN = ("name", "title", "aliases", "like", "source", "price", "usual")
+"""Keys that a table does not take over from the one that it is like."""
+
+
+def read_node(entry: Table, names: Names, *, device: Device | None = None) -> Node:
+    """The node of a table.
+
+    Args:
+        entry: of a catalog file or of a user's
+        names: where its names lead
+        device: to put into it, for a box that names none
+
+    Raises:
+        InputError: a figure is missing or wrong, a name is unknown, a device is joined to nothing
+    """
+    entry = _completed(entry, names)
+    if device is None:
+        device = named(entry, "device", entry.text("device"), names.device)
+    network = entry.counted("network")
+    return Node(
+        name=entry.text("name"),
+        title=entry.text("title", entry.text("name")),
+        aliases=entry.texts("aliases", ()),
+        device=device,
+        devices=entry.whole("devices", most=MOST_DEVICES),
+        edges=_edges(entry, device, names),
+        peer_access=entry.flag("peer_access", default=device.peer_access),
+        cpu_cores=entry.whole("cores", 1, most=1_000_000),
+        host_memory_bytes=entry.size("host_memory", 0),
+        network_cards=network and (network[0], named(entry, "network", network[1], names.link)),
+        caveat=entry.text("caveat", " ").strip(),
+        source=entry.text("source"),
+        price=read_price(entry),
+    )
+
+
+def read_price(entry: Table) -> Price | None:
+    """The price in a table; None where it says none.
+
+    Raises:
+        InputError: a text that is no price
+    """
+    return named(entry, "price", entry.text("price"), parse_price) if "price" in entry else None
+
+
+def _completed(entry: Table, names: Names, above: tuple[str, ...] = ()) -> Table:
+    """A table with what it takes over from the one that it is like.
+
+    Where it names another network and no links, it has the links of that one without the cards for the network.
+    """
+    entry.allow(*_NODE_KEYS)
+    if "like" not in entry:
+        return entry
+    like = entry.text("like")
+    if like in above or len(above) == _MOST_LIKE:
+        raise entry.wrong("like", f"{' is like '.join((*above, like))}: name a machine that is complete by itself")
+    base = _completed(named(entry, "like", like, names.node), names, (*above, like))
+    values = {key: value for key, value in base.values.items() if key not in _OWN} | dict(entry.values)
+    if "network" in entry and "links" not in entry:
+        values["links"] = [line for line in base.texts("links") if " nic" not in line]
+    return Table(values, file=entry.file, path=entry.path)
+
+
+def fewer_devices(node: Node, devices: int) -> Node:
+    """A node with only the first devices of another one, and what joins them.
+
+    Args:
+        node: with all of them
+        devices: how many of them
+    """
+    dropped = {f"gpu{number}" for number in range(devices, node.devices)}
+    edges = tuple(edge for edge in node.edges if edge.a not in dropped and edge.b not in dropped)
+    return replace(node, devices=devices, edges=edges)
+
+
+def _edges(entry: Table, device: Device, names: Names) -> tuple[Edge, ...]:
+    devices, bridges = entry.whole("devices", most=MOST_DEVICES), entry.text("bridges", "none")
+    if bridges not in ("pairs", "none"):
+        raise entry.wrong("bridges", f'expected "pairs" or "none", got "{bridges}"')
+    edges: dict[tuple[str, str, str], Edge] = {}
+    for index, text in enumerate(entry.texts("links")):
+        try:
+            line = _filled(read_line(text), device)
+            read = tuple(edges_of(line, names.link))
+        except InputError as error:
+            raise entry.wrong(f"links[{index}]", error.message) from None
+        for edge in read:
+            if not all(_present(vertex, devices) for vertex in (edge.a, edge.b)):
+                if "like" not in entry:
+                    raise entry.wrong(f"links[{index}]", f'"{text}" names a device past the last of {devices}')
+                continue
+            key = (edge.a, edge.b, edge.link.name)
+            if len(edges) == MOST_EDGES:
+                raise entry.wrong(f"links[{index}]", f"a node has at most {MOST_EDGES:,} links")
+            edges[key] = replace(edge, count=edge.count + edges[key].count) if key in edges else edge
+    for number in range(0, devices - 1, 2) if bridges == "pairs" and device.links else ():
+        a, b = f"gpu{number}", f"gpu{number + 1}"
+        edges[a, b, device.link] = Edge(a=a, b=b, link=names.link(device.link), count=device.links)
+    found = tuple(edges.values())
+    _check_joined(entry, found, devices)
+    return found
+
+
+def _filled(line: LinkLine, device: Device) -> LinkLine:
+    if line.link == "slot":
+        return replace(line, link=f"pcie{device.pcie_generation}x{device.pcie_lanes}")
+    if line.link == "bridge":
+        if not device.links:
+            raise InputError(f"{device.title} has no links for a bridge", device=device.name)
+        return replace(line, link=device.link, count=device.links)
+    return line
+
+
+def _present(vertex: str, devices: int) -> bool:
+    kind, number = vertex_number(vertex)
+    return kind != "gpu" or number < devices
+
+
+def _check_joined(entry: Table, edges: tuple[Edge, ...], devices: int) -> None:
+    every = [f"gpu{number}" for number in range(devices)]
+    joined = {vertex for edge in edges for vertex in (edge.a, edge.b)}
+    isolated = [vertex for vertex in every if vertex not in joined]
+    if isolated:
+        raise entry.wrong("links", f"{isolated[0]} is joined to nothing: a link is missing")
+    together = _reached("gpu0", [step for edge in edges for step in ((edge.a, edge.b), (edge.b, edge.a))])
+    apart = [vertex for vertex in every if vertex not in together]
+    if apart:
+        raise entry.wrong("links", f"no route leads from gpu0 to {', '.join(apart)}: a link is missing")
+    # From the host outwards; devices pass nothing on.
+    host = [
+        (a, b) for edge in edges for a, b in ((edge.a, edge.b), (edge.b, edge.a)) if not a.startswith(("gpu", "nvsw"))
+    ]
+    with_host = _reached("", [("", vertex) for vertex in joined if vertex.startswith("cpu")] + host)
+    without = [vertex for vertex in every if vertex not in with_host]
+    if without:
+        raise entry.wrong("links", f"no route leads from {without[0]} to the host (cpu0, …): a link is missing")
+
+
+def _reached(start: str, steps: Iterable[tuple[str, str]]) -> set[str]:
+    onward: dict[str, set[str]] = {}
+    for a, b in steps:
+        onward.setdefault(a, set()).add(b)
+    reached, frontier = {start}, [start]
+    while frontier:
+        for vertex in onward.get(frontier.pop(), set()) - reached:
+            reached.add(vertex)
+            frontier.append(vertex)
+    return reached
+
+
+def named(entry: Table, key: str, name: str, find: Callable[[str], Found]) -> Found:
+    """The value that a name in a table stands for.
+
+    Args:
+        entry: the table
+        key: of the name, for the error
+        name: to look up
+        find: looks it up
+
+    Raises:
+        InputError: there is none; the message has the place in the file
+    """
+    try:
+        return find(name)
+    except InputError as error:
+        raise entry.wrong(key, error.message) from None
+
+
+_BOXES = {
+    3: ("pcie-1", "pcie-4-switched", "pcie-8-switched", "pcie-10-switched", "pcie-16-switched"),
+    4: ("pcie-1", "pcie-4", "pcie-8", "pcie-10-switched", "pcie-16-switched"),
+    5: ("pcie-1", "pcie-4", "pcie-8-gen5", "pcie-10-switched", "pcie-16-switched"),
+}
+
+
+@functools.cache
+def node_tables() -> Mapping[str, Table]:
+    """Every table of the catalog's nodes, by its name."""
+    return {entry.text("name"): entry for entry in entries_of("nodes")}
+
+
+def node_names() -> tuple[str, ...]:
+    """Names of all nodes that have devices; boxes are left out."""
+    return tuple(name for name, entry in node_tables().items() if "device" in entry or "like" in entry)
+
+
+@functools.cache
+def nodes_by_alias() -> Mapping[str, str]:
+    """Names of nodes by their names and aliases, squeezed."""
+    return {
+        squeezed(alias): name for name in node_names() for alias in (name, *node_tables()[name].texts("aliases", ()))
+    }
+
+
+@functools.cache
+def find_node(name: str) -> Node:
+    """The node of that name or alias.
+
+    Raises:
+        InputError: there is none
+
+    Example:
+        >>> find_node("DGX-1 V100").devices
+        8
+    """
+    known = nodes_by_alias()
+    if squeezed(name) not in known:
+        raise InputError(f'unknown machine "{name}"{nearest_machine(name)}', machine=name)
+    return read_node(node_tables()[known[squeezed(name)]], CATALOG_NAMES)
+
+
+def nearest_machine(name: str) -> str:
+    """The end of a sentence that names the nearest machine, where one is near."""
+    near = difflib.get_close_matches(squeezed(name), nodes_by_alias(), n=1)
+    return (
+        f'; did you mean "{nodes_by_alias()[near[0]]}"?' if near else "; `trimaran clusters` lists those that are known"
+    )
+
+
+def is_machine(name: str) -> bool:
+    """Whether it is the name or alias of a node."""
+    return squeezed(name) in nodes_by_alias()
+
+
+def usual_node(device: Device) -> Node | None:
+    """The usual machine of a module, from its maker; None for a card."""
+    name = _usual().get(device.name)
+    return find_node(name) if name is not None else None
+
+
+def plain_node(device: Device, devices: int, *, bridged: bool = False) -> Node:
+    """A node for a device whose machine is not named.
+
+    Args:
+        device: a module or a card
+        devices: the least number, where the node can hold them
+        bridged: cards are joined in pairs
+
+    Returns:
+        The usual board of a module, with fewer devices than it has where fewer are asked for; or a box of cards.
+    """
+    node = usual_node(device)
+    if node is not None:
+        if devices < node.devices:
+            node = replace(fewer_devices(node, devices), name=f"{devices}x{device.name}", aliases=())
+        return node
+    return boxed(device, devices, bridged=bridged)
+
+
+def boxed(device: Device, devices: int, *, bridged: bool = False) -> Node:
+    """A plain box of cards.
+
+    Args:
+        device: a card, or a module taken for one
+        devices: the least number, at most 16
+        bridged: cards are joined in pairs
+    """
+    boxes = ("superchip-1",) if device.form == "superchip" else _BOXES[min(device.pcie_generation, 5)]
+    fitting = [name for name in boxes if node_tables()[name].whole("devices") >= devices]
+    name = fitting[0] if fitting else boxes[-1]
+    entry = node_tables()[name]
+    count = min(devices, entry.whole("devices"))
+    bridges = {"bridges": "pairs"} if bridged and device.links else {}
+    values = {**entry.values, **bridges, "title": f"{count} {device.title} in a {entry.text('title')}"}
+    node = read_node(Table(values, file=entry.file, path=entry.path), CATALOG_NAMES, device=device)
+    bridge = "-bridged" if bridges else ""
+    return replace(fewer_devices(node, count), name=f"{count}x{device.name}{bridge}")
+
+
+@functools.cache
+def _usual() -> Mapping[str, str]:
+    return {
+        find_device(entry.text("device")).name: name
+        for name, entry in node_tables().items()
+        if entry.flag("usual", default=False)
+    }
+
+
+def _table(name: str) -> Table:
+    if name not in node_tables():
+        raise InputError(f'unknown machine "{name}"{did_you_mean(name, node_tables())}', machine=name)
+    return node_tables()[name]
+
+
+CATALOG_NAMES = Names(device=find_device, link=find_link, node=_table)
+"""Names lead to the catalog."""

@@ -17,11 +17,18 @@ from pathlib import Path
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.units import parse_counted, whole_number
-from trimaran.machine.catalog import find_device, find_link
+from trimaran.machine.catalog import (
+    find_device,
+    find_link,
+    find_node,
+    is_machine,
+    match_device,
+    nearest_machine,
+    plain_node,
+    usual_node,
+)
 from trimaran.machine.detect import detect_processor
 from trimaran.machine.machine_files import read_machine_file
-from trimaran.machine.matching import match_device
-from trimaran.machine.node_catalog import find_node, is_machine, nearest_machine, plain_node, usual_node
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 

@@ -12,11 +12,21 @@ from typing import TypeVar
 from trimaran.base.decoding import decode_toml
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import read_text, toml_text
-from trimaran.machine.catalog import find_device, find_link, link_types, read_device, read_link
+from trimaran.machine.catalog import (
+    CATALOG_NAMES,
+    Names,
+    Table,
+    find_device,
+    find_link,
+    link_types,
+    named,
+    read_device,
+    read_link,
+    read_node,
+    read_price,
+)
 from trimaran.machine.nccl_topology import node_from_xml
-from trimaran.machine.node_catalog import CATALOG_NAMES, Names, named, read_node, read_price
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
-from trimaran.machine.toml_tables import Table
 from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 
 Found = TypeVar("Found")

@@ -177,7 +177,7 @@ def ring_bandwidth(node: Node, devices: Iterable[int]) -> RingSet:
         InputError: the node has no such device
 
     Example:
-        >>> from trimaran.machine.node_catalog import find_node
+        >>> from trimaran.machine.catalog import find_node
         >>> dgx = find_node("dgx1-p100")
         >>> [round(ring_bandwidth(dgx, range(count)).bytes_per_s / 1e9, 1) for count in (4, 5, 6)]
         [51.9, 5.6, 34.6]

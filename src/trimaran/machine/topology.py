@@ -190,7 +190,7 @@ def pair(node: Node, a: int, b: int) -> Pair:
         InputError: the node has no such device, or no route leads from one to the other
 
     Example:
-        >>> from trimaran.machine.node_catalog import find_node
+        >>> from trimaran.machine.catalog import find_node
         >>> found = pair(find_node("dgx1-v100"), 0, 5)
         >>> found.kind, found.peer, found.route.vertices
         ('socket', False, ('gpu0', 'plx0', 'cpu0', 'cpu1', 'plx2', 'gpu5'))
@@ -225,7 +225,7 @@ def relays(node: Node, a: int, b: int) -> tuple[Route, ...]:
     """Routes over other devices' links where two devices have none between them: the shortest, widest first.
 
     Example:
-        >>> from trimaran.machine.node_catalog import find_node
+        >>> from trimaran.machine.catalog import find_node
         >>> [route.vertices for route in relays(find_node("dgx1-v100"), 0, 5)]
         [('gpu0', 'gpu1', 'gpu5'), ('gpu0', 'gpu4', 'gpu5')]
     """
@@ -252,7 +252,7 @@ def host_bandwidth(node: Node, devices: Iterable[int]) -> Mapping[int, float]:
         By device, its rate [bytes/s].
 
     Example:
-        >>> from trimaran.machine.node_catalog import find_node
+        >>> from trimaran.machine.catalog import find_node
         >>> rates = host_bandwidth(find_node("dgx1-v100"), range(8))
         >>> rates[0] / 1e9
         6.2

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import locked, put_in_place, read_bytes, set_aside
+from trimaran.base.files import given, locked, put_in_place, read_bytes, set_aside
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 
@@ -31,9 +31,9 @@ def cache_directory() -> Path:
     """Where measured costs are kept: `$TRIMARAN_CACHE`, else `$XDG_CACHE_HOME/trimaran`, else `~/.cache/trimaran`."""
     chosen = os.environ.get("TRIMARAN_CACHE")
     if chosen:
-        return Path(chosen)
+        return given(Path(chosen))
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "trimaran"
+    return (given(Path(base)) if base else Path.home() / ".cache") / "trimaran"
 
 
 def cache_path(fingerprint: Fingerprint) -> Path:

@@ -16,7 +16,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
-from trimaran.simulator.storage_lifetimes import window_end
+from trimaran.simulator.memory import window_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStor
 from trimaran.memory.minimum import away_span
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import Recipe
-from trimaran.simulator.storage_lifetimes import recipe_peak
+from trimaran.simulator.memory import recipe_peak
 
 MOST_OPS = 64
 

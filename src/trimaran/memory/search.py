@@ -35,8 +35,7 @@ from trimaran.memory.problem import MemoryProblem, Unit, memory_problem
 from trimaran.memory.schedule import KEEP, OFFLOAD, RECOMPUTE, Choice, Score, Scores, build_plan
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.simulator.memory import MemoryRun, simulate_memory
-from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
+from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From fractions to choices that fit: rounding, and repair where a choice is over the budget

@@ -49,7 +49,7 @@ from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
 from trimaran.graph.types import Phase
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 
 class LayerKind(StrEnum):

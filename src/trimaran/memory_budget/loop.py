@@ -47,7 +47,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trimaran.base.units import format_bytes
-from trimaran.graph.trace.operations import Operations
+from trimaran.graph.trace.record import Operations
 from trimaran.graph.trace.tape import Watch
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory_budget.options import SETTLING_STEPS, VERIFY_EVERY, Options

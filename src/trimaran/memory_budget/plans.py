@@ -34,7 +34,7 @@ from trimaran.memory_budget.recording import (
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.memory_hooks.schedule import staying
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 _MOST_STRANGERS = 3
 

@@ -42,8 +42,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.saved_tensors import Store
+from trimaran.graph.trace.record import Recorder, Store
 from trimaran.memory_budget.device import Device
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import PAGE_BYTES

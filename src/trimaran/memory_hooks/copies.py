@@ -48,7 +48,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
-from trimaran.graph.trace.saved_tensors import Aside
+from trimaran.graph.trace.record import Aside
 from trimaran.memory_hooks.arena import HostArena, Slot
 from trimaran.memory_hooks.coding import Codec, Coding, bytes_at
 

@@ -24,7 +24,7 @@ from trimaran.graph.trace.calls import (
     replaced,
     tensors_in,
 )
-from trimaran.graph.trace.operations import Operations
+from trimaran.graph.trace.record import Operations
 from trimaran.graph.trace.storages import has_storage, look
 from trimaran.program.memory import Recipe
 

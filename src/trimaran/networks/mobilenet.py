@@ -268,12 +268,12 @@ class V3Size:
     Attributes:
         forms: of its blocks
         last: maps after the last convolution
-        hidden: units of the head
+        head: units of its hidden layer
     """
 
     forms: tuple[BlockForm, ...]
     last: int
-    hidden: int
+    head: int
 
 
 V3_SIZES: Mapping[str, V3Size] = {
@@ -294,7 +294,7 @@ V3_SIZES: Mapping[str, V3Size] = {
             """
         ),
         last=576,
-        hidden=1024,
+        head=1024,
     ),
     "large": V3Size(
         forms=_v3(
@@ -317,7 +317,7 @@ V3_SIZES: Mapping[str, V3Size] = {
             """
         ),
         last=960,
-        hidden=1280,
+        head=1280,
     ),
 }
 """Small and large, as published."""
@@ -355,7 +355,7 @@ class MobileNetV3(_Classifier):
             inputs = form.maps
         parts.append(_convolution(inputs, last, 1, norm, _hardswish))
         self.features = nn.Sequential(*parts)
-        hidden = rounded_maps(size.hidden * width)
+        hidden = rounded_maps(size.head * width)
         self.classifier = nn.Sequential(
             nn.Linear(last, hidden), _hardswish(), nn.Dropout(0.2), nn.Linear(hidden, classes)
         )

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
-from trimaran.jobs.published_networks import NetworkReference, parse_network
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
+from trimaran.networks.names import NetworkReference, parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.analytical.search import search_degrees, transformer_problem

@@ -15,7 +15,7 @@ from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.pricing.analytical.memory import rank_memory
-from trimaran.pricing.analytical.stages import stage_chunks
+from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy

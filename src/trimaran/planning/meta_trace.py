@@ -35,7 +35,7 @@ from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import LiveBytes, live_bytes
+from trimaran.simulator.memory import LiveBytes, live_bytes
 
 
 def meta_batch(job: Job, samples: int, *, like: Any = None) -> Any:

@@ -18,9 +18,9 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
-from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.types import Device
+from trimaran.networks.names import parse_network
 from trimaran.planning.requests import PlanRequest
 
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})

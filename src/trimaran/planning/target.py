@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.jobs.huggingface import is_configuration
-from trimaran.jobs.published_networks import parse_network
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
+from trimaran.networks.names import parse_network
 from trimaran.planner.target_estimates import (
     Contender,
     Estimate,

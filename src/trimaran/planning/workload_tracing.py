@@ -21,8 +21,7 @@ from trimaran.graph.capture.capture import capture, looked_at
 from trimaran.graph.capture.describe import describe_flow
 from trimaran.graph.capture.export import NotExportableError
 from trimaran.graph.capture.flow import make_flow
-from trimaran.graph.kernels.convert import workload_of
-from trimaran.graph.kernels.optimizer import Updates
+from trimaran.graph.kernels.convert import Updates, workload_of
 from trimaran.graph.kernels.workload import Workload, affine
 from trimaran.graph.optimizers import Trained
 from trimaran.graph.trace.live_bytes import StepMemory, step_memory

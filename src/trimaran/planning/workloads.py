@@ -33,9 +33,9 @@ from trimaran.graph.kernels.workload import KERNEL_PRECISIONS, AffineWorkload, W
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.jobs.huggingface import is_configuration
-from trimaran.jobs.published_networks import parse_network
-from trimaran.jobs.published_networks import with_options as add_options
 from trimaran.measure.cache import cache_directory, read_kept
+from trimaran.networks.names import parse_network
+from trimaran.networks.names import with_options as add_options
 
 if TYPE_CHECKING:
     from trimaran.planning.workload_tracing import WorkloadTracer

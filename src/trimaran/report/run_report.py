@@ -80,7 +80,7 @@ class RunReport:
         prediction: of the step, before the run
         comparison: of prediction and measurement; None where nothing was recorded
         samples_per_s: throughput of training over the whole run [samples/s]
-        final: figures at the end by name, such as "accuracy" and "loss"
+        final: figures at the end by name, such as "accuracy" and "loss"; None: no finite number
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
@@ -89,6 +89,8 @@ class RunReport:
         verified: how far the first steps were from those of one process; None where nobody asked
         slow_ranks: ranks that compute slower than the others
         skipped_steps: numbers of the steps whose update was left out, because their loss was not a finite number
+        rollbacks: the times that the training went back to a checkpoint for such a loss: step, to, batches left out
+        restarts: the times that it was started again after a failure, as `run.json` has them
         notes: what the user should know, such as what the model could not be used for
     """
 
@@ -97,7 +99,7 @@ class RunReport:
     prediction: Prediction
     comparison: Comparison | None = None
     samples_per_s: float | None = None
-    final: Mapping[str, float] = field(default_factory=dict)
+    final: Mapping[str, float | None] = field(default_factory=dict)
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None
@@ -106,6 +108,8 @@ class RunReport:
     verified: Mapping[str, Any] | None = None
     slow_ranks: tuple[SlowRank, ...] = ()
     skipped_steps: tuple[int, ...] = ()
+    rollbacks: tuple[Mapping[str, Any], ...] = ()
+    restarts: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -135,6 +139,8 @@ def report_document(report: RunReport) -> dict[str, Any]:
         **({} if report.verified is None else {"verified": dict(report.verified)}),
         **({"slow_ranks": [to_plain(one) for one in report.slow_ranks]} if report.slow_ranks else {}),
         **({"skipped_steps": list(report.skipped_steps)} if report.skipped_steps else {}),
+        **({"rollbacks": list(map(dict, report.rollbacks))} if report.rollbacks else {}),
+        **({"restarts": list(map(dict, report.restarts))} if report.restarts else {}),
         "samples_per_s": report.samples_per_s,
         "final": dict(report.final),
         "run_dir": report.run_dir,

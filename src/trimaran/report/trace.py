@@ -44,8 +44,7 @@ from trimaran.program.rules.deadlock import match_messages
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import subtract, unite
 from trimaran.report.comparison import Comparison
-from trimaran.simulator.memory import MemoryRun
-from trimaran.simulator.storage_lifetimes import LiveBytes
+from trimaran.simulator.memory import LiveBytes, MemoryRun
 
 Event = dict[str, Any]
 

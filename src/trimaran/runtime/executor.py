@@ -10,7 +10,7 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -39,8 +39,14 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
-from trimaran.runtime.checkpoint.training_state import Fill, TrainingState
-from trimaran.runtime.checkpoint.weights import model_weights, read_weights, write_weights
+from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
+from trimaran.runtime.checkpoint.weights import (
+    fit_weights,
+    model_weights,
+    open_weights,
+    put_weights,
+    write_weights,
+)
 from trimaran.runtime.communication.channels import Channels, InFlight, in_contact
 from trimaran.runtime.communication.compression import Codec, CompressedBuckets, open_codec
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
@@ -153,6 +159,7 @@ class Executor:
         share_weights(self.model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self.model)
+        modules = describe_modules(self.model)
         self._part = make_part(
             job,
             strategy,
@@ -199,6 +206,7 @@ class Executor:
             gatherer=self._state,
             traits=self._traits,
             place=(self._replica, row),
+            modules=modules,
         )
         seed_generators(derive_seed(job.seed, "rank", self._replica, row))
 
@@ -447,14 +455,41 @@ class Executor:
                 write_weights(weights, path)
             self.agreement.gather_integers([0], "writing the weights")
 
-    def load(self, path: str | Path) -> None:
-        """Read the plain `state_dict` of the user's model; every rank reads the file.
+    def load(self, path: str | Path, *, trust_pickle: bool = False, optimizer: bool = False) -> tuple[str, ...]:
+        """Read weights, and perhaps the state of the optimizer; every rank reads.
 
         Args:
-            path: of a safetensors file
+            path: run, checkpoint, or a file or folder of others (`open_weights`)
+            trust_pickle: read formats that are pickles too
+            optimizer: the state of the optimizer too
+
+        Returns:
+            For people: what of the optimizer's state is not as it was saved.
+
+        Raises:
+            InputError: it is of another model or optimizer, or a pickle that is not trusted; nothing has been changed
+            CorruptDataError: it is damaged
         """
-        with ACTIVITY.during("reading weights"):
-            read_weights(self.model, path, self._part.load, shapes=self._part.shapes)
+        with (
+            ACTIVITY.during("reading weights"),
+            in_contact(self._world.rank, "reading weights"),
+            open_weights(path, trust_pickle=trust_pickle, agreement=self.agreement) as content,
+        ):
+            weights = fit_weights(self.model, content, self._part.shapes, self.agreement)
+            adopt: Callable[[], None] | None = None
+            notes: tuple[str, ...] = ()
+            if optimizer:
+                if content.optimizer is None:
+                    raise InputError(
+                        f"{content.source} has no state of an optimizer: take the weights alone",
+                        code="weights.no-optimizer",
+                        path=content.source,
+                    )
+                adopt, notes = self.training.adopt_optimizer(content.optimizer, content.source)
+            put_weights(self.model, weights, self._part.load)
+            if adopt is not None:
+                adopt()
+        return notes
 
     def put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> tuple[str, ...]:
         """Go on from a state that was taken under this or another plan; every rank calls it, between steps.

@@ -172,12 +172,14 @@ class StateGatherer:
     Attributes:
         model: the user's
         aliases: every name that a parameter or buffer has in the model, and its first one
+        names: of the `state_dict`, in its order, each with the first one of the same tensor; None: it is of neither
         shapes: of the whole, and dtype, by kind and first name
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.aliases = _first_names(model)
+        self.names = {name: self.aliases.get(name) for name in model.state_dict()}
         self.shapes = {
             (kind, name): (tuple(one.shape), str(one.dtype).removeprefix("torch."))
             for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))

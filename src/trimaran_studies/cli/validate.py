@@ -51,7 +51,7 @@ def validate(
     """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
-        from trimaran_studies.validation.report import (
+        from trimaran_studies.validation.scores import (
             by_family,
             family_table,
             reading_lines,

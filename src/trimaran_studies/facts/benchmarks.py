@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
-from trimaran.jobs.published_networks import with_options
-from trimaran.networks.names import canonical_network
+from trimaran.networks.names import canonical_network, with_options
 from trimaran.planning.workloads import workload
 from trimaran_studies.facts.sizes import sized_name, sized_workload
 

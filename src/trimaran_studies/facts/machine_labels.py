@@ -9,10 +9,19 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from trimaran.machine.catalog import find_link, squeezed
+from trimaran.machine.catalog import (
+    Label,
+    MatchedDevice,
+    find_link,
+    find_node,
+    match_words,
+    node_names,
+    nodes_by_alias,
+    plain_node,
+    read_label,
+    squeezed,
+)
 from trimaran.machine.find import default_fabric
-from trimaran.machine.matching import Label, MatchedDevice, match_words, read_label
-from trimaran.machine.node_catalog import find_node, node_names, nodes_by_alias, plain_node
 from trimaran.machine.types import Device, Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -50,7 +59,7 @@ def match_fabric(label: Label, devices_of_node: int) -> tuple[int, Link] | None:
         Number of network cards of a node and their type; None where the label names no known network.
 
     Example:
-        >>> from trimaran.machine.matching import read_label
+        >>> from trimaran.machine.catalog import read_label
         >>> cards, link = match_fabric(read_label("RoCE 1600 Gb/s"), 8)
         >>> cards, link.name
         (8, 'roce-200g')

@@ -23,7 +23,7 @@ from rich.table import Table
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
-from trimaran.features.memory_fit.figures import simulated, usage
+from trimaran.features.memory_fit.estimate import simulated, usage
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.published_jobs import network_job
 from trimaran.machine.catalog import find_device

@@ -38,7 +38,7 @@ from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Networks under the vDNN paper's policies and ours, run on this machine

@@ -16,7 +16,7 @@ from trimaran.base.errors import InputError
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
-from trimaran.pricing.collectives.groups import family, group_of
+from trimaran.pricing.collectives.links import family, group_of
 from trimaran_studies.facts.machine_labels import MatchedMachine, match_machine
 from trimaran_studies.validation.measurement import Answer, Row, cells_read
 

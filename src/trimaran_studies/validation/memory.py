@@ -6,20 +6,530 @@ known network and a batch are traced. An answer also says whether the step fits,
 
 Intervals are by kind. Where the arguments of a program are known, errors come from its version rather than from the
 formulas: most figures are within 1 or 2 %, and some of an older container have large errors.
+
+Memory of the last rank in Megatron-LM's training tests, the rank that writes their figures.
+
+The memory of the program is known from its source: gradients are 32-bit buffers in bf16 and 16-bit ones in fp16; a
+product library's workspace of 32 MiB for each of its two callers where the test fixes it, and one of Transformer
+Engine; the loss has logits in 16 and in 32 bits, and two more 32-bit forms where it is compiled.
+
+A published figure names its test and not the arguments. These are published in Megatron-LM's repository;
+`megatron_cases.toml` has those that memory depends on, by test. The arguments of a test that is not listed are read
+from its name, which has degrees and main switches in the repository's notation.
+
+Memory of a rank of a transformer of two stacks (T5), without a pipeline.
+
+Both stacks have the same width. A layer of the decoder is one of a decoder alone, and attends once more: its queries
+come from its own tokens, keys and values from the encoder's output, which is kept once for all layers.
 """
 
+import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from trimaran.machine.matching import match_device
-from trimaran.pricing.analytical.activations import layer_activations
-from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank, rank_memory
-from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.base.files import packaged_toml
+from trimaran.machine.catalog import match_device
+from trimaran.pricing.analytical.memory import (
+    Bookkeeping,
+    RankMemory,
+    largest_rank,
+    layer_activations,
+    rank_memory,
+    state_bytes,
+)
+from trimaran.pricing.analytical.shapes import (
+    Experts,
+    LatentAttention,
+    TransformerShape,
+    attention_elements,
+    embedding_elements,
+    gpt_shape,
+    key_size,
+    layer_elements,
+    norm_elements,
+    query_size,
+    stream_bytes,
+    tokens_of_rank,
+)
 from trimaran.program.strategy import Degrees, Recomputed
 from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
-from trimaran_studies.validation.megatron import megatron_case, megatron_rank
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A transformer of two stacks (T5), without a pipeline
+
+
+_STATISTIC = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoStacks:
+    """A transformer of two stacks.
+
+    Attributes:
+        encoder: its stack, with the vocabulary and the positions of both
+        layers: of the decoder
+        sequence: tokens of the decoder
+    """
+
+    encoder: TransformerShape
+    layers: int
+    sequence: int
+
+    @property
+    def decoder(self) -> TransformerShape:
+        """The other stack, without its attention to the encoder."""
+        return replace(self.encoder, layers=self.layers, sequence=self.sequence)
+
+
+def two_stack_memory(stacks: TwoStacks, degrees: Degrees, *, bookkeeping: Bookkeeping) -> RankMemory:
+    """Memory of a rank at the loss, where it needs most.
+
+    Args:
+        stacks: the network
+        degrees: of it; without a pipeline
+        bookkeeping: what the program keeps
+
+    Returns:
+        By part.
+    """
+    encoder, decoder, keeping = stacks.encoder, stacks.decoder, bookkeeping
+    weights, gradients, optimizer = state_bytes(two_stack_elements(stacks, degrees.tp), degrees, keeping)
+    kept = 0
+    for shape in (encoder, decoder):
+        each = layer_activations(
+            shape, degrees, attention=keeping.attention, product_input_bytes=keeping.product_input_bytes
+        )
+        stream = stream_bytes(shape, degrees)
+        # The norm behind a stack, and the mask of the dropout before it.
+        kept += shape.layers * each.kept + 2 * stream + (stream // 2 if shape.hidden_dropout else 0)
+        if keeping.dense_mask:
+            kept += tokens_of_rank(shape, degrees) * shape.sequence
+    kept += stacks.layers * _cross_attention(stacks, degrees, keeping)
+    logits = tokens_of_rank(decoder, degrees) * (decoder.vocabulary // degrees.tp) * keeping.logit_bytes
+    return RankMemory(
+        stage=0,
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=kept,
+        transient=logits,
+        workspace=keeping.workspace_bytes,
+    )
+
+
+def two_stack_elements(stacks: TwoStacks, tensor: int) -> int:
+    """Parameters of a rank.
+
+    Example:
+        Two stacks of one layer, h = 64: a decoder's layer has another 4 h² + 4 h of attention and 2 h of its norm; then
+        two norms, the table, its positions, and a bias for each row of the vocabulary.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=64, heads=4, vocabulary=1000, sequence=16)
+        >>> two_stack_elements(TwoStacks(encoder=shape, layers=1, sequence=8), 1)
+        183016
+        >>> 28 * 64**2 + 32 * 64 + 4 * 64 + (1000 + 16) * 64 + 1000
+        183016
+    """
+    encoder = stacks.encoder
+    layer, norm = layer_elements(encoder, 0, tensor=tensor), norm_elements(encoder)
+    stack = (encoder.layers + stacks.layers) * layer + stacks.layers * (attention_elements(encoder, tensor) + norm)
+    table = embedding_elements(encoder, tensor) + encoder.positions * encoder.hidden
+    return stack + 2 * norm + table + encoder.vocabulary // tensor
+
+
+def _cross_attention(stacks: TwoStacks, degrees: Degrees, keeping: Bookkeeping) -> int:
+    """What a decoder's layer keeps for its attention to the encoder [bytes]."""
+    decoder, encoder, tensor = stacks.decoder, stacks.encoder, degrees.tp
+    own, others = tokens_of_rank(decoder, degrees), tokens_of_rank(encoder, degrees)
+    queries = own * query_size(decoder, tensor) * 2
+    keys = 2 * others * key_size(decoder, tensor) * 2
+    heads = decoder.heads // tensor
+    if keeping.attention == "fused":
+        core = 2 * queries + own * heads * _STATISTIC
+    else:
+        core = queries + own * heads * encoder.sequence * (5 if decoder.attention_dropout else 2)
+    stream = stream_bytes(decoder, degrees)
+    return 2 * stream + (stream // 2 if decoder.hidden_dropout else 0) + queries + keys + core
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Megatron-LM's training tests: the last rank, which writes their figures
+
+
+Arguments = Mapping[str, str]
+"""Arguments by name, without dashes; one without a value has "true"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronCase:
+    """A test.
+
+    Attributes:
+        family: "gpt", "bert", "moe", "mixtral" or "t5"
+        name: of the test
+        arguments: as given to the program
+        listed: whether the arguments are the published ones, not read from the name
+    """
+
+    family: str
+    name: str
+    arguments: Arguments
+    listed: bool
+
+
+@functools.cache
+def _document() -> dict[str, Any]:
+    return packaged_toml("trimaran_studies.validation", "megatron_cases.toml")
+
+
+@functools.cache
+def _bases() -> dict[str, Arguments]:
+    """Arguments of all tests of a family."""
+    return {family: _arguments(line) for family, line in _document()["base"].items()}
+
+
+@functools.cache
+def _cases() -> dict[tuple[str, str], Arguments]:
+    return {
+        (family, name): {**base, **_arguments(group["arguments"])}
+        for family, base in _bases().items()
+        for group in _document()[family]
+        for name in group["cases"]
+    }
+
+
+def _arguments(line: str) -> dict[str, str]:
+    pairs = (word.partition("=") for word in line.split())
+    return {name: value if sign else "true" for name, sign, value in pairs}
+
+
+def megatron_case(path: str) -> MegatronCase | None:
+    """The test whose figures a file of the repository holds.
+
+    Args:
+        path: of the file, such as "tests/functional_tests/test_cases/gpt/gpt3_mcore_te_tp2_pp2/golden_values_lts.json"
+
+    Returns:
+        The test; None where the path names none.
+
+    Example:
+        >>> megatron_case("tests/functional_tests/test_cases/gpt/gpt3_mcore_tp4_pp1/x.json").arguments["hidden-size"]
+        '512'
+    """
+    match = re.search(r"test_cases/([^/]+)/([^/]+)", path)
+    if match is None:
+        return None
+    family, name = match.groups()
+    known = _cases().get((family, name))
+    if known is not None:
+        return MegatronCase(family=family, name=name, arguments=known, listed=True)
+    return MegatronCase(family=family, name=name, arguments=_from_name(family, name), listed=False)
+
+
+_SWITCHES = {
+    "dist_optimizer": "use-distributed-optimizer",
+    "sequence_parallel": "sequence-parallel",
+    "swiglu": "swiglu",
+    "untie": "untie-embeddings-and-output-weights",
+    "disable_bias": "disable-bias-linear",
+    "qk_layernorm": "qk-layernorm",
+    "cross_entropy_loss_fusion": "cross-entropy-loss-fusion",
+    "fsdp": "use-megatron-fsdp",
+}
+
+
+def _from_name(family: str, name: str) -> dict[str, str]:
+    base = {
+        "num-layers": "24" if family == "bert" else "12",
+        "hidden-size": "1024" if family == "bert" else "512",
+        "num-attention-heads": "16" if family == "bert" else "8",
+        "micro-batch-size": "4",
+        "global-batch-size": "128" if family == "bert" else "32",
+        "seq-length": "512" if family == "bert" else "1024",
+        "transformer-impl": "transformer_engine" if "_te_" in name else "local",
+        "fixed-workspace": "true",
+    }
+    if family == "t5":  # two stacks, with other names
+        base = {**_bases()[family], "transformer-impl": base["transformer-impl"], "fixed-workspace": "true"}
+    degrees = {
+        "tensor-model-parallel-size": r"(?:^|_)tp(\d+)",
+        "pipeline-model-parallel-size": r"(?:^|_)pp(\d+)",
+        "context-parallel-size": r"(?:^|_)cp(\d+)",
+        "expert-model-parallel-size": r"(?:^|_)ep(\d+)",
+        "expert-tensor-parallel-size": r"(?:^|_)etp(\d+)",
+        "num-virtual-stages-per-pipeline-rank": r"(?:^|_)vp(\d+)",
+        "num-experts": r"(\d+)experts",
+    }
+    found = {key: re.search(pattern, name) for key, pattern in degrees.items()}
+    base |= {key: match.group(1) for key, match in found.items() if match is not None}
+    base |= {argument: "true" for word, argument in _SWITCHES.items() if word in name}
+    if "rope" in name:
+        base["position-embedding-type"] = "rope"
+    if "full_recompute" in name:
+        base["recompute-granularity"] = "full"
+    if "resume" not in name and "nondeterministic" not in name:
+        base["attention-backend"] = "unfused"
+    return base
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The network and the degrees of a training test of Megatron-LM, from its arguments
+
+
+_ENTRIES = {
+    "GPTSentencePieceTokenizer": 256000,
+    "Llama2Tokenizer": 32000,
+    "BertWordPieceCase": 28996,
+}
+"""Entries of a tokenizer's vocabulary, where it is not GPT-2's 50,257 (facts of the tokenizers' files)."""
+
+_RECOMPUTED: dict[str, Recomputed] = {
+    "core_attn": "attention",
+    "mlp": "feed_forward",
+    "layernorm": "norms",
+    "moe_act": "activations",
+    "mla_up_proj": "up_projections",
+}
+
+
+def shape_of(case: MegatronCase) -> TransformerShape:
+    """The network of a test."""
+    given = case.arguments
+    hidden, heads = int(given["hidden-size"]), int(given["num-attention-heads"])
+    layers = int(given.get("num-layers") or given["encoder-num-layers"])
+    tensor = _degree(given, "tensor-model-parallel-size")
+    sequence = int(given.get("seq-length") or given["encoder-seq-length"])
+    gated = "swiglu" in given
+    inner = int(given.get("ffn-hidden-size") or (int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden))
+    rotary = given.get("position-embedding-type") == "rope" or "use-rotary-position-embeddings" in given
+    entries = int(given.get("vocab-size") or _ENTRIES.get(given.get("tokenizer-type", ""), 50257))
+    if case.family == "bert":
+        entries = _ENTRIES["BertWordPieceCase"]
+    entries += int(given.get("vocab-extra-ids", 0))
+    multiple = int(given.get("make-vocab-size-divisible-by", 128))
+    return TransformerShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(given.get("num-query-groups", heads)),
+        head_size=int(given.get("kv-channels", hidden // heads)),
+        ffn=inner,
+        vocabulary=padded_vocabulary(entries, tensor=tensor, multiple=multiple),
+        sequence=sequence,
+        gated=gated,
+        biases="disable-bias-linear" not in given,
+        tied="untie-embeddings-and-output-weights" not in given,
+        positions=0 if rotary else sequence,
+        rotary=rotary,
+        centred_norm=given.get("normalization") != "RMSNorm",
+        query_key_norm="qk-layernorm" in given,
+        hidden_dropout=float(given.get("hidden-dropout", 0.1)) > 0,
+        attention_dropout=float(given.get("attention-dropout", 0.1)) > 0,
+        experts=_experts(given, layers, inner),
+        latent=_latent(given),
+        head="masked" if case.family == "bert" else "causal",
+    )
+
+
+def padded_vocabulary(entries: int, *, tensor: int = 1, multiple: int = 128) -> int:
+    """Rows of an embedding that is divided evenly: the entries, up to the next multiple of `multiple * tensor`.
+
+    Example:
+        >>> padded_vocabulary(50257), padded_vocabulary(50257, tensor=2)
+        (50304, 50432)
+    """
+    step = multiple * tensor
+    return -(-entries // step) * step
+
+
+def stacks_of(case: MegatronCase) -> TwoStacks:
+    """The two stacks of a T5."""
+    given = case.arguments
+    layers, sequence = int(given["decoder-num-layers"]), int(given["decoder-seq-length"])
+    return TwoStacks(encoder=shape_of(case), layers=layers, sequence=sequence)
+
+
+def _experts(given: Arguments, layers: int, inner: int) -> Experts | None:
+    count = int(given.get("num-experts", 0))
+    if not count:
+        return None
+    dense = re.match(r"\(\[0\]\*(\d+)", given.get("moe-layer-freq", ""))
+    return Experts(
+        count=count,
+        active=int(given.get("moe-router-topk", 2)),
+        ffn=int(given.get("moe-ffn-hidden-size", inner)),
+        shared_ffn=int(given.get("moe-shared-expert-intermediate-size", 0)),
+        dense_layers=min(layers, int(dense.group(1))) if dense else 0,
+    )
+
+
+def _latent(given: Arguments) -> LatentAttention | None:
+    if "multi-latent-attention" not in given:
+        return None
+    return LatentAttention(
+        query_rank=int(given.get("q-lora-rank", 0)),
+        key_rank=int(given["kv-lora-rank"]),
+        head_size=int(given["qk-head-dim"]),
+        rotary_size=int(given["qk-pos-emb-head-dim"]),
+        value_size=int(given["v-head-dim"]),
+    )
+
+
+def _degree(given: Arguments, name: str) -> int:
+    return int(given.get(name, 1))
+
+
+def degrees_of(case: MegatronCase, devices: int) -> Degrees:
+    """The parallel degrees of a test on a number of devices."""
+    given = case.arguments
+    tensor, pipeline = _degree(given, "tensor-model-parallel-size"), _degree(given, "pipeline-model-parallel-size")
+    context, microbatch = _degree(given, "context-parallel-size"), int(given["micro-batch-size"])
+    data = max(1, devices // (tensor * pipeline * context))
+    batch = int(given.get("global-batch-size") or microbatch * data * 8)
+    layers = int(given.get("num-layers") or given["encoder-num-layers"])
+    parts = _layout(given, layers, pipeline)
+    chunks = len(parts) // pipeline if parts else _chunks(given, layers, pipeline)
+    sharded = "use-megatron-fsdp" in given or "use-torch-fsdp2" in given
+    expert_tensor = given.get("expert-tensor-parallel-size")
+    return Degrees(
+        tp=tensor,
+        pp=pipeline,
+        chunks=chunks,
+        cp=context,
+        dp=data,
+        ep=_degree(given, "expert-model-parallel-size"),
+        expert_tp=int(expert_tensor) if expert_tensor else None,
+        microbatch=microbatch,
+        microbatches=max(1, batch // (microbatch * data)),
+        sequence_parallel="sequence-parallel" in given and tensor > 1,
+        zero=3 if sharded else 1 if "use-distributed-optimizer" in given else 0,
+        recomputed=_recomputed(given),
+        segment_layers=parts,
+        microbatch_group=int(given.get("microbatch-group-size-per-virtual-pipeline-stage", 0)),
+    )
+
+
+def _chunks(given: Arguments, layers: int, pipeline: int) -> int:
+    per_chunk = given.get("num-layers-per-virtual-pipeline-stage")
+    if per_chunk:
+        return max(1, layers // pipeline // int(per_chunk))
+    return _degree(given, "num-virtual-stages-per-pipeline-rank")
+
+
+def _layout(given: Arguments, layers: int, pipeline: int) -> tuple[int, ...]:
+    """Layers of each segment, where a test has them: as a text such as "Et*3|(tt|)*6L", or by exceptions."""
+    text = given.get("pipeline-model-parallel-layout")
+    if text:
+        text = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), text)
+        text = re.sub(r"(\w)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), text)
+        return tuple(part.count("t") for part in text.split("|"))
+    first, last = given.get("decoder-first-pipeline-num-layers"), given.get("decoder-last-pipeline-num-layers")
+    if first and last:
+        between = (layers - int(first) - int(last)) // (pipeline - 2)
+        stages = (int(first), *(between for _ in range(pipeline - 2)), int(last))
+        chunks = max(1, _degree(given, "num-virtual-stages-per-pipeline-rank"))
+        per_chunk = given.get("num-layers-per-virtual-pipeline-stage")
+        chunks = min(stages) // int(per_chunk) if per_chunk else chunks
+        return tuple(count // chunks for _ in range(chunks) for count in stages)
+    if "account-for-embedding-in-pipeline-split" in given:
+        chunks = _chunks(given, layers + 2, pipeline)
+        each = (layers + 2) // (pipeline * chunks)
+        return (each - 1, *(each for _ in range(pipeline * chunks - 2)), each - 1)
+    return ()
+
+
+def _recomputed(given: Arguments) -> frozenset[Recomputed]:
+    grain = given.get("recompute-granularity")
+    if grain == "full":
+        return frozenset({"layers"})
+    if grain != "selective":
+        return frozenset()
+    modules = given.get("recompute-modules", "core_attn").strip("[]").split(",")
+    return frozenset(_RECOMPUTED[module] for module in modules if module in _RECOMPUTED)
+
+
+_MIB = 1024 * 1024
+_FIXED_WORKSPACE = 32 * _MIB
+"""Workspace of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, and PyTorch's default on Hopper and later [bytes]."""
+
+_USUAL_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
+"""PyTorch's default workspace before Hopper [bytes]."""
+
+_RELEASE_DEVICES = 512
+"""Devices of release tests, whose number is not published; assumed."""
+
+_TEST_DEVICES = 8
+"""Devices of all other tests (tests/test_utils/recipes of the repository)."""
+
+
+def megatron_rank(case: MegatronCase, *, path: str, device: str, devices: int | None) -> RankMemory:
+    """Memory of the last rank of a test.
+
+    Args:
+        case: the test
+        path: of its file of figures, which names the container
+        device: label in the row
+        devices: of the run; None: not published
+
+    Returns:
+        Memory by part.
+    """
+    degrees = degrees_of(case, devices or devices_of(case, device))
+    if case.family == "t5":
+        return two_stack_memory(stacks_of(case), degrees, bookkeeping=_bookkeeping(case, path, device))
+    last = degrees.pp - 1
+    return rank_memory(shape_of(case), degrees, stage=last, bookkeeping=_bookkeeping(case, path, device))
+
+
+def devices_of(case: MegatronCase, device: str) -> int:
+    """Devices of a test whose row does not have their number."""
+    degrees = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
+    least = 1
+    for degree in degrees:
+        least *= int(case.arguments.get(degree, 1))
+    usual = _TEST_DEVICES
+    if "release" in case.name:
+        usual = _RELEASE_DEVICES
+    elif case.name.endswith("1node") and "B200" in device.upper():
+        usual = _TEST_DEVICES // 2
+    return max(least, usual)
+
+
+def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
+    given = case.arguments
+    local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
+    before_hopper = any(name in device.upper() for name in ("A100", "V100"))
+    fixed = "fixed-workspace" in given or not before_hopper
+    product = _FIXED_WORKSPACE if fixed else _USUAL_WORKSPACE
+    engine = 4 * _MIB if before_hopper else 32 * _MIB
+    logit = 6
+    if "cross-entropy-loss-fusion" in given:
+        logit += 8
+    if "defer-embedding-wgrad-compute" in given:
+        logit += 4
+    fp8 = "fp8-format" in given
+    return Bookkeeping(
+        weight_bytes=4 if fp8 and "fp8-param-gather" not in given else 2,
+        gradient_bytes=2 if "fp16" in given else 4,
+        logit_bytes=logit,
+        product_input_bytes=1 if fp8 else 2,
+        attention="unfused" if _keeps_probabilities(case, local=local, path=path) else "fused",
+        dense_mask="no-create-attention-mask-in-dataloader" not in given,
+        workspace_bytes=4 * product if local else 2 * product + engine,
+    )
+
+
+def _keeps_probabilities(case: MegatronCase, *, local: bool, path: str) -> bool:
+    """Whether attention is not fused: by argument, or because an older container has no deterministic fused kernel."""
+    backend = case.arguments.get("attention-backend", "auto")
+    if local or backend in ("unfused", "local"):
+        return True
+    return backend == "auto" and "deterministic" in case.arguments and "lts_dgxa100_dracooci" in path
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Memory of sharded transformers in published tables: those of a paper on recomputation, and of runs on Jean Zay

@@ -22,7 +22,7 @@ from trimaran.jobs.resolve import resolve
 from trimaran.networks.names import canonical_network
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 from trimaran_studies.validation.measurement import Row, cells_read
 
 _LAYERS = (

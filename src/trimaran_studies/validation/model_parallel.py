@@ -35,8 +35,13 @@ from trimaran.base.precision import Precision
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
-from trimaran.pricing.analytical.stage_work import step_constants
-from trimaran.pricing.analytical.step_time import Program, TransformerStep, machine_exchange, transformer_step
+from trimaran.pricing.analytical.step_time import (
+    Program,
+    TransformerStep,
+    machine_exchange,
+    step_constants,
+    transformer_step,
+)
 from trimaran.program.strategy import Degrees, Recomputed, ZeroStage
 from trimaran_studies.facts.machine_labels import match_machine
 from trimaran_studies.facts.network_shapes import named_shape

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
-from trimaran.jobs.published_networks import with_options
 from trimaran.machine.types import Device
+from trimaran.networks.names import with_options
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -37,3 +38,18 @@ def test_a_command_with_groups_refuses_what_is_no_option(command: str) -> None:
     assert found.exit_code == 2
     assert "--dp" in found.output
     assert CliRunner().invoke(app, [command, "digits", "--pins", "x"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("launcher", "variables"),
+    [
+        ("torchrun", {"RANK": "0", "WORLD_SIZE": "2"}),
+        ("Slurm", {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}),
+    ],
+)
+def test_train_is_refused_where_a_launcher_has_started_several(launcher: str, variables: dict[str, str]) -> None:
+    """Each would start its own ranks and train a whole run."""
+    done = CliRunner().invoke(app, ["train", "digits", "--json"], env=variables)
+    assert done.exit_code == 2
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["launcher"], error["size"]) == ("train.started-by-launcher", launcher, 2)

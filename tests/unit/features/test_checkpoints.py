@@ -1,5 +1,7 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
+import json
+import math
 import os
 import pickle
 import signal
@@ -17,10 +19,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import trimaran
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import ignore_progress
-from trimaran.features.training.rank import Cadence, RunDirectory, _train_epochs, parse_saving
+from trimaran.checkpoint_files.plain import encode
+from trimaran.features.training.rank import Cadence, RunDirectory, _train_epochs, create_run_directory, parse_saving
 from trimaran.features.training.run_record import RunRecord
 from trimaran.features.training.train import _listener, _Stopping, check_resumable
 from trimaran.jobs.resolve import JobSource
@@ -100,6 +104,30 @@ def test_it_goes_on_from_files_and_from_memory(saved: tuple[Path, list[float], b
             assert [row["epoch"] for row in session.history] == [1]
             assert take_steps(session, 2) == losses[6:]
             assert session.notes == ()
+
+
+def test_a_script_that_starts_for_the_first_time_begins_anew(tmp_path: Path) -> None:
+    """Without a folder, and with one in which a save was killed before it was committed; not where all are damaged."""
+    with session_of(make_job()) as session:
+        assert not session.load_checkpoint(tmp_path / "none", missing_ok=True)
+        with raises("checkpoint.no-folder", InputError):
+            session.load_checkpoint(tmp_path / "none")
+        take_steps(session, 1)
+        committed = session.save_checkpoint(tmp_path / "saved")
+        assert committed is not None
+    with session_of(make_job()) as session:
+        assert session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+        assert session.steps == 1
+    state = committed / "state.json"
+    state.write_text("{}")
+    with session_of(make_job()) as session, raises("checkpoint.all-damaged", CorruptDataError):
+        session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+    (committed / "COMMITTED").unlink()
+    with session_of(make_job()) as session:
+        with raises("checkpoint.none", InputError):
+            session.load_checkpoint(tmp_path / "saved")
+        assert not session.load_checkpoint(tmp_path / "saved", missing_ok=True)
+        assert session.steps == 0
 
 
 def test_what_comes_between_a_batch_and_its_step_is_refused(tmp_path: Path) -> None:
@@ -256,6 +284,87 @@ def test_another_job_is_refused_before_anything_is_changed(what: str, saved: tup
         assert (session.steps, session.feed.index) == (0, 0)
 
 
+def doubled(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return 2 * nn.functional.mse_loss(output, target)
+
+
+FITTING: dict[str, tuple[dict[str, Any], str]] = {
+    "name": ({"name": "other"}, 'is of the job "job", and this one is "other"'),
+    "module": (
+        {"model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.25), nn.Linear(4, 1))},
+        "1 is Dropout(p=0.25, inplace=False), and was Dropout(p=0.5, inplace=False)",
+    ),
+    "loss": ({"loss": doubled}, "The state is that of the checkpoint; what comes then may differ"),
+}
+
+
+@pytest.mark.parametrize("what", FITTING)
+def test_a_state_that_fits_another_job_is_put_back_and_said(what: str, saved: tuple[Path, list[float], bytes]) -> None:
+    """It may have been changed on purpose, and what comes then is not what would have come."""
+    fields, text = FITTING[what]
+    with session_of(make_job(**fields)) as session:
+        session.load_checkpoint(saved[0])
+        assert session.steps == 6
+        (note,) = session.notes
+        assert text in note
+        assert (take_steps(session, 2) == saved[1][6:]) == (what == "name")
+
+
+def test_a_state_of_another_torch_or_device_is_said(saved: tuple[Path, list[float], bytes]) -> None:
+    state = pickle.loads(saved[2])  # noqa: S301 made above
+    state["state"]["on"] = {"device": "cuda", "torch": "1.0"}
+    with session_of(make_job()) as session:
+        session.load_state_dict(state)
+        assert [note.partition(".")[0] for note in session.notes] == [
+            "the checkpoint was saved with torch 1",
+            "the checkpoint was saved on cuda, and this is cpu",
+        ]
+        assert take_steps(session, 2) == saved[1][6:]
+
+
+def test_the_state_of_a_gpus_generator_is_left_out_on_a_cpu(saved: tuple[Path, list[float], bytes]) -> None:
+    """What is drawn here comes from the host's generator, whose state is there too."""
+    state = pickle.loads(saved[2])  # noqa: S301 made above
+    name = "random/rank0"
+    random = json.loads(state["tensors"][name].numpy().tobytes())
+    random["device"] = encode(torch.arange(16, dtype=torch.uint8), "the state of a GPU's generator")
+    state["tensors"][name] = torch.frombuffer(bytearray(json.dumps(random).encode()), dtype=torch.uint8)
+    with session_of(make_job()) as session:
+        session.load_state_dict(state)
+        assert ["the state of the GPU's generator is left out" in note for note in session.notes] == [True]
+        assert take_steps(session, 2) == saved[1][6:]
+
+
+def test_an_epoch_whose_steps_were_all_skipped_has_no_loss(tmp_path: Path) -> None:
+    """In no file is there a number that JSON has not."""
+    told: list[float] = []
+    job = make_job(
+        loss=lambda output, target: (output - target).sum() * torch.nan,
+        epochs=2,
+        on_epoch=lambda session, epoch, metrics: told.append(metrics["loss"]),
+    )
+    with trimaran.init(job, on_nan="skip") as session:
+        run = create_run_directory("skipped", parent=tmp_path)
+        cadence = Cadence(parse_saving("100"), session.executor.agreement, 0)
+        events: list[Any] = []
+        world = SimpleNamespace(report=events.append, rank=0)
+        epochs = _train_epochs(session, world, 0, cadence, tmp_path)  # type: ignore[arg-type]
+        assert [(one.epoch, one.loss, one.samples) for one in epochs] == [(1, None, 20), (2, None, 20)]
+        assert session.history[0]["loss"] is None
+        assert all(math.isnan(loss) for loss in told)
+        assert len(told) == 2
+        record = RunRecord(run)
+        for event in events:
+            if "finished" in event:
+                record.add_metrics(event["finished"])
+        rows = [decode_object(line, source="metrics") for line in run.metrics.read_text().splitlines()]
+        assert [row["loss"] for row in rows] == [None, None]
+        session.save_checkpoint(tmp_path / "checkpoints")
+    with trimaran.init(job, on_nan="skip") as session:
+        session.load_checkpoint(tmp_path / "checkpoints")
+        assert [row["loss"] for row in session.history] == [None, None]
+
+
 def test_options_are_those_that_were_saved(saved: tuple[Path, list[float], bytes]) -> None:
     """Groups are known by the names of their parameters."""
     with session_of(make_job(optimizer=groups)) as session:
@@ -384,7 +493,8 @@ def test_a_save_that_fails_is_said_at_once(tmp_path: Path, capfd: pytest.Capture
     told: list[Any] = []
     checkpoints = tmp_path / "checkpoints"
     checkpoints.touch()
-    with session_of(make_job()) as session:
+    # The thread that writes has the time to find out.
+    with session_of(make_job(on_step=lambda *_: time.sleep(0.1))) as session:
         world = SimpleNamespace(report=told.append)
         cadence = Cadence(parse_saving("2"), session.executor.agreement, 0)
         assert len(_train_epochs(session, world, 0, cadence, checkpoints)) == 2  # type: ignore[arg-type]

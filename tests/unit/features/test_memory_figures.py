@@ -1,7 +1,7 @@
 import pytest
 from tests.unit.report.memory_steps import COSTS, PLAN, TRACE
 
-from trimaran.features.memory_fit.figures import (
+from trimaran.features.memory_fit.estimate import (
     bottleneck,
     holders,
     live_curve,
@@ -14,7 +14,7 @@ from trimaran.features.memory_fit.figures import (
 )
 from trimaran.program.memory import KEEP_ALL
 from trimaran.report.memory import storage_lines
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 
 def test_peak_and_means_of_a_step_that_keeps_everything() -> None:

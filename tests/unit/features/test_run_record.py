@@ -1,12 +1,17 @@
 """What a run writes where folders are gone or cannot be made."""
 
+import errno
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.base.files import given_from_here, read_bytes, write_whole
 from trimaran.features.training.rank import RunDirectory, create_run_directory
 from trimaran.features.training.run_record import Reserve, RunRecord, Stopped, check_runs, save_weights
 
@@ -56,8 +61,37 @@ def test_what_could_not_be_written_of_a_stopped_run_does_not_say_that_the_traini
     notes = RunRecord(create_run_directory("job", parent=tmp_path))
     notes.problems["logs/rank0.log"] = "No space left on device"
     notes.stop(Stopped(signal=15, step=7, epoch=1, loss=None), {})
-    with pytest.raises(EnvironmentProblem) as raised:
+    # Its exit code is that of the signal.
+    notes.check()
+    assert "logs/rank0.log: No space left on device" in notes.unwritten
+    notes.finish({})
+    with pytest.raises(EnvironmentProblem, match="the training is done") as raised:
         notes.check()
-    assert "SIGTERM ended the training after step 7" in raised.value.message
     assert "logs/rank0.log: No space left on device" in raised.value.message
-    assert "the training is done" not in raised.value.message
+
+
+def test_room_that_cannot_be_found_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder goes between two looks at it."""
+
+    def gone(folder: Path) -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(folder))
+
+    monkeypatch.setattr("shutil.disk_usage", gone)
+    with raises("run.unknown-room", EnvironmentProblem, match="--runs FOLDER"):
+        check_runs(tmp_path, 10)
+
+
+def test_a_run_directory_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a job may go to another folder."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with given_from_here():
+        os.chdir("elsewhere")
+        check_runs(Path("runs"), 10)
+        run = create_run_directory("job", parent=Path("runs"))
+        assert run.path.parent == tmp_path / "runs"
+        assert run.shown == f"runs/{run.path.name}"
+        write_whole(Path("plan.json"), b"{}")
+        assert read_bytes(Path("plan.json")) == b"{}"
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert (tmp_path / "plan.json").is_file()

@@ -7,9 +7,9 @@ from torch.utils.data import default_collate
 
 from trimaran.graph.batches import call_model, compute_loss, move_batch
 from trimaran.jobs.published_jobs import _NETWORKS
-from trimaran.jobs.published_networks import NETWORK_SUMMARIES
 from trimaran.jobs.resolve import NETWORKS, resolve
 from trimaran.jobs.synthetic import Field, SyntheticPairs, SyntheticText, image
+from trimaran.networks.names import NETWORK_SUMMARIES
 
 RECURRENT = frozenset({"lstm", "lstm-wikitext2", "big-lstm", "gnmt"})
 

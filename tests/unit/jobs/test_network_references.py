@@ -5,8 +5,8 @@ import torch
 from tests.raising import raises
 from torch.utils.data import default_collate
 
-from trimaran.jobs.published_networks import NETWORK_SUMMARIES, option_names, parse_network, sizes_of, with_options
 from trimaran.jobs.resolve import resolve
+from trimaran.networks.names import NETWORK_SUMMARIES, option_names, parse_network, sizes_of, with_options
 from trimaran.networks.sizes import FAMILIES
 
 

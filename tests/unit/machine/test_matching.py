@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimaran.machine.matching import match_device
+from trimaran.machine.catalog import match_device
 from trimaran_studies.facts.machine_labels import match_machine
 
 

@@ -4,8 +4,18 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.machine.catalog import catalog, find_device, find_link, link_types, squeezed
-from trimaran.machine.node_catalog import boxed, find_node, node_names, plain_node, read_line
+from trimaran.machine.catalog import (
+    boxed,
+    catalog,
+    find_device,
+    find_link,
+    find_node,
+    link_types,
+    node_names,
+    plain_node,
+    read_line,
+    squeezed,
+)
 from trimaran.machine.types import Link
 
 OWN = ("nvlink", "xgmi")

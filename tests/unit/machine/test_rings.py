@@ -1,7 +1,6 @@
 import pytest
 
-from trimaran.machine.catalog import find_device
-from trimaran.machine.node_catalog import find_node, plain_node
+from trimaran.machine.catalog import find_device, find_node, plain_node
 from trimaran.machine.rings import best_tours, ring_bandwidth
 
 

@@ -3,8 +3,7 @@ from dataclasses import replace
 import pytest
 from tests.raising import raises
 
-from trimaran.machine.catalog import find_device, find_link
-from trimaran.machine.node_catalog import find_node, plain_node
+from trimaran.machine.catalog import find_device, find_link, find_node, plain_node
 from trimaran.machine.topology import (
     host_bandwidth,
     pair,

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.machine.catalog import find_link
+from trimaran.machine.catalog import find_link, find_node, node_names
 from trimaran.machine.machine_files import node_text, read_machine, read_machine_file
-from trimaran.machine.node_catalog import find_node, node_names
 from trimaran.machine.topology import pair
 from trimaran.machine.types import Node
 

@@ -1,12 +1,13 @@
 """Recipes, from traces made by hand."""
 
 import pytest
+from tests.recipes import check_recipe
 from tests.unit.memory.traces import TraceMaker, chain
 
 from trimaran.graph.trace.types import Role, StepTrace
 from trimaran.memory.problem import find_recipes
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
-from trimaran.simulator.storage_lifetimes import check_recipe, recipe_peak
+from trimaran.simulator.memory import recipe_peak
 
 
 def costs(trace: StepTrace) -> MemoryCosts:

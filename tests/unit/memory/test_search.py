@@ -15,7 +15,7 @@ from trimaran.memory.schedule import Scores
 from trimaran.memory.search import POLICY
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 
 def costs(trace: StepTrace, rate: float = 100.0) -> MemoryCosts:

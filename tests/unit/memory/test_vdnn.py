@@ -18,8 +18,7 @@ from trimaran.graph.types import Phase
 from trimaran.memory.vdnn import LayerKind, Offload, backward_order, layers_of, vdnn_all, vdnn_conv, vdnn_dyn, vdnn_plan
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.memory import simulate_memory
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes, simulate_memory
 
 MIB = 2**20
 X, A, B, C = range(4)

@@ -10,7 +10,7 @@ from tests.unit.memory_hooks.executing import executing, gradients, random_delay
 from tests.unit.memory_hooks.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rule
 
 from trimaran.memory_hooks.accountant import Accountant
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 STEPS = 3
 

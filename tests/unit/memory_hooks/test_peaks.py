@@ -7,7 +7,7 @@ from tests.unit.memory_hooks.plans import MIXED, OFFLOAD, RECOMPUTE, plan_by_rul
 from torch import nn
 
 from trimaran.memory_hooks.accountant import Accountant
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 
 @pytest.mark.parametrize("rule", [OFFLOAD, RECOMPUTE, MIXED])

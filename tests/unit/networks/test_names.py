@@ -2,8 +2,7 @@
 
 import pytest
 
-from trimaran.jobs.published_networks import NETWORK_SUMMARIES, parse_network, sizes_of
-from trimaran.networks.names import canonical_network
+from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network, sizes_of
 from trimaran_studies.facts.script_forms import SCRIPTS, trained_network
 
 UNSAID = frozenset({"gpt", "opt", "mpt", "lstm", "gnmt"})

@@ -16,7 +16,7 @@ from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 MIB = KIB * KIB
 

@@ -10,7 +10,7 @@ from trimaran.planning.meta_trace import JobTracer
 from trimaran.pricing.analytical.memory import Bookkeeping, rank_memory
 from trimaran.pricing.analytical.shapes import decoder_of
 from trimaran.program.memory import KEEP_ALL
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 AUTOGRAD = Bookkeeping(
     weight_bytes=4,

@@ -7,8 +7,8 @@ from tests.raising import raises
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives import collective_cost
-from trimaran.pricing.collectives.groups import group_of
-from trimaran.pricing.collectives.measured_curves import as_measured
+from trimaran.pricing.collectives.links import group_of
+from trimaran.pricing.collectives.prediction import as_measured
 
 
 def test_an_exchange_on_a_mesh_waits_for_its_narrowest_pair() -> None:

@@ -8,8 +8,7 @@ from tests.unit.report.memory_steps import COSTS, PLAN, TRACE
 
 from trimaran.program.memory import KEEP_ALL
 from trimaran.report.trace import PlannedStep, memory_trace, write_memory_trace
-from trimaran.simulator.memory import simulate_memory
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes, simulate_memory
 
 
 @pytest.fixture

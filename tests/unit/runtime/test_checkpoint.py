@@ -56,7 +56,7 @@ def test_a_damaged_file_is_told_from_a_wrong_one(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save(nn.Linear(50, 50), path)
     path.write_bytes(path.read_bytes()[:-100])
-    with raises("weights.damaged", CorruptDataError):
+    with raises("tensors.damaged", CorruptDataError):
         read_weights(nn.Linear(50, 50), path)
 
 

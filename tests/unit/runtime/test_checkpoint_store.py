@@ -170,7 +170,7 @@ def test_a_commit_that_raises_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [{"deep": json.loads("[" * 70 + "]" * 70)}, {"large": 2**200}],
+    [{"deep": json.loads("[" * 110 + "]" * 110)}, {"large": 2**200}],
     ids=["deep", "large"],
 )
 def test_a_document_that_could_not_be_read_again_is_not_written(tmp_path: Path, document: dict[str, object]) -> None:

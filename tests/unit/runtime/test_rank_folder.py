@@ -4,8 +4,6 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
-import threading
-import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,35 +34,3 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
     assert rank.wait(30) == 0
     here.close()
-
-
-@pytest.mark.timeout(60)
-def test_a_command_that_comes_before_its_listener_is_heard(tmp_path: Path) -> None:
-    here, there = multiprocessing.Pipe()
-    command = [sys.executable, "-m", "trimaran.launch.worker", str(there.fileno()), str(tmp_path / "absent")]
-    rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
-    there.close()
-    work = pickle.dumps((listen_late, ()))
-    request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
-    here.send_bytes(pickle.dumps(request))
-    for told in (("later", 15), ("nobody listens", None), ("later", 1)):
-        here.send_bytes(pickle.dumps(told))
-    assert answer_of(here) == ("result", [15, 1])
-    here.send_bytes(pickle.dumps((ALL_ANSWERED, None)))
-    assert rank.wait(30) == 0
-    here.close()
-
-
-def listen_late(world: World) -> list[int]:
-    heard: list[int] = []
-    both = threading.Event()
-    time.sleep(0.2)
-
-    def listen(number: int) -> None:
-        heard.append(number)
-        if len(heard) == 2:
-            both.set()
-
-    world.listen("later", listen)
-    both.wait(10)
-    return heard

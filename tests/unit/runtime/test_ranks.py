@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
 from trimaran.launch import ranks
@@ -127,3 +128,15 @@ def test_logs_that_cannot_be_written_are_a_problem_of_the_environment(tmp_path: 
         launch(os.getpid, ranks=2, log_dir=tmp_path / "logs")
     assert raised.value.code == "launch.unwritable"
     assert raised.value.figures["path"] == str(tmp_path / taken)
+
+
+def test_no_folder_for_temporary_files_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with raises("file.no-temporary-folder", EnvironmentProblem, match="TMPDIR"):
+        launch(isinstance, (int,), ranks=1, device="cpu")
+
+
+def test_a_rank_that_cannot_be_started_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with raises("launch.cannot-start", EnvironmentProblem, match="ulimit", rank=0):
+        launch(isinstance, (int,), ranks=2, log_dir=tmp_path / "logs", device="cpu")

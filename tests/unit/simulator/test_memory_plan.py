@@ -18,8 +18,7 @@ from trimaran.base.timeline import COMPUTE
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
-from trimaran.simulator.memory import simulate_memory
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes, simulate_memory
 
 TRACE = chain((100, 200, 300), (1.0, 2.0))
 COSTS = measured_costs(TRACE, to_host_bytes_per_s=100.0, to_device_bytes_per_s=50.0)

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.features.emulation import Emulated
-from trimaran.features.training.train import Trained, how_to_resume
+from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
@@ -240,7 +241,8 @@ def print_trained(out: Console, trained: Trained) -> None:
         print_notes(out, result.verified.notes)
     for epoch in result.epochs:
         accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
-        out.print(f"epoch {epoch.epoch:3d}   loss {epoch.loss:.4f}{accuracy}   {format_seconds(epoch.seconds)}")
+        loss = "all steps skipped" if epoch.loss is None else f"loss {epoch.loss:.4f}"
+        out.print(f"epoch {epoch.epoch:3d}   {loss}{accuracy}   {format_seconds(epoch.seconds)}")
     if comparison is not None:
         out.print()
         out.print(rank_table(comparison))
@@ -257,15 +259,17 @@ def print_trained(out: Console, trained: Trained) -> None:
     rate = trained.report.samples_per_s
     if rate is not None:
         out.print(f"\n{rate:.0f} samples/s")
-    if "accuracy" in trained.report.final:
+    if trained.report.final.get("accuracy") is not None:
         out.print(f"accuracy [bold]{trained.report.final['accuracy']:.4f}[/]")
     if comparison is not None:
-        out.print(f"trace    {escape(str(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
-    out.print(f"model    {escape(str(run.model))}", soft_wrap=True)
-    out.print(f"run      {escape(str(run.path))}", soft_wrap=True)
+        out.print(
+            f"trace    {escape(shown_path(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True
+        )
+    if result.weights is not None:
+        out.print(f"model    {escape(shown_path(result.weights))}", soft_wrap=True)
+    out.print(f"run      {escape(run.shown)}", soft_wrap=True)
     if result.checkpoint is not None:
-        command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan, epochs="N")
-        out.print(f"go on    {escape(command)}", soft_wrap=True)
+        out.print(f"go on    {escape(trained.how_to_resume(epochs='N'))}", soft_wrap=True)
 
 
 def print_simulation(out: Console, planned: Planned) -> None:

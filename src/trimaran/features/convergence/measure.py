@@ -13,7 +13,6 @@ runs.jsonl ──▶ what is finished stays ──▶ the rest, long runs first 
 import math
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from trimaran.base.decoding import from_plain
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
+from trimaran.base.files import temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.features.convergence.task import (
@@ -106,10 +106,10 @@ def _launch(task: Task, works: Sequence[Work], limits: Limits, known: list[Run],
     progress("runs", done, total)
     for left in task.folder.glob(f"{_TAKEN}*"):
         shutil.rmtree(left, ignore_errors=True)  # of a command that was killed: only one at a time is at work here
-    with tempfile.TemporaryDirectory(prefix=_TAKEN, dir=task.folder) as taken:
+    with temporary_folder(_TAKEN, task.folder) as taken:
         launch(
             converge_rank,
-            (task.source, tuple(works), task.recipe, limits, Path(taken)),
+            (task.source, tuple(works), task.recipe, limits, taken),
             ranks=min(task.devices, len(works)),
             log_dir=task.folder / "logs",
             on_event=listen,

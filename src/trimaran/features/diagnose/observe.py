@@ -13,14 +13,13 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import temporary_folder
 from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter
 from trimaran.measure.observe import (
     Findings,
@@ -80,15 +79,15 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
     program = shutil.which(command[0])
     if program is None:
         raise InputError(f"no such command: {command[0]}", command=command[0])
-    with tempfile.TemporaryDirectory(prefix="trimaran-observe-", ignore_cleanup_errors=True) as folder:
-        environment = watched_environment(os.environ, Path(folder), again=again)
+    with temporary_folder("trimaran-observe-") as folder:
+        environment = watched_environment(os.environ, folder, again=again)
         try:
             process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
         except OSError as error:
             raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
         with _forwarded(process):
             exit_code = process.wait()
-        return Observed(exit_code=exit_code, records=read_records(Path(folder)))
+        return Observed(exit_code=exit_code, records=read_records(folder))
 
 
 def describe_exit(exit_code: int) -> str | None:

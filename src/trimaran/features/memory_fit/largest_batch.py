@@ -21,7 +21,7 @@ from trimaran.memory.search import plan_memory
 from trimaran.planning.meta_trace import PricedSteps
 from trimaran.program.memory import KEEP_ALL
 from trimaran.report.memory import LargestBatch
-from trimaran.simulator.storage_lifetimes import live_bytes
+from trimaran.simulator.memory import live_bytes
 
 TOLERANCE = 0.02
 _MOST = 2**24

@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import file_name
+from trimaran.base.files import file_name, given, shown_path
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
+from trimaran.program.json_files import finite
 from trimaran.program.plan import Plan, plan_program
 from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from trimaran.launch.world import World
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.communication.channels import Agreement
-    from trimaran.runtime.step.on_nan import OnNan
+    from trimaran.runtime.step.on_nan import OnNan, Rollback
     from trimaran.runtime.verification import Verified
 
 
@@ -99,6 +100,11 @@ class RunDirectory:
         return self.path / "report.json"
 
     @property
+    def shown(self) -> str:
+        """Its path for people, from the folder in which the command was given."""
+        return shown_path(self.path)
+
+    @property
     def model(self) -> Path:
         """The trained weights."""
         return self.path / "model.safetensors"
@@ -119,12 +125,17 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
 
     Args:
         name: of the job; what a file name cannot have is replaced
-        parent: where; default: `runs` in the current directory
+        parent: where; default: `runs` in the folder in which the command was given
+
+    Returns:
+        It, by its absolute path.
 
     Raises:
         EnvironmentProblem: it cannot be written
     """
-    parent = parent or RUNS
+    parent = given(parent or RUNS)
+    with contextlib.suppress(OSError):  # what cannot be made is said below
+        parent = parent.absolute()
     stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = parent / f"{stem}{suffix}"
@@ -136,7 +147,9 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.rmdir()
-            raise EnvironmentProblem(f"cannot write run directory {path}: {error.strerror}", path=str(path)) from None
+            raise EnvironmentProblem(
+                f"cannot write run directory {shown_path(path)}: {error.strerror}", path=str(path)
+            ) from None
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
 
@@ -152,14 +165,14 @@ class Epoch:
 
     Attributes:
         epoch: its number, from 1
-        loss: mean over its samples
-        accuracy: the job's metric after it; None without evaluation
+        loss: mean over the samples of the steps that count; None: all of its steps were skipped
+        accuracy: the job's metric after it; None without evaluation, or where it is no finite number
         seconds: of training, evaluation not counted [s]
         samples: trained on
     """
 
     epoch: int
-    loss: float
+    loss: float | None
     accuracy: float | None
     seconds: float
     samples: int
@@ -176,10 +189,12 @@ class RankResult:
         gradient_noise: noise scale of the gradients; None where it was not asked for
         verified: how far the first steps were from those of one process; None where it was not asked for
         skipped: numbers of the steps whose update was left out, because their loss was not a finite number
+        rolled_back: the times that the training went back to a checkpoint for such a loss
         stopped: where a signal has ended the training; None: none has
         weights: the file of the weights; None: they could not be written
         unsaved: why the weights are not in the run directory; empty: they are
         notes: what the run had to say of its data, and of checkpoints
+        unsaved_state: why the state at the end is in no checkpoint, where it was to be; empty: it is
         steps: training steps that were done in all
         checkpoint: the newest one that was committed; None: none was
     """
@@ -190,10 +205,12 @@ class RankResult:
     gradient_noise: RunNoise | None = None
     verified: "Verified | None" = None
     skipped: tuple[int, ...] = ()
+    rolled_back: "tuple[Rollback, ...]" = ()
     stopped: Stopped | None = None
     weights: Path | None = None
     unsaved: str = ""
     notes: tuple[str, ...] = ()
+    unsaved_state: str = ""
     steps: int = 0
     checkpoint: Path | None = None
 
@@ -240,6 +257,21 @@ def parse_saving(text: str) -> Saving:
     return Saving(seconds=seconds)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Weights that a training begins from.
+
+    Attributes:
+        path: run, checkpoint, or a file or folder of others
+        optimizer: take the state of the optimizer too
+        trust_pickle: read formats that are pickles
+    """
+
+    path: Path
+    optimizer: bool = False
+    trust_pickle: bool = False
+
+
 class Cadence:
     """Says after which steps a state is saved, the same on every rank.
 
@@ -277,6 +309,14 @@ class Cadence:
         self._look = steps + max(1, min(int(left_ms / step_ms / 2), steps - self._since))
         return False
 
+    def go_back(self, steps: int) -> None:
+        """The training has gone back to a checkpoint: the next one is due as if that had just been made.
+
+        Args:
+            steps: that it has
+        """
+        self._start, self._since, self._look = time.monotonic(), steps, steps + 1
+
 
 def skipped_note(skipped: Sequence[int]) -> list[str]:
     """A note on steps whose update was left out; empty where there are none.
@@ -312,6 +352,8 @@ def train_rank(
     weights_bytes: int = 0,
     saving: Saving | None = None,
     resume: Path | None = None,
+    weights: Beginning | None = None,
+    again: bool = False,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -330,6 +372,8 @@ def train_rank(
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
         saving: when the state is saved; None: only where a signal ends the training
         resume: run directory or checkpoint to go on from; None: begin anew
+        weights: that it begins from; None: those of the job's model
+        again: ranks were started before: go on from the last checkpoint of the run, where there is one
 
     Raises:
         EnvironmentProblem: there is no room for the weights, or for a checkpoint
@@ -360,42 +404,52 @@ def train_rank(
         verify=verify,
         on_nan=on_nan,
     )
+    session.executor.training.graph = plan.premises.graph_digest
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if saving is not None:
         session.check_saving(directory.checkpoints)
-    if resume is not None:
-        with ACTIVITY.during("loading a checkpoint"):
-            session.load_checkpoint(resume)
+    with ACTIVITY.during("loading a checkpoint"):
+        own = again and session.load_checkpoint(directory.checkpoints, missing_ok=True)
+        loaded = own or (resume is not None and session.load_checkpoint(resume))
+    if weights is not None and not loaded:
+        session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
+    if again or loaded:
+        world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
+    if on_nan == "rollback" and not own:
+        # There is always one to go back to.
+        with ACTIVITY.during("saving the first checkpoint"):
+            session.save_checkpoint(directory.checkpoints)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
     started, over = session.steps, session.stopped or len(session.history) >= job.epochs
     with ACTIVITY.during("between steps"):
-        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints))
+        rolls_back = on_nan == "rollback"
+        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints, rolls_back=rolls_back))
     stopped = None
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
         stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
-    unsaved_state: tuple[str, ...] = ()
+    unsaved_state = ""
     if saving is not None or stopped is not None:
         with ACTIVITY.during("saving the last checkpoint"):
             unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
-    executor, notes, memory = session.executor, (*session.notes, *unsaved_state), session.memory
-    skipped = session.skipped
+    executor, notes, memory = session.executor, session.notes, session.memory
+    skipped, rolled_back = session.skipped, session.rolled_back
     noise = None
     if gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
-    if resume is not None and over:
+    if loaded and over:
         done = format_count(len(epochs), "epoch")
         notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
     timeline = session.timeline()
-    weights = session.weights()
+    final = session.weights()
     steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
         return RankResult()
-    saved, unsaved = save_weights(weights, directory, reserve)
+    saved, unsaved = save_weights(final, directory, reserve)
     return RankResult(
         steps=steps,
         checkpoint=checkpoint,
@@ -405,14 +459,16 @@ def train_rank(
         gradient_noise=noise,
         verified=session.verified,
         skipped=skipped,
+        rolled_back=rolled_back,
         stopped=stopped,
         weights=saved,
         unsaved=unsaved,
+        unsaved_state=unsaved_state,
         notes=notes,
     )
 
 
-def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str, ...]:
+def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
     """Save the state at the end, where the last checkpoint is not of it.
 
     Args:
@@ -421,22 +477,24 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> tuple[str
         required: it was asked for; otherwise what hinders it is a note
 
     Returns:
-        For people: why there is none.
+        For people: why there is none; empty: there is one.
     """
     if session.is_saved(folder):
-        return ()
+        return ""
     try:
         if not required:
             session.check_saving(folder)
         session.save_checkpoint(folder)
     except TrimaranError as error:
-        return (f"the state of the training was not saved: {error.message}",)
-    return ()
+        return f"the state after step {session.steps} was not saved: {error.message}"
+    return ""
 
 
 def _train_epochs(
-    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path
+    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path, *, rolls_back: bool = False
 ) -> list[Epoch]:
+    from trimaran.launch.activity import ACTIVITY
+
     epochs = [_epoch(row) for row in session.history]
     for epoch in epochs:
         # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
@@ -459,7 +517,14 @@ def _train_epochs(
             for text in session.unsaved[told:]:
                 world.report({"not_saved": text})
             told = len(session.unsaved)
-            if cadence is not None and cadence.due(session.steps):
+            if rolls_back and not math.isfinite(loss):
+                with ACTIVITY.during("going back to a checkpoint"):
+                    rollback = session.roll_back(folder)
+                world.report({"rolled_back": asdict(rollback)})
+                told = len(session.unsaved)
+                if cadence is not None:
+                    cadence.go_back(session.steps)
+            elif cadence is not None and cadence.due(session.steps):
                 session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
                 session.save_checkpoint(folder, wait=False)
         session.carried.pop(_SO_FAR, None)
@@ -472,6 +537,9 @@ def _train_epochs(
         session.history[-1] |= {"seconds": seconds, "samples": samples}
         epochs.append(_epoch(session.history[-1]))
         world.report({"finished": asdict(epochs[-1])})
+        if rolls_back and not session.stopped:
+            # The next epoch has one to go back to, and this one stays as it is.
+            session.save_checkpoint(folder, wait=False)
     return epochs
 
 
@@ -481,8 +549,13 @@ _SO_FAR = "samples and seconds of the epoch"
 def _epoch(row: Mapping[str, Any]) -> Epoch:
     return Epoch(
         epoch=row["epoch"],
-        loss=row["loss"],
-        accuracy=row.get("metric"),
+        loss=_number(row["loss"]),
+        accuracy=_number(row.get("metric")),
         seconds=row.get("seconds", 0.0),
         samples=row.get("samples", 0),
     )
+
+
+def _number(value: float | None) -> float | None:
+    """A figure of a record, which has null where there is no finite number."""
+    return None if value is None else finite(value)

@@ -19,15 +19,15 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import read_bytes, unfinished, write_whole
-from trimaran.base.signals import signal_name
+from trimaran.base.files import folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
+from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
 from trimaran.launch.world import running_system
 
@@ -43,6 +43,12 @@ OTHER_FILES_BYTES = 4 * 2**20
 
 LAST_NOTE_BYTES = 2**16
 """Room for `run.json` at the end of a run [bytes]."""
+
+LONGEST_REASON = 300
+"""Of a restart, as `run.json` has it [characters]."""
+
+ANEW = -1
+"""In place of the number of rows that a file has: all of them are to be written anew."""
 
 Status = Literal["running", "finished", "stopped", "failed", "lost"]
 
@@ -86,15 +92,18 @@ class RunRecord:
         self._facts: dict[str, object] = {}
         self._reserve = Reserve(run.path, 0)
         self._rows: list[str] = []
+        self._epochs: list[object] = []
         self._written = 0
+        self._restarts: list[dict[str, object]] = []
 
-    def begin(self, *, job: str, strategy: str, resumed: Path | None = None) -> None:
+    def begin(self, *, job: str, strategy: str, resumed: Path | None = None, weights: Path | None = None) -> None:
         """Note that the run has begun, and in which process.
 
         Args:
             job: as it was named
             strategy: name of the strategy
             resumed: what it goes on from; None: it begins anew
+            weights: that it begins from; None: those of the job's model
 
         Raises:
             EnvironmentProblem: it cannot be written
@@ -104,6 +113,8 @@ class RunRecord:
         self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
         if resumed is not None:
             self._facts["resumed_from"] = str(resumed)
+        if weights is not None:
+            self._facts["weights"] = str(weights)
         self._note()
 
     def finish(self, summary: Mapping[str, object]) -> None:
@@ -133,6 +144,17 @@ class RunRecord:
         reason = f"{signal_name(number)}, the second signal, ended the run at once"
         self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
 
+    def interrupt(self, number: int, step: int, epoch: int) -> None:
+        """Note that a signal has ended the run between two starts of its ranks, or before they had done a step.
+
+        Args:
+            number: of the signal
+            step: training steps that were known to be done
+            epoch: that was under way, from 1
+        """
+        reason = f"{signal_name(number)} ended the run while its ranks were started"
+        self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
+
     def fail(self, error: TrimaranError) -> None:
         """Note that the run has failed, and why; that the note cannot be written is added to the message.
 
@@ -141,11 +163,74 @@ class RunRecord:
         """
         self._end("failed", reason=error.message, code=error.code)
         if self.problems:
-            error.message += f"\n{self._said()}"
+            error.message += f"\n{self.unwritten}"
+
+    def restart(self, *, why: TrimaranError, step: int, strategy: str, ranks: int) -> None:
+        """Note that the ranks are started again after a failure.
+
+        Args:
+            why: the failure
+            step: training steps that were known to be done
+            strategy: name of the strategy that they go on by
+            ranks: how many there are
+        """
+        reason = why.message.partition("\n")[0][:LONGEST_REASON]
+        rank = why.figures.get("rank")
+        entry = {"at": _now(), "reason": reason, "code": why.code, "rank": rank, "step": step, "from_step": None}
+        self._restarts.append(entry | {"strategy": strategy, "ranks": ranks})
+        self._facts |= {"strategy": strategy, "restarts": self._restarts}
+        self.try_to("run.json", self._note)
+
+    def went_on_from(self, step: int, rollbacks: Sequence[Mapping[str, object]] = ()) -> None:
+        """Note from which step the ranks go on.
+
+        Args:
+            step: training steps that their checkpoint has
+            rollbacks: that it has; later ones are to come again
+        """
+        self._facts["rollbacks"] = list(map(dict, rollbacks))
+        if not rollbacks:
+            del self._facts["rollbacks"]
+        if self._restarts:
+            self._restarts[-1]["from_step"] = step
+        else:
+            self._facts["resumed_step"] = step
+        self.try_to("run.json", self._note)
+
+    @property
+    def restarts(self) -> tuple[Mapping[str, object], ...]:
+        """When and why the ranks were started again, and from which step they went on."""
+        return tuple(self._restarts)
+
+    def roll_back(self, rollback: Mapping[str, object]) -> None:
+        """Note that the training has gone back for a loss that was not a finite number.
+
+        Args:
+            rollback: from where to where
+        """
+        self._facts["rollbacks"] = [*self._rollbacks, dict(rollback)]
+        self.try_to("run.json", self._note)
+
+    @property
+    def _rollbacks(self) -> list[object]:
+        found = self._facts.get("rollbacks", [])
+        return found if isinstance(found, list) else []
 
     def add_metrics(self, row: Mapping[str, object]) -> None:
-        """Append the figures of an epoch, and those that could not be appended before."""
-        self._rows.append(json.dumps(row) + "\n")
+        """Append the figures of an epoch, and those that could not be appended before.
+
+        The figures of an epoch that is done again take the place of those that it had, and of all epochs after it.
+        """
+        text, epoch = json.dumps(row) + "\n", row.get("epoch")
+        if epoch in self._epochs:
+            first = self._epochs.index(epoch)
+            if self._rows[first] == text:
+                return
+            del self._rows[first:], self._epochs[first:]
+            # What is in the file is more than what is to be there.
+            self._written = ANEW if self._written > first else self._written
+        self._rows.append(text)
+        self._epochs.append(epoch)
         self.try_to("metrics.jsonl", self._append)
 
     def try_to(self, what: str, write: Callable[[], object]) -> bool:
@@ -184,16 +269,20 @@ class RunRecord:
         if self._rows:
             self.try_to("metrics.jsonl", self._append)
 
+    @property
+    def unwritten(self) -> str:
+        """What could not be written, for people; empty: all was."""
+        return self._said() if self.problems else ""
+
     def check(self) -> None:
-        """Say what could not be written.
+        """Say what could not be written of a run that is done. One that a signal has ended has the code of that.
 
         Raises:
             EnvironmentProblem: something could not
         """
-        if self.problems:
-            done = self._facts["reason"] if self._facts.get("status") == "stopped" else "the training is done"
+        if self.problems and self._facts.get("status") != "stopped":
             raise EnvironmentProblem(
-                f"{done}, and {self._said()}",
+                f"the training is done, and {self._said()}",
                 code="run.not-written",
                 path=str(self._run.path),
                 files=tuple(self.problems),
@@ -201,12 +290,16 @@ class RunRecord:
 
     def _said(self) -> str:
         lost = "\n".join(f"    {what}: {reason}" for what, reason in self.problems.items())
-        return f"not all of the run could be written to {self._run.path}:\n{lost}"
+        return f"not all of the run could be written to {self._run.shown}:\n{lost}"
 
     def _append(self) -> None:
         path = self._run.metrics
         if not path.exists():
             self._written = 0
+        if self._written == ANEW:
+            write_whole(path, "".join(self._rows).encode())
+            self._written = len(self._rows)
+            return
         rows = "".join(self._rows[self._written :]).encode()
         with path.open("ab", buffering=0) as file:
             end = file.tell()
@@ -298,9 +391,24 @@ def describe_status(path: Path) -> str:
         CorruptDataError: it is damaged
     """
     status, facts = read_status(path)
+    name = shown_path(path)
     if status == "lost":
-        return f"{path}: ended without a word (process {facts['process']['pid']} is gone)"
-    return f"{path}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+        return f"{name}: ended without a word (process {facts['process']['pid']} is gone)"
+    return f"{name}: {status}" + (f", {facts['reason']}" if "reason" in facts else "")
+
+
+def say_status(path: Path) -> None:
+    """Say how a run that is gone on from has ended, or that it still runs.
+
+    Args:
+        path: of the run, its checkpoints or one of them; nothing is said where `run.json` is not there or is damaged
+    """
+    folder = given(path)
+    for run in (folder, folder.parent, folder.parent.parent):
+        if (run / "run.json").is_file():
+            with contextlib.suppress(TrimaranError):
+                say(f"trimaran: {describe_status(run)}")
+            return
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -319,7 +427,7 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
     """
     folder = parent or Path("runs")
     try:
-        there = folder.absolute()
+        there = given(folder).absolute()
         while not there.exists():
             there = there.parent
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
@@ -330,15 +438,32 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
             path=str(folder),
         ) from error
     if nbytes is not None:
-        needed, free = nbytes + OTHER_FILES_BYTES, shutil.disk_usage(there).free
+        needed, free = nbytes + OTHER_FILES_BYTES, _free_bytes(there)
         if free < needed:
             raise _no_room(folder, needed, free)
 
 
+def _free_bytes(folder: Path) -> int:
+    """Room on the disk of a folder [bytes].
+
+    Raises:
+        EnvironmentProblem: it cannot be found out
+    """
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the room on the disk of {shown_path(folder)} cannot be found out: {error.strerror}. Give another folder: "
+            "--runs FOLDER",
+            code="run.unknown-room",
+            path=str(folder),
+        ) from error
+
+
 def _no_room(folder: Path, needed: int, free: int) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{folder} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its weights, logs "
-        "and timelines. Free some, or give another folder: --runs FOLDER",
+        f"{shown_path(folder)} has {format_bytes(free)} free, and the run writes about {format_bytes(needed)}: its "
+        "weights, logs and timelines. Free some, or give another folder: --runs FOLDER",
         code="run.no-space",
         path=str(folder),
         needed_bytes=needed,
@@ -373,7 +498,7 @@ class Reserve:
             number = ctypes.get_errno()
             self.free()
             if number in (errno.ENOSPC, errno.EDQUOT):
-                raise _no_room(folder, nbytes, shutil.disk_usage(folder).free)
+                raise _no_room(folder, nbytes, _free_bytes(folder))
 
     def free(self) -> None:
         """Give the room back."""
@@ -400,7 +525,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: 
     # Each is looked for in its turn: the current directory may be gone.
     places: tuple[Callable[[], Path], ...] = (
         lambda: run.model,
-        lambda: Path.cwd() / name,
+        lambda: (folder_of_command() or Path.cwd()) / name,
         lambda: Path(tempfile.gettempdir()) / name,
     )
     tried: list[str] = []

@@ -12,6 +12,7 @@ may have several sessions, such as the two of a GAN, which it closes in any orde
 """
 
 import atexit
+import itertools
 import logging
 import math
 import multiprocessing.util
@@ -19,7 +20,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.timeline import Timeline
@@ -58,13 +59,14 @@ from trimaran.program import (
     read_plan,
 )
 from trimaran.program.exactness import check_exact
+from trimaran.program.json_files import finite
 from trimaran.program.strategy import splits_batches
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.step.on_nan import OnNan, check_on_nan
+from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.verification import Verified, Verifier
 
 
@@ -98,7 +100,8 @@ class Session:
         gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
         verify: number of first steps to compare with one process
-        on_nan: what to do where the loss of a step is not a finite number: "stop", or "skip" its update
+        on_nan: what to do where the loss of a step is not a finite number: "stop", "skip" its update, or "rollback",
+            which skips it too and leaves it to the loop to call `roll_back`
     """
 
     _open: ClassVar[list["Session"]] = []
@@ -141,6 +144,7 @@ class Session:
             use=use,
             on_nan=on_nan,
         )
+        self.executor.training.graph = "" if captured is None else captured.graph.digest
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._ends_script = False
         self._memory = ExitStack()
@@ -157,6 +161,7 @@ class Session:
         self._history: list[dict[str, Any]] = []
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
+        self._rolled_back: list[Rollback] = []
         self.carried: dict[str, Any] = {}
         self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
@@ -243,7 +248,7 @@ class Session:
                 self.stopped = True
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
-        self._history.append({"epoch": number + 1, **metrics})
+        self._history.append({"epoch": number + 1, **{name: finite(value) for name, value in metrics.items()}})
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
@@ -281,13 +286,21 @@ class Session:
         return self.executor.skipped
 
     @property
+    def rolled_back(self) -> tuple[Rollback, ...]:
+        """The times that `roll_back` was called: from which step to which, and how many batches were left out."""
+        return tuple(self._rolled_back)
+
+    @property
     def epoch(self) -> int:
         """Number of epochs that have been completed."""
         return self._feed.epoch
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Of each epoch that has ended its number from 1, "loss", and "metric" where it was computed."""
+        """Of each epoch that has ended its number from 1, "loss", and "metric" where it was computed.
+
+        None stands for what is no finite number: the mean loss of an epoch whose steps were all skipped.
+        """
         return self._history
 
     @property
@@ -451,10 +464,29 @@ class Session:
         with self._callbacks.together("save"):
             self.executor.save(path)
 
-    def load(self, path: str | Path) -> None:
-        """Read the plain `state_dict` of the user's model, under any strategy; every rank calls it."""
+    def load(self, path: str | Path, *, trust_pickle: bool = False, optimizer: bool = False) -> None:
+        """Begin from weights, under any strategy; every rank calls it, between steps.
+
+        Args:
+            path: a safetensors file with the plain `state_dict` of the user's model, such as `save` writes; a Hugging
+                Face folder; a run directory, a folder of checkpoints or one checkpoint; a directory of
+                `torch.distributed.checkpoint` or a file of `torch.save`
+            trust_pickle: read the last two, which are pickles; nothing that they name is called or imported then either
+            optimizer: take the state of the optimizer too; hyperparameters and the schedule are those of the job
+
+        Raises:
+            InputError: names, shapes or dtypes are not those of the model; the optimizer's state is of another one; a
+                pickle is not trusted; nothing has been changed
+            CorruptDataError: it is damaged
+        """
+        if optimizer and self._verify_until > self.steps:
+            raise InputError(
+                "the first steps are to be verified, and one process that they are compared with begins with an "
+                "optimizer that has no state: load without the optimizer's state, or train without verify",
+                code="session.verify-after-optimizer",
+            )
         with self._callbacks.together("load"):
-            self.executor.load(path)
+            self._notes += self.executor.load(path, trust_pickle=trust_pickle, optimizer=optimizer)
         if self._verifier is not None:
             self._verifier.fresh = False
 
@@ -505,7 +537,7 @@ class Session:
             saver.begin(taken, self.steps, self._moment)
             return None
 
-    def load_checkpoint(self, path: str | Path) -> None:
+    def load_checkpoint(self, path: str | Path, *, missing_ok: bool = False) -> bool:
         """Go on from a checkpoint, perhaps of another plan or number of ranks; every rank calls it, between steps.
 
         Afterwards `batches` and `shares` begin with the global batch that comes next, and `steps`, `epoch`, `history`
@@ -515,6 +547,11 @@ class Session:
         Args:
             path: a run directory or a folder of checkpoints, of which the newest that is as it was written is taken; or
                 one checkpoint
+            missing_ok: begin anew where there is no such folder, or no checkpoint was ever committed in it, as when a
+                script starts for the first time, or was killed in its first save
+
+        Returns:
+            Whether there was one; the same on every rank, as rank 0 looks for it.
 
         Raises:
             InputError: there is none; or it is of another model, data, global batch, seed or optimizer; or this plan
@@ -522,10 +559,60 @@ class Session:
             CorruptDataError: it is damaged
         """
         self._begin_loading()
-        with find_saved(path, self.executor.agreement) as saved:
+        found = find_saved(path, self.executor.agreement, missing_ok=missing_ok)
+        if found is None:
+            return False
+        with found as saved:
             fill = partial(fill_from, saved)
             self._put_back(saved.plain, saved.entries, fill, saved.name)
             self._notes += saved.notes
+        return True
+
+    def roll_back(self, folder: str | Path) -> Rollback:
+        """After a step whose loss is not a finite number, go back to the last checkpoint, and leave out its batches.
+
+        All that a checkpoint has is put back but the place in the data: the global batches that were trained on since
+        then are left out of the training, with the last one. The epoch goes on with the batch that comes next, and ends
+        when it would have, some steps earlier. Every rank calls it, in the loop, after `step`.
+
+        Args:
+            folder: of the checkpoints
+
+        Raises:
+            InputError: there is no checkpoint
+            CorruptDataError: all are damaged
+            ExecutionError: the checkpoint is of an earlier epoch, or was gone back to as often as is allowed
+        """
+        self._begin_loading()
+        step = self.steps - 1
+        with find_saved(folder, self.executor.agreement) as saved:
+            figures, at = decode(saved.plain["figures"], saved.name), int(saved.plain["steps"])
+            rollback = Rollback(step=step, to=at, batches=self.steps - at)
+            before = list(itertools.takewhile(lambda one: one.to == at, reversed(self._rolled_back)))
+            if len(before) >= MOST_ROLLBACKS:
+                raise ExecutionError(
+                    f"the loss of step {step} is not a finite number, as after each of the {len(before)} times that "
+                    f"the training went back to {saved.name} and left out the batches since: its weights lead there. "
+                    "Go on from an older checkpoint, with a lower learning rate, or clip the gradients (Job.clip_norm)",
+                    code="loss.rolled-back-too-often",
+                    step=step,
+                    to=at,
+                )
+            if len(figures["history"]) != len(self._history):
+                raise ExecutionError(
+                    f"the loss of step {step} is not a finite number, and the last checkpoint, {saved.name}, is of "
+                    "another epoch, so that there is nothing in this one to go back to. Go on from it with "
+                    "on_nan=skip",
+                    code="loss.rollback-leaves-epoch",
+                    step=step,
+                    to=at,
+                )
+            notes = self.executor.put_back(saved.plain, saved.entries, partial(fill_from, saved), saved.name)
+        self._callbacks.accept_trained()
+        self._take_figures(figures)
+        self._rolled_back.append(rollback)
+        self._notes = tuple(dict.fromkeys((*self._notes, *saved.notes, *notes)))
+        return rollback
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a checkpoint has, whole, in host memory: on rank 0; every rank calls it, between steps.
@@ -594,16 +681,24 @@ class Session:
             self._feed.load_state_dict(position)
         self._callbacks.accept_trained()
         self._compare_data(figures.get("seen"))
-        self._losses, self._samples, self._scored = figures["losses"], figures["samples"], figures["scored"]
-        self.stopped, self.carried = figures["stopped"], dict(figures["carried"])
+        self._take_figures(figures)
+        self.stopped = figures["stopped"]
+        self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         self._index, self._loaded = self._feed.index, self._feed.epoch
-        self.executor.skipping = figures.get("skipping", {})
         if self._verifier is not None:
             self._verifier.fresh = False
             self._verify_until = self.steps + unverified
+
+    def _take_figures(self, figures: Mapping[str, Any]) -> None:
+        """Put back the figures of a checkpoint that go with its weights."""
+        # One that was made between two epochs has the sums of the one that had ended.
+        began = not figures["position"]["index"]
+        self._losses, self._samples = (0.0, 0) if began else (figures["losses"], figures["samples"])
+        self._scored, self.carried = figures["scored"], dict(figures["carried"])
+        self.executor.skipping = figures.get("skipping", {})
 
     def _take_one_step(self) -> None:
         recording, self.executor.recording = self.executor.recording, False
@@ -656,6 +751,7 @@ class Session:
             "history": self._history,
             "seen": seen,
             "skipping": self.executor.skipping,
+            "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
         }
         with self.executor.agreement.alike("what is carried"):
@@ -789,6 +885,12 @@ def init(
     import torch.distributed as dist
 
     check_on_nan(on_nan)
+    if on_nan == "rollback":
+        raise InputError(
+            "on_nan=rollback needs checkpoints, and here your loop makes them: take on_nan=skip, and call "
+            "session.roll_back(folder) after a step whose loss is not a finite number",
+            code="on-nan.no-checkpoint",
+        )
     if hang_timeout is not None and not 0 < hang_timeout < math.inf:
         raise InputError(
             f"hang_timeout is a number of seconds above 0, got {hang_timeout}",

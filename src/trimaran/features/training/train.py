@@ -11,18 +11,21 @@ compare, report, trace
 
 import contextlib
 import math
+import os
 import queue
 import shlex
 import shutil
 import signal
 import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import write_whole
+from trimaran.base.files import given, shown_path, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.timeline import Timeline
@@ -31,6 +34,7 @@ from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
     RUNS,
+    Beginning,
     RankResult,
     RunDirectory,
     Saving,
@@ -38,11 +42,20 @@ from trimaran.features.training.rank import (
     skipped_note,
     train_rank,
 )
+from trimaran.features.training.restarts import (
+    VISIBLE,
+    Restarts,
+    Verdict,
+    check_restarts,
+    devices_left,
+    plan_again,
+)
 from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
 from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource
+from trimaran.launch.world import read_place
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -52,6 +65,9 @@ from trimaran.report import Comparison, RunReport, compare, write_report, write_
 from trimaran.report.gradient_noise import gradient_noise_document
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.runtime.checkpoint import STATE
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 # The first steps fill caches, allocate optimizer state and let DDP find its buckets.
 WARM_UP_STEPS = 5
@@ -69,8 +85,10 @@ class Trained:
         result: of rank 0
         report: what `report.json` holds, with predicted against measured
         notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
-    saving: when its state was saved; None: only where a signal ended it
-    on_nan: what was done where the loss of a step was not a finite number
+        unwritten: what could not be written of a run that a signal has ended, for people; empty: all was
+        saving: when its state was saved; None: only where a signal ended it
+        on_nan: what was done where the loss of a step was not a finite number
+        max_restarts: times that its ranks might have been started again
     """
 
     run: RunDirectory
@@ -78,8 +96,25 @@ class Trained:
     result: RankResult
     report: RunReport
     notes: tuple[str, ...] = ()
+    unwritten: str = ""
     saving: Saving | None = None
     on_nan: str = "stop"
+    max_restarts: int = 0
+
+    def how_to_resume(self, epochs: str = "") -> str:
+        """The command that goes on from its last checkpoint.
+
+        Args:
+            epochs: in place of those it had
+        """
+        return how_to_resume(
+            self.planned.source,
+            self.run,
+            saving=self.saving,
+            on_nan=self.on_nan,
+            max_restarts=self.max_restarts,
+            epochs=epochs,
+        )
 
     @property
     def stopped(self) -> Stopped | None:
@@ -94,28 +129,35 @@ class _Stopping:
         commands: to the ranks
         step: training steps that are known to be done
         epoch: that is under way, from 1
+        training: ranks are there, and have done a step
+        asked: a signal has come, to this process or to a rank
     """
 
     def __init__(self) -> None:
         self.commands: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
         self.step, self.epoch = 0, 1
-        self._asked = False
+        self.training = False
+        self.asked = False
+
+    def note(self, step: int, epoch: int) -> None:
+        """A step has been done."""
+        self.step, self.epoch, self.training = step, epoch, True
 
     def hear(self, number: int) -> None:
         """The first signal has come to this process.
 
         Raises:
-            Interrupted: no step has been done
+            Interrupted: the ranks have done no step, so that there is nothing to be saved
         """
-        if not self.step:
+        if not self.training:
             raise Interrupted(number)
         self.commands.put(("stop", number))
         self.tell(number)
 
     def tell(self, number: int) -> None:
         """Say that a signal has come, to this process or to a rank."""
-        if not self._asked:
-            self._asked = True
+        if not self.asked:
+            self.asked = True
             say(
                 f"trimaran: {signal_name(number)}: the training ends after this step, on all ranks; a second signal "
                 "ends it at once"
@@ -133,9 +175,11 @@ def train_planned(
     hang_timeout: float | None = None,
     saving: Saving | None = None,
     resume: Path | None = None,
+    max_restarts: int = 0,
+    weights: Beginning | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
-    """Run a plan on this machine.
+    """Run a plan on this machine; after a failure that may go away, again from the last checkpoint (`restarts`).
 
     A signal that asks for the end (`STOP_SIGNALS`) ends it after a step that all ranks have done, and what is there is
     written as at the end. Before the first step nothing is left of the run.
@@ -146,79 +190,81 @@ def train_planned(
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients
         verify: number of first steps to run as one process too, and compare
-        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
+            "rollback" to the last checkpoint
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
             (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
         saving: when the state of the training is saved in the run directory; None: never
         resume: run directory or checkpoint to go on from; None: begin anew
+        max_restarts: times that the ranks are started again after a failure
+        weights: that it begins from, from `beginning`; None: those of the job's model
         progress: told of every step
 
     Raises:
         InputError: a step cannot be skipped under the plan, there is no such checkpoint, it is of another job, or a
-            state could not be saved exactly
+            state could not be saved exactly; or restarts are asked for, and nothing is saved
         CorruptDataError: the checkpoint is damaged
         ExecutionError: a rank died or hangs, the loss is not a number, or a step is not that of one process
         EnvironmentProblem: links cannot be rate-limited here, the run directory cannot be made or has no room, or not
-            all of the run could be written
+            all of a run that is done could be written (of one that a signal has ended, `Trained.unwritten` says that)
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
-    from trimaran.launch.ranks import launch
-    from trimaran.launch.watch import HangLimits, collective_timeout
-    from trimaran.runtime.step.on_nan import check_on_nan
-
     simulated = planned.simulated
     observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
-    check_on_nan(on_nan, simulated.plan.strategy, observes=observed)
-    limits = HangLimits(step_s=hang_timeout) if hang_timeout != math.inf else None
-    resume = None if resume is None else resume.resolve()
+    _check_on_nan(planned, on_nan, observed, saving)
+    check_restarts(max_restarts, saves=saving is not None, verify=verify)
+    resume = None if resume is None else given(resume).resolve()
     room = weights_bytes(simulated.graph)
     check_runs(parent, room)
     stopping = _Stopping()
-    with Catcher(stopping.hear):
-        there = (parent or RUNS).exists()
+    with Catcher(stopping.hear), _environment_kept():
+        there = given(parent or RUNS).exists()
         run = create_run_directory(simulated.job.name, parent=parent)
         notes = RunRecord(run)
+        command = partial(how_to_resume, planned.source, run, saving=saving, on_nan=on_nan, max_restarts=max_restarts)
         try:
             with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
-                notes.begin(job=planned.reference, strategy=simulated.plan.strategy.name, resumed=resume)
-                _write_program(run, simulated)
-                results = launch(
-                    train_rank,
-                    (
-                        planned.source,
-                        simulated.plan,
-                        simulated.graph.behaviour,
-                        _evaluation(simulated),
-                        run.path,
-                        record,
-                        gradient_noise,
-                        verify,
-                        parameter_use(simulated.graph),
-                        on_nan,
-                        room,
-                        saving,
-                        resume,
-                    ),
-                    ranks=simulated.plan.strategy.devices,
-                    log_dir=run.logs,
-                    on_event=_listener(notes, stopping, progress),
-                    commands=stopping.commands,
-                    link=simulated.link,
-                    hang=limits,
-                    timeout_s=collective_timeout(limits),
+                notes.begin(
+                    job=planned.reference,
+                    strategy=simulated.plan.strategy.name,
+                    resumed=resume,
+                    weights=None if weights is None else weights.path,
                 )
-                return replace(_conclude(planned, run, notes, results[0]), saving=saving, on_nan=on_nan)
+                _write_program(run, simulated)
+                launching = _Launching(
+                    run=run,
+                    notes=notes,
+                    stopping=stopping,
+                    record=record,
+                    gradient_noise=gradient_noise,
+                    verify=verify,
+                    on_nan=on_nan,
+                    hang_timeout=hang_timeout,
+                    saving=saving,
+                    resume=resume,
+                    weights=weights,
+                    progress=progress,
+                )
+                planned, result = launching.train(planned, Restarts(max_restarts))
+                return replace(
+                    _conclude(planned, run, notes, result), saving=saving, on_nan=on_nan, max_restarts=max_restarts
+                )
         except TrimaranError as raised:
             error = _explained(raised, planned)
             if error.code != "run.not-written":
                 notes.fail(error)
-            error.add_note(f"run directory: {run.path}")
+            error.add_note(f"run directory: {run.shown}")
             if has_checkpoint(run.path):
-                command = how_to_resume(planned.source, run, saving=saving, on_nan=on_nan)
-                error.message += f"\nto go on from its last checkpoint: {command}"
+                error.message += f"\nto go on from its last checkpoint: {command()}"
             raise error from raised.__cause__
         except KeyboardInterrupt as error:
+            if stopping.step and isinstance(error, Interrupted):
+                notes.interrupt(error.number, stopping.step, stopping.epoch)
+                error.add_note(f"run directory: {run.shown}")
+                if has_checkpoint(run.path):
+                    error.add_note(f"to go on from its last checkpoint: {command()}")
+                raise
             if stopping.step:
                 notes.leave(signal.SIGINT, stopping.step, stopping.epoch)
                 raise
@@ -233,8 +279,171 @@ def train_planned(
             raise
 
 
+def _check_on_nan(planned: Planned, on_nan: str, observed: str, saving: Saving | None) -> None:
+    """Refuse an answer to a loss that is not a finite number that could not be kept under a plan.
+
+    Raises:
+        InputError: it could not
+    """
+    from trimaran.runtime.step.on_nan import check_on_nan
+
+    check_on_nan(on_nan, planned.simulated.plan.strategy, observes=observed)
+    check_rollback(on_nan, saves=saving is not None)
+
+
+def check_rollback(on_nan: str, *, saves: bool) -> None:
+    """Refuse to go back to checkpoints where none is made while a run trains.
+
+    Args:
+        on_nan: what to do where the loss of a step is not a finite number
+        saves: checkpoints are made
+
+    Raises:
+        InputError: none is made
+    """
+    if on_nan == "rollback" and not saves:
+        raise InputError(
+            "--on-nan rollback goes back to the last checkpoint, and none is made: add --save-every, such as "
+            "--save-every 10min",
+            code="on-nan.nothing-saved",
+        )
+
+
+@contextlib.contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Show the same GPUs after the block as before it."""
+    before = os.environ.get(VISIBLE)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(VISIBLE, None)
+        else:
+            os.environ[VISIBLE] = before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launching:
+    """What all launches of a run have in common; attributes are as the arguments of `train_planned`.
+
+    Attributes:
+        run: its directory
+        notes: what is written of it
+        stopping: signals to it
+    """
+
+    run: RunDirectory
+    notes: RunRecord
+    stopping: _Stopping
+    record: bool
+    gradient_noise: bool
+    verify: int
+    on_nan: str
+    hang_timeout: float | None
+    saving: Saving | None
+    resume: Path | None
+    weights: Beginning | None
+    progress: Progress
+
+    def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult]:
+        """Launch the ranks until they have done their work.
+
+        Args:
+            planned: what is run
+            restarts: says whether they are started again after a failure
+
+        Returns:
+            What was run at the end, and the result of rank 0.
+
+        Raises:
+            TrimaranError: the failure after which they were not
+        """
+        while True:
+            try:
+                return planned, self._launch(planned, restarts.count)
+            except TrimaranError as error:
+                # From here on a signal has nothing to wait for.
+                progressed, self.stopping.training = self.stopping.training, False
+                if not restarts.allowed:
+                    raise
+                verdict = restarts.judge(error, progressed=progressed, asked=self.stopping.asked)
+                if verdict.refused:
+                    error.message += f"\nthe training was not started again: {verdict.refused}"
+                    raise
+                planned = self._prepare(planned, error, verdict, restarts)
+
+    def _prepare(self, planned: Planned, error: TrimaranError, verdict: Verdict, restarts: Restarts) -> Planned:
+        """Wait, and plan again where a device is lost.
+
+        Raises:
+            TrimaranError: the failure: there is no device, or no plan for those that are left
+        """
+        say(f"trimaran: {error.message.partition(chr(10))[0]}\ntrimaran: restart {restarts}")
+        time.sleep(verdict.wait_s)
+        ranks = planned.simulated.plan.strategy.devices
+        left = devices_left(planned, verdict.lost)
+        if left < ranks:
+            if left < 1:
+                error.message += "\nthe training was not started again: no device is left"
+                raise error
+            try:
+                planned = plan_again(planned, left, gradient_noise=self.gradient_noise, progress=self.progress)
+                observed = "gradient_noise" if self.gradient_noise else ""
+                _check_on_nan(planned, self.on_nan, observed, self.saving)
+            except TrimaranError as other:
+                error.message += f"\nthe training was not started again: no plan for {left} devices: {other.message}"
+                raise error from None
+            say(f"trimaran: {planned.notes[-1]}: {planned.simulated.plan.strategy.name}")
+            self.notes.try_to("plan.json, program.txt", lambda: _write_program(self.run, planned.simulated))
+        strategy = planned.simulated.plan.strategy
+        self.notes.restart(why=error, step=self.stopping.step, strategy=strategy.name, ranks=strategy.devices)
+        return planned
+
+    def _launch(self, planned: Planned, restarted: int) -> RankResult:
+        from trimaran.launch.ranks import launch
+        from trimaran.launch.watch import HangLimits, collective_timeout
+
+        simulated = planned.simulated
+        limits = HangLimits(step_s=self.hang_timeout) if self.hang_timeout != math.inf else None
+        results = launch(
+            train_rank,
+            (
+                planned.source,
+                simulated.plan,
+                simulated.graph.behaviour,
+                _evaluation(simulated),
+                self.run.path,
+                self.record,
+                self.gradient_noise,
+                self.verify,
+                parameter_use(simulated.graph),
+                self.on_nan,
+                weights_bytes(simulated.graph),
+                self.saving,
+                self.resume,
+                self.weights,
+                restarted > 0,
+            ),
+            ranks=simulated.plan.strategy.devices,
+            log_dir=self.run.logs / f"restart-{restarted}" if restarted else self.run.logs,
+            on_event=_listener(self.notes, self.stopping, self.progress),
+            commands=self.stopping.commands,
+            link=simulated.link,
+            hang=limits,
+            timeout_s=collective_timeout(limits),
+        )
+        result: RankResult = results[0]
+        return result
+
+
 def how_to_resume(
-    source: JobSource, run: RunDirectory, *, saving: Saving | None = None, on_nan: str = "stop", epochs: str = ""
+    source: JobSource,
+    run: RunDirectory,
+    *,
+    saving: Saving | None = None,
+    on_nan: str = "stop",
+    max_restarts: int = 0,
+    epochs: str = "",
 ) -> str:
     """The command that goes on from the last checkpoint of a run, with the options that the run had.
 
@@ -243,6 +452,7 @@ def how_to_resume(
         run: its directory
         saving: when its state is saved
         on_nan: what is done where the loss of a step is not a finite number
+        max_restarts: times that its ranks are started again
         epochs: in place of the run's
 
     Example:
@@ -256,9 +466,32 @@ def how_to_resume(
         "--seed": source.seed,
         "--save-every": saving,
         "--on-nan": None if on_nan == "stop" else on_nan,
+        "--max-restarts": max_restarts or None,
     }
     options = [f" {name} {value}" for name, value in given.items() if value is not None]
-    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(str(run.path))}{''.join(options)}"
+    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(run.shown)}{''.join(options)}"
+
+
+def check_starts_ranks(variables: Mapping[str, str]) -> None:
+    """Refuse to start ranks in each of several processes that a launcher has started: each would train a whole run.
+
+    Args:
+        variables: environment variables of this process
+
+    Raises:
+        InputError: torchrun or srun has started more than one
+        EnvironmentProblem: their variables contradict each other
+    """
+    place = read_place(variables)
+    if place is not None and place.size > 1:
+        raise InputError(
+            f"{place.started_by} has started {place.size} of these, and `trimaran train` starts the ranks of one "
+            "machine itself: each of them would train a whole run. Start it once, with --devices (in Slurm: srun "
+            f"--ntasks 1); or, over several machines, let {place.started_by} start a script with trimaran.init(job)",
+            code="train.started-by-launcher",
+            size=place.size,
+            launcher=place.started_by,
+        )
 
 
 def has_checkpoint(path: Path) -> bool:
@@ -321,6 +554,63 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
     return next((plan for plan in plans if plan.is_file()), None)
 
 
+def beginning(
+    path: Path | None, *, optimizer: bool = False, trust_pickle: bool = False, resume: Path | None = None
+) -> Beginning | None:
+    """Weights that a training begins from; None: those of the job's model.
+
+    Args:
+        path: run, checkpoint, or a file or folder of others; None: no weights are given
+        optimizer: take the state of the optimizer too
+        trust_pickle: read formats that are pickles
+        resume: what the training goes on from
+
+    Raises:
+        InputError: weights are given where a training goes on, or options of weights without any
+    """
+    if path is None:
+        if optimizer or trust_pickle:
+            raise InputError(
+                "--with-optimizer and --trust-pickle say how --weights is read: give it",
+                code="train.no-weights",
+            )
+        return None
+    if resume is not None:
+        raise InputError(
+            "--resume goes on with the weights of a checkpoint, and --weights begins a new training from others: give "
+            "one of them",
+            code="train.weights-and-resume",
+        )
+    return Beginning(path=path.resolve(), optimizer=optimizer, trust_pickle=trust_pickle)
+
+
+def check_weights(weights: Beginning, source: JobSource) -> None:
+    """Refuse weights that are not of a job's model, before a plan is made; what takes long is left to the ranks.
+
+    Args:
+        weights: that it would begin from
+        source: of the job
+
+    Raises:
+        InputError: there are none; names, shapes or dtypes are others; a pickle is not trusted; there is no state of
+            the optimizer, and it is asked for
+        CorruptDataError: they are damaged
+    """
+    from trimaran.checkpoint_files.content import check_fits
+    from trimaran.runtime.checkpoint.weights import forms_of, open_weights
+
+    with open_weights(weights.path, trust_pickle=weights.trust_pickle) as content:
+        if weights.optimizer and content.optimizer is None:
+            raise InputError(
+                f"{content.source} has no state of an optimizer: leave out --with-optimizer",
+                code="train.no-optimizer-state",
+                path=content.source,
+            )
+        model = _without_memory(source)
+        if model is not None:
+            check_fits(content, *forms_of(model))
+
+
 def weights_bytes(graph: Graph) -> int:
     """Size of the file of a network's weights [bytes].
 
@@ -338,12 +628,22 @@ def weights_of(source: JobSource) -> int | None:
     Args:
         source: where the job comes from
     """
+    model = _without_memory(source)
+    if model is None:
+        return None
+    try:
+        return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+    except Exception:  # noqa: BLE001 planning says what is wrong with the model
+        return None
+
+
+def _without_memory(source: JobSource) -> "Module | None":
+    """The model of a job on the device meta; None: it is not made there."""
     import torch
 
     try:
         with preserved_randomness(), quiet(), torch.device("meta"):
-            model = source.make().model()
-            return int(sum(one.numel() * one.element_size() for one in model.state_dict().values()))
+            return source.make().model()
     except Exception:  # noqa: BLE001 planning says what is wrong with the model
         return None
 
@@ -368,11 +668,15 @@ def how_to_go_on(trained: Trained) -> str:
     """
     run = trained.run
     if trained.result.checkpoint is not None:
-        command = how_to_resume(trained.planned.source, run, saving=trained.saving, on_nan=trained.on_nan)
+        command = trained.how_to_resume()
         return f"to go on: {command}"
+    weights = trained.result.weights
+    if weights is None:
+        return "nothing is left to go on from: neither its state nor its weights could be written"
     return (
-        f"its weights, metrics and report are in {run.path}\n"
-        f'to go on from the weights: session = trimaran.init(job, plan="{run.plan}"); session.load("{run.model}"). '
+        f"its metrics and report are in {run.shown}\n"
+        f'to go on from the weights: session = trimaran.init(job, plan="{shown_path(run.plan)}"); '
+        f'session.load("{shown_path(weights)}"). '
         "The optimizer and the place in the data begin anew"
     )
 
@@ -388,6 +692,8 @@ def _write_program(run: RunDirectory, simulated: Simulated) -> None:
 
 
 def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
+    from trimaran.runtime.step.on_nan import Rollback
+
     def listen(rank: int, event: Mapping[str, Any]) -> None:
         if "asked_to_stop" in event:
             stopping.tell(int(event["asked_to_stop"]))
@@ -401,8 +707,15 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
             notes.add_metrics(event["finished"])
+        elif "went_on_from" in event:
+            notes.went_on_from(int(event["went_on_from"]), event["rollbacks"])
+            if notes.restarts:
+                say(f"trimaran: the training goes on from step {event['went_on_from']}")
+        elif "rolled_back" in event:
+            notes.roll_back(event["rolled_back"])
+            say(f"trimaran: {Rollback(**event['rolled_back'])}")
         else:
-            stopping.step, stopping.epoch = int(event["step"]), int(event["epoch"])
+            stopping.note(int(event["step"]), int(event["epoch"]))
             progress(
                 f"training: epoch {event['epoch']}, loss {event['loss']:.4f}",
                 int(event["step"]),
@@ -421,13 +734,17 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
     """
     comparison, simulated = None, planned.simulated
     notes.restore(lambda: _write_program(run, simulated))
-    if result.weights is None:
+    if result.unsaved_state:
+        notes.problems[run.checkpoints.name] = result.unsaved_state
+    if result.weights is None and result.stopped is not None:
+        notes.problems[run.model.name] = f"the weights are lost: {result.unsaved}"
+    elif result.weights is None:
         raise ExecutionError(
             f"the training is done, and its weights are lost: {result.unsaved}", code="run.weights-lost"
         )
-    if result.weights != run.model:
+    elif result.weights != run.model:
         notes.problems[run.model.name] = f"{result.unsaved}. THE WEIGHTS ARE IN {result.weights}"
-    said = [*result.notes, *skipped_note(result.skipped)]
+    said = [*result.notes, *skipped_note(result.skipped), *map(str, result.rolled_back)]
     slow: tuple[SlowRank, ...] = ()
     if len(result.timeline):
         comparison = _compare(simulated, result.timeline)
@@ -448,7 +765,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         )
     notes.try_to(run.predicted.name, lambda: write_timeline(run.predicted, simulated.chosen.timeline))
     last = result.epochs[-1] if result.epochs else None
-    final = {} if last is None else {"loss": last.loss}
+    final: dict[str, float | None] = {} if last is None else {"loss": last.loss}
     if last is not None and last.accuracy is not None:
         final["accuracy"] = last.accuracy
     rates = [epoch.samples / epoch.seconds for epoch in result.epochs if epoch.seconds]
@@ -459,7 +776,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         comparison=comparison,
         samples_per_s=statistics.median(rates) if rates else None,
         final=final,
-        run_dir=str(run.path),
+        run_dir=run.shown,
         environment=cluster_environment(simulated.cluster),
         noise=simulated.noise,
         memory=None if result.memory is None else to_plain(result.memory),
@@ -467,17 +784,18 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         verified=None if result.verified is None else to_plain(result.verified),
         slow_ranks=slow,
         skipped_steps=result.skipped,
+        rollbacks=tuple(map(asdict, result.rolled_back)),
+        restarts=notes.restarts,
         notes=(*planned.notes, *said),
     )
     notes.try_to(run.report.name, lambda: write_report(run.report, report))
-    trained = Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said))
     summary = {"final": dict(report.final), "samples_per_s": report.samples_per_s}
     if result.stopped is None:
         notes.finish(summary)
     else:
         notes.stop(result.stopped, summary)
     notes.check()
-    return trained
+    return Trained(run=run, planned=planned, result=result, report=report, notes=tuple(said), unwritten=notes.unwritten)
 
 
 def _explained(raised: TrimaranError, planned: Planned) -> TrimaranError:

@@ -2,9 +2,9 @@
 
     Job ──▶ model, a few samples ──▶ flow (the exported model over the user's own leaf modules) ──▶ Graph
 
-The flow is compared with the user's model before it is believed. Where there is none, the graph has the model as one
-operation, and a note says what that costs. The capture of a job is the same in every process, so every rank makes its
-own.
+The flow is compared with the user's model before it is believed, by running both on data. Where there is none, the
+graph has the model as one operation, and a note says what that costs. The capture of a job is the same in every
+process, so every rank makes its own.
 
 Which parameters of a captured model get no gradient, by one backward: the loss may read some of its outputs.
 
@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.func import functional_call
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import (
+    call_model,
     compute_loss,
     count_samples,
     is_sliceable,
@@ -32,10 +33,10 @@ from trimaran.graph.batches import (
     split_batch,
 )
 from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
-from trimaran.graph.capture.export import NotExportableError, OutputStructure
+from trimaran.graph.capture.export import NotExportableError, OutputStructure, take_apart
 from trimaran.graph.capture.flow import make_flow
-from trimaran.graph.capture.verify import LARGEST_FLOPS, find_difference
 from trimaran.graph.examine import examine
+from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.types import Graph
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
@@ -45,15 +46,92 @@ from trimaran.graph.user_model import (
     cast_model,
     device_of,
     differing_sizes,
+    enter_mode,
     largest_look,
     make_model,
     modules_with_lost_hooks,
     precision_context,
     quiet,
     sample_batch,
+    uncompiled,
     untouched,
     without_user_hooks,
 )
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether the flow computes what the user's model computes, by running both on data
+
+
+# Largest difference for results that should be equal, relative to the largest value. Models that look whether they are
+# being traced take another kernel then (Hugging Face's attention masks), so equality to the last bit is not asked for.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+SEEDS = 8
+"""Under which a model that is quickly run is compared with its graph; under two of them any."""
+
+LIGHT_FLOPS = 1e10
+"""Forwards of the model and of its flow take at most so much together, beyond the first two seeds [FLOP]."""
+
+LARGEST_FLOPS = 2e11  # a few seconds on one core [FLOP]
+
+
+def find_difference(
+    job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any, *, evaluation: bool, flops: float
+) -> str | None:
+    """How a flow differs from the model, in words; None where it does not.
+
+    Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
+    was exported with. Compared are the tensors of the output, and the buffers afterwards. In train mode they run under
+    several seeds, as a forward may go other ways: a graph has one.
+
+    Args:
+        job: the job
+        model: its model, which is left as it was
+        flow: its flow
+        batch: a few samples
+        evaluation: compare in eval mode too
+        flops: of a forward of the batch [FLOP]
+    """
+    fewer = slice_batch(batch, 0, count_samples(batch) - 1)
+    modes = [(True, seed) for seed in range(SEEDS)] + ([(False, 0)] if evaluation else [])
+    for training, seed in modes:
+        if training and seed > 1 and 2 * (seed + 1) * flops > LIGHT_FLOPS:
+            continue
+        expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
+        if drew:
+            return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
+        try:
+            found, _ = _run(job, model, lambda: flow(*name_tensors(fewer).values()), training, seed)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this flow cannot be used
+            return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0]
+        if len(expected) != len(found) or not all(map(_equal, expected, found)):
+            return f"its results differ from the model's in {'train' if training else 'eval'} mode"
+    return None
+
+
+def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
+    """Outputs and buffers, and whether a generator of the host was drawn from."""
+    with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.no_grad():
+        enter_mode(model, training=training)
+        seed_generators(job.seed + seed)
+        before = host_states(PYTHON_AND_NUMPY)
+        with precision_context(job, device_of(model)):
+            outputs = [tensor.clone() for tensor in call()]
+        return outputs + [tensor.clone() for tensor in model.buffers()], bool(find_moved(before))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    tolerance = TOLERANCE.get(one.dtype, 0.0)
+    if not tolerance or torch.equal(one, other):
+        return torch.equal(one, other)
+    scale = one.nan_to_num(0.0, 0.0, 0.0).abs().max()
+    return torch.allclose(one, other, rtol=0.0, atol=float(tolerance * scale), equal_nan=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The capture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,35 +2,524 @@
 
 Operations become works in order; those that only take memory are left out. Products and convolutions know which
 gradient they make; the update becomes one work a parameter.
+
+Which family of kernels an operator belongs to, and how many bytes it really moves.
+
+An operator is known by its name alone, such as "aten.relu_". What no table names is elementwise: most operators are.
+
+Convolutions and matrix products: shapes, and the two gradients apart.
+
+A convolution's backward is one operator and two or three kernels: the gradient of its input, that of its weight, and
+that of its bias, in the order in which torch runs them. The first layer has no gradient of its input. The backward of a
+product is two products, which are told apart by where their results go.
+
+The optimizer: one work a parameter, with as many launches as it has operations.
+
+An optimizer that runs parameter by parameter starts every one of these kernels; one that takes lists of parameters
+(`foreach`) moves the same bytes with few launches; a fused one moves fewer. Which a framework does is for the cost
+model to say: `launches` and `nbytes` are those of the first.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trimaran.base.precision import Precision
-from trimaran.graph.kernels.operators import (
-    CONVOLUTION_BACKWARDS,
-    CONVOLUTIONS,
-    ITEM_BYTES,
-    PRODUCTS,
-    attention,
-    convolution,
-    convolution_backward,
-    elements,
-    has_kernel,
-    is_attention,
-    is_recurrent,
-    kind_of,
-    moved_bytes,
-    product,
-    recurrent,
-    short_name,
-    work_of,
-)
-from trimaran.graph.kernels.optimizer import Updates, unscaling
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
-from trimaran.graph.trace.types import Role, StepTrace, TraceOp
+from trimaran.graph.trace.types import (
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    GATES,
+    RECURRENT,
+    Role,
+    Shape,
+    StepTrace,
+    TraceOp,
+)
 from trimaran.graph.types import Phase
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operators: their families, shapes and bytes
+
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""Size of an element by dtype [bytes]."""
+
+_NO_KERNEL = frozenset(
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "set_",
+        "record_stream",
+        "_local_scalar_dense",
+        "lift_fresh",
+    ]
+)
+"""Take memory, and start nothing."""
+
+_KINDS = (
+    (
+        WorkKind.NORMALIZATION,
+        "batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm _batch_norm _weight_norm",
+    ),
+    (WorkKind.POOLING, "max_pool avg_pool"),
+    (WorkKind.SOFTMAX, "softmax nll_loss cross_entropy"),
+    (WorkKind.EMBEDDING, "embedding"),
+    (WorkKind.COPY, "_to_copy slice_backward select_backward constant_pad reflection_pad im2col col2im"),
+)
+"""By parts of the name."""
+
+_EXACT = {
+    WorkKind.REDUCTION: "sum mean amax amin max min any all norm linalg_vector_norm var var_mean std std_mean prod "
+    "logsumexp cumsum cumprod argmax argmin topk sort bincount nansum",
+    WorkKind.COPY: "copy_ clone cat stack fill fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros "
+    "new_ones new_full index index_put index_put_ _index_put_impl_ index_add index_add_ index_copy index_copy_ "
+    "index_select index_select_backward gather scatter scatter_ scatter_add scatter_add_ repeat roll flip arange eye "
+    "tril triu slice_scatter select_scatter as_strided_scatter _foreach_copy_ scalar_tensor contiguous "
+    "diagonal_backward gather_backward repeat_interleave",
+}
+_BY_NAME = {name: kind for kind, names in _EXACT.items() for name in names.split()}
+
+_TAKES_ROWS = frozenset(["embedding", "index_select", "index", "gather"])
+
+
+def short_name(op: TraceOp) -> str:
+    """The operator without its namespace and overload.
+
+    Example:
+        >>> short_name(TraceOp(moment=0, name="aten.relu_.default", phase="FP", module="", reads=(), writes=(),
+        ...     flops=0.0, nbytes=0, dtype="float32", repeatable=True))
+        'relu_'
+    """
+    return op.name.split(".")[1]
+
+
+def has_kernel(op: TraceOp) -> bool:
+    """Whether a device runs anything for an operation."""
+    return short_name(op) not in _NO_KERNEL
+
+
+def kind_of(name: str) -> WorkKind:
+    """Family of an operator.
+
+    Args:
+        name: short name
+
+    Example:
+        >>> str(kind_of("native_batch_norm_backward")), str(kind_of("sum")), str(kind_of("gelu"))
+        ('normalization', 'reduction', 'elementwise')
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    for kind, parts in _KINDS:
+        if any(part in name for part in parts.split()):
+            return kind
+    return WorkKind.ELEMENTWISE
+
+
+def count(shape: Shape | None) -> int:
+    """Elements of a shape; 0 of none."""
+    return 0 if shape is None else math.prod(shape)
+
+
+def elements(op: TraceOp) -> int:
+    """Elements that an operation works on: of its first argument or result, whichever is larger; of tables, the rows.
+
+    What it takes from a table counts, not the table: the larger of the two would depend on the batch.
+    """
+    name = short_name(op)
+    taken, made = count(op.operands[0][1] if op.operands else None), count(op.results[0] if op.results else None)
+    if name in _TAKES_ROWS:
+        return made
+    return taken if name == "embedding_dense_backward" else max(taken, made)
+
+
+def moved_bytes(op: TraceOp) -> int:
+    """Bytes that an operation reads and writes [bytes].
+
+    The trace counts every argument whole. Of a table only some rows are read; what scatters rows into a new tensor
+    fills that first; what makes a tensor in the shape of another does not read that.
+    """
+    name, item = short_name(op), ITEM_BYTES.get(op.dtype, 4)
+    made = sum(map(count, op.results)) * item
+    if name in _TAKES_ROWS and op.operands:
+        places = sum(count(shape) for _, shape in op.operands[1:])
+        return 2 * made + 8 * places
+    if name == "embedding_dense_backward" and len(op.operands) > 1:
+        rows, places = count(op.operands[0][1]), count(op.operands[1][1])
+        return made + 3 * rows * item + 8 * places  # fill; read the rows, and read and write where they go
+    if name.endswith(("slice_backward", "select_backward")):
+        return made + 2 * sum(count(shape) for _, shape in op.operands) * item
+    if name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill_", "zero_"):
+        return made
+    return op.nbytes
+
+
+def work_of(
+    op: TraceOp,
+    kind: WorkKind,
+    *,
+    nbytes: int,
+    dims: Shape,
+    name: str = "",
+    gradient: Gradient = Gradient.NONE,
+    flops: float = 0.0,
+    launches: int = 1,
+) -> Work:
+    """A work of an operation.
+
+    Args:
+        op: the operation
+        kind: see `Work`
+        nbytes: see `Work` [bytes]
+        dims: see `Work`
+        name: see `Work`; "": the operator without its overload
+        gradient: see `Work`
+        flops: see `Work` [FLOP]
+        launches: see `Work`
+    """
+    return Work(
+        kind=kind,
+        phase=op.phase,
+        gradient=gradient,
+        module=op.module,
+        name=name or op.name.rpartition(".")[0],
+        dtype=op.dtype,
+        flops=flops,
+        nbytes=nbytes,
+        dims=dims,
+        launches=launches,
+        origin=op.origin,
+        moments=(op.moment,),
+    )
+
+
+CONVOLUTIONS = frozenset(["convolution", "convolution_overrideable", "cudnn_convolution", "mkldnn_convolution"])
+CONVOLUTION_BACKWARDS = frozenset(["convolution_backward", "convolution_backward_overrideable"])
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "addbmm": 1, "_addmm_activation": 1, "mv": 0,
+            "addmv": 1, "dot": 0, "vdot": 0}  # fmt: skip
+"""Products, and the place of their first factor."""
+
+PRODUCTS = frozenset(_FACTORS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """A convolution as a forward, whatever it is a part of."""
+
+    source: Shape
+    weight: Shape
+    result: Shape
+
+    @property
+    def groups(self) -> int:
+        return max(1, self.source[1] // self.weight[1])
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """As `Work.dims` has them; in one dim the height is 1, in three it takes the depth in."""
+        high_in, wide_in = _plane(self.source[2:])
+        high, wide = _plane(self.weight[2:])
+        high_out, wide_out = _plane(self.result[2:])
+        return (
+            self.source[0], self.source[1], high_in, wide_in, self.result[1], high, wide, high_out, wide_out,
+            self.groups,
+        )  # fmt: skip
+
+    @property
+    def flops(self) -> float:
+        """Of each of the three kernels [FLOP]."""
+        return 2.0 * math.prod(self.result) * math.prod(self.weight[1:])
+
+
+def convolution(op: TraceOp) -> Iterator[Work]:
+    """The works of a convolution's forward."""
+    shape = _as_forward(op.operands[0][1], op.operands[1][1], op.results[0] or ())
+    biased = len(op.operands) > 2
+    yield work_of(op, WorkKind.CONVOLUTION, flops=shape.flops, nbytes=op.nbytes, dims=shape.dims, launches=1 + biased)
+
+
+def convolution_backward(op: TraceOp) -> Iterator[Work]:
+    """The works of a convolution's backward: gradients of input, weight and bias, as far as they were asked for."""
+    (_, grad), (_, source), (_, weight) = op.operands[:3]
+    item = ITEM_BYTES.get(op.dtype, 4)
+    shape = _as_forward(source, weight, grad)
+    of_source, of_weight, of_bias = (*op.results, None, None, None)[:3]
+    nbytes = (count(grad) + count(source) + count(weight)) * item
+    for asked, gradient in ((of_source, Gradient.INPUT), (of_weight, Gradient.WEIGHT)):
+        if asked is not None:
+            yield work_of(
+                op, WorkKind.CONVOLUTION, gradient=gradient, flops=shape.flops, nbytes=nbytes, dims=shape.dims
+            )
+    if of_bias is not None:
+        yield work_of(
+            op,
+            WorkKind.REDUCTION,
+            name="aten.convolution_backward",
+            gradient=Gradient.WEIGHT,
+            nbytes=(count(grad) + count(of_bias)) * item,
+            dims=(count(grad),),
+        )
+
+
+def product(op: TraceOp, *, makes_weight_gradient: bool) -> Iterator[Work]:
+    """The work of a matrix product.
+
+    Args:
+        op: the operation
+        makes_weight_gradient: whether what it makes is, or is added to, the gradient of a parameter
+    """
+    name = short_name(op)
+    first = _FACTORS[name]
+    dims = _product_dims(op.operands[first][1], op.operands[first + 1][1])
+    gradient = Gradient.NONE
+    if op.phase is Phase.BACKWARD:
+        gradient = Gradient.WEIGHT if makes_weight_gradient else Gradient.INPUT
+    yield work_of(op, WorkKind.PRODUCT, gradient=gradient, flops=2.0 * math.prod(dims), nbytes=op.nbytes, dims=dims)
+
+
+def _product_dims(a: Shape, b: Shape) -> tuple[int, int, int, int]:
+    """`(batch, m, n, k)` of the product of two tensors of one to three dims.
+
+    Example:
+        >>> _product_dims((8, 16, 64), (8, 64, 32)), _product_dims((5, 7), (7,))
+        ((8, 16, 32, 64), (1, 5, 1, 7))
+    """
+    batch = a[0] if len(a) == 3 else 1
+    m = a[-2] if len(a) > 1 else 1
+    n = b[-1] if len(b) > 1 else 1
+    return batch, m, n, a[-1]
+
+
+def _as_forward(source: Shape, weight: Shape, result: Shape) -> _Convolution:
+    """A transposed convolution is the gradient of a forward that leads from its result to its source."""
+    normal = weight[0] == result[1] and source[1] % weight[1] == 0
+    if normal and weight[0] == source[1] and math.prod(result[2:]) > math.prod(source[2:]):
+        normal = False  # it enlarges; by channels alone both would do
+    return _Convolution(source, weight, result) if normal else _Convolution(result, weight, source)
+
+
+def _plane(size: Shape) -> tuple[int, int]:
+    return (math.prod(size[:-1]), size[-1]) if size else (1, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention and recurrent layers, each one work: a fused kernel, or a library's call
+
+
+_MAKES = {FORWARD: Gradient.NONE, BACKWARD_INPUT: Gradient.INPUT, BACKWARD_WEIGHT: Gradient.WEIGHT}
+
+
+def is_attention(op: TraceOp) -> bool:
+    """Whether an operation is a fused attention, or its backward."""
+    return "_scaled_dot_product" in op.name
+
+
+def is_recurrent(op: TraceOp) -> bool:
+    """Whether an operation is a recurrent layer, or a part of its backward."""
+    return op.name.rpartition(".")[0] in RECURRENT
+
+
+def attention(op: TraceOp) -> Iterator[Work]:
+    """The work of a fused attention. Its backward makes the gradients of queries, keys and values at once."""
+    backward = "backward" in op.name
+    (_, query), (_, key) = op.operands[backward : backward + 2]
+    batch, heads, queries, size = query
+    yield work_of(
+        op,
+        WorkKind.ATTENTION,
+        gradient=Gradient.INPUT if backward else Gradient.NONE,
+        flops=op.flops,
+        nbytes=op.nbytes,
+        dims=(batch, heads, queries, key[2], size),
+        launches=3 if backward else 1,  # the backward sums over rows first, and converts the queries' gradient last
+    )
+
+
+def recurrent(op: TraceOp) -> Iterator[Work]:
+    """The work of one recurrent layer of one or both directions.
+
+    Where the state is projected to fewer numbers than the cell has, `flops` counts the projection, `dims` does not.
+    """
+    name = op.name.rpartition(".")[0]
+    cell, part = RECURRENT[name]
+    matrices = [shape for _, shape in op.operands if len(shape) == 2]
+    steps, batch, _ = op.operands[0][1]
+    directions = op.operands[1][1][0]
+    rows, width = matrices[0]
+    yield work_of(
+        op,
+        WorkKind.RECURRENT,
+        gradient=_MAKES[part],
+        flops=2.0 * steps * batch * sum(map(math.prod, matrices)),
+        nbytes=op.nbytes,
+        dims=(steps, batch, width, rows // GATES[cell], GATES[cell], directions),
+        launches=2 * directions if part == BACKWARD_WEIGHT else (1 + 2 * steps) * directions,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The optimizer: one work a parameter
+
+
+_TENSORS_OF_A_LAUNCH = 110
+
+
+class Updates:
+    """The update of a traced step, parameter by parameter.
+
+    Args:
+        trace: the step
+
+    Attributes:
+        separate: whether no operation touches several parameters, as clipping does and optimizers that take lists
+    """
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._trace = trace
+        self._groups = _Groups(trace)
+        kept = [op for op in trace.ops if op.phase is Phase.UPDATE and has_kernel(op) and _on_device(trace, op)]
+        for op in kept:
+            self._groups.join(op)
+        self._own: dict[int, Work] = {}
+        self._loose: list[Work] = []
+        for op in kept:
+            owner = self._groups.owner(op)
+            if owner is None:
+                self._loose.append(_work(op, trace.optimizer, "", _changed_elements(op)))
+            else:
+                module = trace.names.get(owner, "").rpartition(".")[0]
+                elements = self._groups.elements.get(owner, 0)
+                self._own[owner] = _work(op, trace.optimizer, module, elements, self._own.get(owner))
+        self.separate = not self._loose
+
+    def works(self, like: Mapping[str, str]) -> list[Work]:
+        """One work a parameter, in the order of their first operations; then those of several parameters.
+
+        Args:
+            like: by name of each parameter, the one whose update was traced for it; empty: all were
+        """
+        if not like:
+            return [*self._own.values(), *self._loose]
+        numbers = {self._trace.names.get(number, ""): number for number in self._trace.gradients}
+        each = [
+            replace(self._own[numbers[traced]], module=name.rpartition(".")[0])
+            for name, traced in like.items()
+            if name in numbers and numbers.get(traced) in self._own
+        ]
+        return [*each, *self._loose]
+
+    def untraced_bytes(self, like: Mapping[str, str]) -> int:
+        """State of the parameters whose update was not traced [bytes].
+
+        Args:
+            like: as for `works`
+        """
+        named = {name for number, name in self._trace.names.items() if number in self._trace.gradients}
+        state = self._groups.state_bytes()
+        return sum(state.get(traced, 0) for name, traced in like.items() if name != traced and name in named)
+
+
+def unscaling(gradients: Sequence[WeightGradient]) -> Work:
+    """Losses are scaled in fp16: all gradients are divided by the scale and looked through, some tensors a launch.
+
+    Source:
+        torch.amp.GradScaler; pytorch aten/src/ATen/native/cuda/MultiTensorApply.cuh: 110 tensors of one list a launch.
+    """
+    return Work(
+        kind=WorkKind.OPTIMIZER,
+        phase=Phase.UPDATE,
+        module="",
+        name="GradScaler",
+        dtype="float32",
+        flops=0.0,
+        nbytes=2 * sum(gradient.nbytes for gradient in gradients),
+        dims=(sum(gradient.elements for gradient in gradients),),
+        launches=-(-len(gradients) // _TENSORS_OF_A_LAUNCH),
+    )
+
+
+def _work(op: TraceOp, optimizer: str, module: str, elements: int, before: Work | None = None) -> Work:
+    return Work(
+        kind=WorkKind.OPTIMIZER,
+        phase=Phase.UPDATE,
+        module=module,
+        name=optimizer,
+        dtype=op.dtype if before is None else before.dtype,
+        flops=0.0,
+        nbytes=op.nbytes + (before.nbytes if before else 0),
+        dims=(elements,),
+        launches=1 + (before.launches if before else 0),
+        moments=(*(before.moments if before else ()), op.moment),
+    )
+
+
+def _changed_elements(op: TraceOp) -> int:
+    """Elements that an operation on several tensors makes or changes."""
+    written = {number for number, _ in op.writes}
+    changed = sum(count(shape) for number, shape in op.operands if number in written)
+    return changed or sum(map(count, op.results))
+
+
+def _on_device(trace: StepTrace, op: TraceOp) -> bool:
+    return any(trace.storages[number].nbytes for number, _ in (*op.operands, *op.writes))
+
+
+class _Groups:
+    """Storages that belong to one parameter: its own, its gradient, its state and what is made from these."""
+
+    def __init__(self, trace: StepTrace) -> None:
+        self._trace = trace
+        self._parent: dict[int, int] = {}
+        self._owner = dict.fromkeys(trace.gradients, 0)
+        self.elements: dict[int, int] = {}
+        for parameter, gradient in trace.gradients.items():
+            self._parent[self._root(gradient)] = self._root(parameter)
+
+    def join(self, op: TraceOp) -> None:
+        """The storages of an operation belong together, unless it takes several parameters' at once."""
+        roots = {self._root(number) for number in self._touched(op)}
+        owned = [root for root in roots if root in self._owner]
+        if len(owned) <= 1:
+            top = owned[0] if owned else min(roots, default=-1)
+            for root in roots:
+                self._parent[root] = top
+        for number, shape in op.operands:
+            if number in self._owner:
+                self.elements[number] = count(shape)
+
+    def owner(self, op: TraceOp) -> int | None:
+        """The parameter of an operation; None: several, or none."""
+        owned = {root for number in self._touched(op) if (root := self._root(number)) in self._owner}
+        return owned.pop() if len(owned) == 1 else None
+
+    def state_bytes(self) -> dict[str, int]:
+        """State of the optimizer by name of the parameter that it belongs to [bytes]."""
+        found: dict[str, int] = {}
+        for storage in self._trace.storages:
+            root = self._root(storage.number)
+            if storage.role is Role.OPTIMIZER and root in self._owner:
+                name = self._trace.names.get(root, "")
+                found[name] = found.get(name, 0) + storage.nbytes
+        return found
+
+    def _touched(self, op: TraceOp) -> Iterable[int]:
+        numbers = {number for number, _ in (*op.reads, *op.writes)}
+        return [n for n in numbers if self._trace.storages[n].role is not Role.INPUT]
+
+    def _root(self, number: int) -> int:
+        while (above := self._parent.get(number, number)) != number:
+            number = above
+        return number
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which operations make which parameter's gradient, and which is the last of them

@@ -11,29 +11,570 @@ Gradients are those of an ordinary step, bit for bit.
 
 What is left out: tensors that autograd does not pack (attributes of a custom function's context), kernels inside
 compiled blocks, and steps on several threads.
+
+Operations, as they come by below autograd: each becomes an event of the tape.
+
+Operations that only make views are no events. The time of an operation is that of its call alone: what is done before
+and after is not in it.
+
+Runs one operation of a recorded step: how long it takes, and what memory it uses only while it runs.
+
+On a GPU the time is that between two events on its stream, and the memory is what its allocator had at most beyond what
+was there before and after: the workspace of a library, which belongs to no tensor. What a library takes once and keeps
+is not in it. On a CPU and on meta tensors nothing of the kind can be seen.
+
+The allocator's peak statistics are set back at each operation.
+
+What autograd packs, while a step is recorded: it gets a handle, and the tensor is let go.
+
+    pack     the storage's bytes are put aside, once for each version of it; autograd gets a handle
+    unpack   a new storage takes the bytes; unpacks that overlap in time share it
+    drop     autograd lets go of the handle: in the backward, as soon as its node has run
+
+On meta tensors there are no bytes to put aside. Parameters, buffers and the optimizer's state stay where they are.
+
+Autograd checks that a saved tensor was not changed before it is used, but not one that hooks have packed; so the
+handle keeps the tensor's version counter, and makes the check.
 """
 
+import functools
+import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _get_current_dispatch_mode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, is_traceable_wrapper_subclass
 
 from trimaran.base.errors import ExecutionError
-from trimaran.graph.trace.calls import Recording, tensors_in
+from trimaran.graph.flops import bytes_of, flops_of
+from trimaran.graph.trace.calls import (
+    RUNNING_STATISTICS,
+    UPDATING_STATISTICS,
+    Call,
+    Recording,
+    Ref,
+    is_repeatable,
+    replaced,
+    tensors_in,
+)
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.operations import Operations
-from trimaran.graph.trace.saved_tensors import HostStore, SavedTensors, Store
-from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage
-from trimaran.graph.trace.tape import ModulePaths, Tape
-from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage
+from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, dtype_name, has_storage, look, view_of
+from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape
+from trimaran.graph.trace.types import Role, Shape, StepTrace, Tick, TraceOp, TraceStorage, Value
+from trimaran.graph.types import OUTSIDE, Phase
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What autograd packs
+
+
+class Aside(Protocol):
+    """Bytes of a storage, put aside."""
+
+    def restore(self) -> torch.UntypedStorage:
+        """A new storage on the device, with the bytes."""
+
+
+class Store(Protocol):
+    """Where bytes are put aside."""
+
+    def put(self, storage: torch.UntypedStorage) -> Aside:
+        """Copy the bytes of a storage; it may be written or freed when this returns."""
+
+
+class HostStore:
+    """Puts bytes aside in ordinary memory of the host; of meta tensors, nothing."""
+
+    def put(self, storage: torch.UntypedStorage) -> Aside:
+        """Copy the bytes of a storage."""
+        return _HostBytes(storage)
+
+
+class _HostBytes:
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._device = storage.device
+        self._nbytes = storage.nbytes()
+        self._bytes: torch.UntypedStorage | None = None
+        if storage.device.type != "meta":
+            self._bytes = torch.UntypedStorage(self._nbytes)
+            self._bytes.copy_(storage)
+
+    def restore(self) -> torch.UntypedStorage:
+        fresh = torch.UntypedStorage(self._nbytes, device=self._device)
+        if self._bytes is not None:
+            fresh.copy_(self._bytes)
+        return fresh
+
+
+class Dropped:
+    """One version of a storage that autograd has packed: its bytes, and the storage that has them again while used."""
+
+    def __init__(self, number: int, aside: Aside) -> None:
+        self.number = number
+        self.aside = aside
+        self.users: list[int] = []  # moments of unpacks
+        self._fresh: weakref.ref[torch.UntypedStorage] | None = None
+
+    def storage(self, tape: Tape, tick: Tick | None) -> torch.UntypedStorage:
+        """The storage that has the bytes again."""
+        fresh = self._fresh() if self._fresh is not None else None
+        if fresh is None:
+            fresh = self.aside.restore()
+            self._fresh = weakref.ref(fresh)
+            if not tape.stopped:
+                self.users = []
+                tape.book.stand_in(fresh, self.number, _ender(tape, self.users))
+        if tick is not None:
+            self.users.append(tick.moment)
+        return fresh
+
+
+def _ender(tape: Tape, users: list[int]) -> Any:
+    def gone() -> None:
+        tape.ends.update(dict.fromkeys(users, tape.now()))
+
+    return gone
+
+
+class Handle:
+    """What autograd holds in the place of a tensor."""
+
+    __slots__ = ("__weakref__", "_tape", "counter", "description", "dropped", "kept", "saved_version", "tick", "view")
+
+    def __init__(self, tape: Tape, tensor: torch.Tensor, tick: Tick, dropped: Dropped | None) -> None:
+        self._tape = tape
+        self.tick = tick
+        self.view = tick.view
+        self.dropped = dropped
+        self.saved_version = tensor._version
+        self.description = _description(tensor, tick.node)
+        self.counter = tensor.detach()  # shares the version counter
+        self.kept: torch.Tensor | None = None
+        if dropped is None:
+            self.kept = self.counter
+        else:
+            self.counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+    def check(self) -> None:
+        """Raise as autograd does if the tensor was changed after it was packed."""
+        version = self.counter._version
+        if version != self.saved_version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{self.description} is at version {version}; expected version {self.saved_version} instead. Hint: "
+                "enable anomaly detection to find the operation that failed to compute its gradient, with "
+                "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+            )
+
+    def __del__(self) -> None:
+        if not self._tape.stopped:
+            self._tape.ends[self.tick.moment] = self._tape.now()
+
+
+class SavedTensors:
+    """The pair of hooks.
+
+    Args:
+        tape: where ticks are noted
+        meet: gives the number of a tensor's storage, also if it was not met yet
+        store: where bytes are put aside
+    """
+
+    def __init__(self, tape: Tape, meet: Any, store: Store) -> None:
+        self._tape = tape
+        self._meet = meet
+        self._store = store
+        self._dropped: weakref.WeakValueDictionary[tuple[int, int], Dropped] = weakref.WeakValueDictionary()
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """Let go of a tensor."""
+        tape = self._tape
+        if tape.busy or tape.stopped or not _is_plain(tensor):
+            return tensor
+        node = tensor.grad_fn.name() if tensor.requires_grad and tensor.grad_fn is not None else ""
+        tape.busy = True
+        try:
+            number = self._meet(tensor)
+            record = tape.book.records[number]
+            tick = Tick(
+                moment=len(tape.events),
+                kind="pack",
+                index=tape.packs,
+                pack=tape.packs,
+                storage=number,
+                version=record.version,
+                view=view_of(tensor),
+                node=node,
+            )
+            tape.packs += 1
+            tape.events.append(tick)
+            record.packed_at.add(record.version)
+            return Handle(tape, tensor, tick, self._drop(number, tensor))
+        finally:
+            tape.busy = False
+
+    def unpack(self, handle: Any) -> torch.Tensor:
+        """Give a tensor back."""
+        if not isinstance(handle, Handle):
+            return handle  # type: ignore[no-any-return]
+        tape, was_busy = self._tape, self._tape.busy
+        handle.check()
+        tape.busy = True
+        try:
+            tick = self._note(handle)
+            if handle.dropped is None:
+                return handle.kept  # type: ignore[return-value]
+            return look(handle.dropped.storage(tape, tick), handle.view)
+        finally:
+            tape.busy = was_busy
+
+    def changed(self, number: int, storage: torch.UntypedStorage) -> None:
+        """An operation has changed a storage: what a later unpack gives must have the change, as autograd has it.
+
+        Where autograd would not allow it, the check of the version says so.
+        """
+        record = self._tape.book.records[number]
+        if not record.packed_at:
+            return
+        record.changed = True
+        for version in record.packed_at:
+            dropped = self._dropped.get((number, version))
+            if dropped is not None:
+                dropped.aside = self._store.put(storage)
+
+    def held_bytes(self) -> int:
+        """Storages of which autograd still has something that was packed [bytes]."""
+        numbers = {dropped.number for dropped in self._dropped.values()}
+        return sum(self._tape.book.records[number].nbytes for number in numbers)
+
+    def _drop(self, number: int, tensor: torch.Tensor) -> Dropped | None:
+        record = self._tape.book.records[number]
+        if record.role in PERSISTENT:
+            return None
+        dropped = self._dropped.get((number, record.version))
+        if dropped is None:
+            dropped = Dropped(number, self._store.put(tensor.untyped_storage()))
+            self._dropped[number, record.version] = dropped
+        return dropped
+
+    def _note(self, handle: Handle) -> Tick | None:
+        tape = self._tape
+        if tape.stopped:
+            return None
+        tick = replace(handle.tick, moment=len(tape.events), kind="unpack", index=tape.unpacks)
+        if handle.dropped is None:
+            tape.ends[tick.moment] = tick.moment + 1
+        tape.unpacks += 1
+        tape.events.append(tick)
+        return tick
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return has_storage(tensor) and not is_traceable_wrapper_subclass(tensor)
+
+
+def _description(tensor: torch.Tensor, node: str) -> str:
+    kind = f"[{tensor.type()} {list(tensor.shape)}]"
+    return f"{kind}, which is output {tensor.output_nr} of {re.sub('Backward[0-9]*$', '', node)}," if node else kind
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Operations
+
+
+Interval = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """An operation that has run.
+
+    Attributes:
+        out: what it gave
+        duration_s: on the host's clock [s]; None: no clock knows, or the interval does
+        interval: events before and after it, on a GPU
+        scratch_bytes: memory that was there only while it ran [bytes]
+    """
+
+    out: Any
+    duration_s: float | None = None
+    interval: Interval | None = None
+    scratch_bytes: int = 0
+
+
+def run_timed(tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
+    """Run an operation; the tape learns the devices of its tensors.
+
+    Args:
+        tape: of the step
+        func: the operation
+        args: by place
+        kwargs: by name
+    """
+    for tensor in tensors_in((args, kwargs)):
+        tape.see(tensor.device)
+    if kwargs.get("device") is not None:
+        tape.see(_whole(torch.device(kwargs["device"])))
+    if tape.device == "cuda":
+        return _run_on_gpu(tape, func, args, kwargs)
+    started = time.perf_counter()
+    out = func(*args, **kwargs)
+    duration_s = time.perf_counter() - started
+    for tensor in tensors_in(out):
+        tape.see(tensor.device)
+    return Ran(out=out, duration_s=None if tape.device == "meta" else duration_s)
+
+
+def _whole(device: torch.device) -> torch.device:
+    """The device with its number, as tensors have it."""
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
+
+
+def _run_on_gpu(tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ran:
+    before = torch.cuda.memory_allocated(tape.place)
+    torch.cuda.reset_peak_memory_stats(tape.place)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    out = func(*args, **kwargs)
+    end.record()
+    most, after = torch.cuda.max_memory_allocated(tape.place), torch.cuda.memory_allocated(tape.place)
+    return Ran(out=out, interval=(start, end), scratch_bytes=max(0, most - max(before, after)))
+
+
+Template = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments with references in the place of tensors."""
+
+ACCUMULATION = "torch::autograd::AccumulateGrad"
+_ACCUMULATING = frozenset({"aten::detach", "aten::clone", "aten::add", "aten::add_"})
+"""What autograd does with a gradient that has arrived: takes it, copies it, or adds it."""
+
+_NORMS = frozenset(RUNNING_STATISTICS) | frozenset(UPDATING_STATISTICS)
+"""Run again without their running statistics."""
+
+UNSEEN = frozenset({"aten::lift_fresh", "aten::lift", "aten::lift_fresh_copy"})
+"""Give a tensor that Python has just made to the dispatcher."""
+
+
+class Operations(TorchDispatchMode):
+    """Notes every operation.
+
+    Args:
+        tape: where
+        paths: which module runs
+        saved: the hooks, told of changes in place
+        opaque: whether what is met in the forward was just made by a compiled block
+    """
+
+    def __init__(self, tape: Tape, paths: ModulePaths, *, opaque: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape = tape
+        self.paths = paths
+        self.opaque = opaque
+        self.saved: SavedTensors | None = None
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Compiled blocks run as they are."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and note it."""
+        kwargs = kwargs or {}
+        tape = self.tape
+        if tape.busy or tape.stopped or tape.tired or not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        if FakeTensor in types:
+            return func(*args, **kwargs)  # shapes are worked out, as sharded tensors do; nothing is computed
+        if any(_has_own_dispatch(kind) for kind in types):
+            return NotImplemented  # its own operations come by one by one
+        return self._note(func, args, kwargs)
+
+    def meet(self, tensor: torch.Tensor, op: str = "") -> int:
+        """Number of a tensor's storage, which gets one if it was not met yet."""
+        storage, book = tensor.untyped_storage(), self.tape.book
+        number = book.find(storage)
+        if number is not None:
+            if type(tensor) is nn.Parameter and book.records[number].role in (Role.INPUT, Role.ACTIVATION):
+                book.records[number].role = Role.PARAMETER  # was filled before it was used, as FSDP does
+            return number
+        phase = self.tape.phase()
+        if isinstance(tensor, nn.Parameter):
+            number = book.add(storage, Role.PARAMETER, -1)
+            gradient = tensor.grad
+            if gradient is not None and has_storage(gradient) and book.find(gradient.untyped_storage()) is None:
+                book.add(gradient.untyped_storage(), Role.GRADIENT, -1)
+            return number
+        opaque = self.opaque and phase is not Phase.UPDATE
+        made_unseen = opaque or op in UNSEEN or tensor.grad_fn is not None or phase is Phase.BACKWARD
+        if made_unseen:
+            return book.add(storage, Role.ACTIVATION, len(self.tape.events), self.paths.current.module, unseen=True)
+        role = Role.OPTIMIZER if phase is Phase.UPDATE and self.tape.updating else Role.INPUT
+        return book.add(storage, role, -1)
+
+    def _note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tape, book = self.tape, self.tape.book
+        inputs = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
+        numbers = [self.meet(tensor, func._schema.name) for tensor in inputs]
+        reads = tuple((number, book.records[number].version) for number in dict.fromkeys(numbers))
+        template = self._template(args, kwargs) if is_repeatable(func, args, kwargs) else None
+        tape.running = True
+        try:
+            ran = run_timed(tape, func, args, kwargs)
+        finally:
+            tape.running = False
+        out = ran.out
+        outputs = [tensor for tensor in tensors_in(out) if has_storage(tensor)]
+        place = self._place()
+        made, changed = self._made(outputs, place.module), self._changed(func, args, kwargs)
+        if func._schema.name in _ACCUMULATING:
+            self._mark_gradients(outputs)
+        if not made and not changed and (outputs or not inputs or torch.Tag.inplace_view in func.tags):
+            return out  # a view
+        moment = len(tape.events)
+        call = None if template is None else self._call(func, template, made, changed)
+        if call is not None:
+            tape.calls[moment] = call
+        if ran.interval is not None:
+            tape.intervals[moment] = ran.interval
+        operation = TraceOp(
+            moment=moment,
+            name=f"{func.namespace}.{func._opname}.{func._overloadname}",
+            phase=tape.phase(),
+            module=place.module,
+            origin=place.origin,
+            reads=reads,
+            writes=(*((number, 0) for number in made), *self._next_versions(changed)),
+            flops=flops_of(func, args, kwargs, out),
+            nbytes=bytes_of(inputs, outputs),
+            dtype=dtype_name((outputs or inputs)[0].dtype) if outputs or inputs else "",
+            repeatable=call is not None,
+            duration_s=ran.duration_s,
+            scratch_bytes=ran.scratch_bytes,
+            operands=tuple((number, tuple(tensor.shape)) for number, tensor in zip(numbers, inputs, strict=True)),
+            results=_shapes(out),
+        )
+        tape.events.append(operation)
+        return out
+
+    def _call(
+        self, func: OpOverload, template: Template, made: dict[int, int], changed: dict[int, torch.Tensor]
+    ) -> Call | None:
+        """What can be run again; None for a change in place of what was there before the step."""
+        records = self.tape.book.records
+        if func._schema.name not in _NORMS and any(records[number].birth == -1 for number in changed):
+            return None
+        return Call(op=func, args=template[0], kwargs=template[1], made=made, grad=torch.is_grad_enabled())
+
+    def _template(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Template | None:
+        if not all(map(has_storage, tensors_in((args, kwargs)))):
+            return None
+
+        def reference(tensor: torch.Tensor) -> Ref:
+            number = self.meet(tensor)
+            return Ref((number, self.tape.book.records[number].version), view_of(tensor))
+
+        return replaced(args, torch.Tensor, reference), replaced(kwargs, torch.Tensor, reference)
+
+    def _made(self, outputs: list[torch.Tensor], module: str) -> dict[int, int]:
+        """New storages, and the place of an output in each."""
+        tape, made = self.tape, {}
+        for place, tensor in enumerate(outputs):
+            storage = tensor.untyped_storage()
+            if tape.book.find(storage) is None:
+                number = tape.book.add(storage, Role.ACTIVATION, len(tape.events), module)
+                made[number] = place
+        return made
+
+    def _changed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, torch.Tensor]:
+        """Storages that the operation has written in place."""
+        changed = {}
+        for place, name in _written(func):
+            value = args[place] if place < len(args) else kwargs.get(name)
+            for tensor in tensors_in(value):
+                if has_storage(tensor):
+                    changed[self.meet(tensor)] = tensor
+        statistics = RUNNING_STATISTICS.get(func._schema.name)
+        if statistics is not None and args[statistics[2]]:
+            for place in statistics[:2]:
+                if args[place] is not None:
+                    changed[self.meet(args[place])] = args[place]
+        return changed
+
+    def _next_versions(self, changed: dict[int, torch.Tensor]) -> list[Value]:
+        values = []
+        for number, tensor in changed.items():
+            record = self.tape.book.records[number]
+            record.version += 1
+            record.nbytes = max(record.nbytes, tensor.untyped_storage().nbytes())
+            values.append((number, record.version))
+            if self.saved is not None:
+                self.tape.busy = True
+                try:
+                    self.saved.changed(number, tensor.untyped_storage())
+                finally:
+                    self.tape.busy = False
+        return values
+
+    def _mark_gradients(self, outputs: list[torch.Tensor]) -> None:
+        """What autograd accumulates is a gradient."""
+        node = torch._C._current_autograd_node()
+        if node is None or node.name() != ACCUMULATION:
+            return
+        for tensor in outputs:
+            number = self.tape.book.find(tensor.untyped_storage())
+            if number is not None and self.tape.book.records[number].role is Role.ACTIVATION:
+                self.tape.book.records[number].role = Role.GRADIENT
+
+    def _place(self) -> Place:
+        """Where the operation that runs is called from."""
+        place = self.paths.current
+        node = torch._C._current_autograd_node() if place is NOWHERE else None
+        if node is None:
+            return place
+        if node.name() == ACCUMULATION:
+            number = self.tape.book.find(node.variable.untyped_storage())  # type: ignore[attr-defined]
+            name = self.tape.book.names.get(number, "") if number is not None else ""
+            return Place(name.rpartition(".")[0], name or OUTSIDE)
+        return self.paths.of_node(node._sequence_nr())
+
+
+def _shapes(out: Any) -> tuple[Shape | None, ...]:
+    """Shapes of results, in order."""
+    if isinstance(out, torch.Tensor):
+        return (tuple(out.shape),)
+    if out is None:
+        return (None,)
+    return tuple(shape for part in out for shape in _shapes(part)) if isinstance(out, tuple | list) else ()
+
+
+@functools.cache
+def _has_own_dispatch(kind: type) -> bool:
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own not in (torch.Tensor.__torch_dispatch__, torch._C._disabled_torch_dispatch_impl)
+
+
+@functools.cache
+def _written(func: OpOverload) -> tuple[tuple[int, str], ...]:
+    """Places and names of the arguments that an operation writes in place."""
+    if torch.Tag.inplace_view in func.tags or func._opname == "record_stream":
+        return ()
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What each storage is to the step: parameters and buffers of modules, gradients, the state of optimizers

@@ -30,13 +30,16 @@ from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape
-from trimaran.pricing.analytical.stage_work import head_forward, layer_forward, peak_of, step_constants
 from trimaran.pricing.analytical.step_time import (
     Exchange,
     Program,
     TransformerStep,
+    head_forward,
+    layer_forward,
     least_seconds,
     machine_exchange,
+    peak_of,
+    step_constants,
     transformer_step,
 )
 from trimaran.program.strategy import Degrees, Recomputed, Schedule, Strategy, ZeroStage

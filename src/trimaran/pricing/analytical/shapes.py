@@ -1,14 +1,20 @@
-"""The shape of a transformer, and how many elements its parameters have.
+"""The shape of a transformer, how many elements its parameters have, and how it is sharded over devices.
 
 Decoders (GPT, Llama, mixtures of experts, latent attention) and encoders with a masked-language head (BERT). Left out:
 networks of two stacks, state-space layers, vision towers.
+
+Ranks of a sharded transformer form a box: `tp` ranks share each layer, `cp` ranks each sequence, `pp` stages the stack,
+`dp` replicas the batch. With experts, `ep` of the ranks that hold replicas of attention hold different experts.
 """
 
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
+from trimaran.program.strategy import Degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,3 +264,96 @@ def decoder_of(text: str, sequence: int) -> TransformerShape | None:
         hidden_dropout=family in ("gpt", "gpt2"),
         attention_dropout=family in ("gpt", "gpt2"),
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Of a rank: tokens, layers and elements, and the passes whose activations it holds at once
+
+
+def stage_chunks(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[range, ...]:
+    """Layers of each chunk of a stage, counted from the first of the stack.
+
+    A stage holds every `pipeline`-th part of the stack: chunk `c` of stage `p` is part `c * pipeline + p`. Layers that
+    do not divide evenly go one each to the first parts.
+
+    Example:
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=8, hidden=64, heads=4)
+        >>> stage_chunks(shape, Degrees(pp=2), 1)
+        (range(4, 8),)
+        >>> stage_chunks(shape, Degrees(pp=2, chunks=2), 1)
+        (range(2, 4), range(6, 8))
+    """
+    return _stages(shape.layers, degrees.pp, degrees.chunks, degrees.segment_layers)[stage]
+
+
+@functools.lru_cache(maxsize=4096)
+def _stages(layers: int, pipeline: int, chunks: int, parts: tuple[int, ...]) -> tuple[tuple[range, ...], ...]:
+    count = pipeline * chunks
+    sizes = parts or tuple(layers // count + (part < layers % count) for part in range(count))
+    ends = list(itertools.accumulate(sizes))
+    whole = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return tuple(tuple(whole[stage::pipeline]) for stage in range(pipeline))
+
+
+def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
+    """Chunk of each pass whose activations a stage holds at once, at most.
+
+    One forward, one backward (1F1B): stage `p` of `P` runs `P - p - 1` forwards ahead and holds one more. Interleaved,
+    `V` chunks a stage alternate every `G` microbatches, `G = P` if nothing else is said: `2 (P - p - 1) + (V - 1) G`
+    ahead, and one more.
+
+    Source:
+        Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021,
+        section 2.2.
+
+    Example:
+        >>> passes_in_flight(Degrees(pp=4, microbatches=8), 0)
+        (0, 0, 0, 0)
+
+        Four stages of three chunks: the last one holds 2·0 + 2·4 + 1.
+
+        >>> passes_in_flight(Degrees(pp=4, chunks=3, microbatches=8), 3)
+        (0, 0, 0, 0, 1, 1, 1, 1, 2)
+    """
+    behind = degrees.pp - stage - 1
+    if degrees.pp == 1:
+        return (0,)
+    if degrees.chunks == 1:
+        return (0,) * min(behind + 1, degrees.microbatches)
+    group = degrees.microbatch_group or degrees.pp
+    count = min(2 * behind + (degrees.chunks - 1) * group + 1, degrees.microbatches * degrees.chunks)
+    return tuple(index // group % degrees.chunks for index in range(count))
+
+
+def tokens_of_rank(shape: TransformerShape, degrees: Degrees) -> int:
+    """Tokens of a microbatch that a rank computes."""
+    return shape.sequence * degrees.microbatch // degrees.cp
+
+
+def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int = 2) -> int:
+    """The residual stream between two layers, for one microbatch [bytes]."""
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    return tokens_of_rank(shape, degrees) * shape.hidden * element_bytes // shared
+
+
+def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
+    """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
+
+    The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
+    """
+    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
+    tensor = degrees.tp
+    dense = experts = 0
+    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
+        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
+        dense += alike * layer_elements(shape, layer, tensor=tensor)
+        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
+    table = embedding_elements(shape, tensor)
+    last = stage == degrees.pp - 1
+    if stage == 0:
+        dense += table + shape.positions * shape.hidden
+    if last:
+        dense += head_elements(shape, tensor)
+        dense += table if (not shape.tied or degrees.pp > 1) else 0
+    return dense, experts

@@ -8,7 +8,7 @@ devices, a server in the host) have formulas that include the cost of their call
 Cost of a collective on a machine of the catalog.
 
 Measured curves of that machine give the answer where there are some, and correct the answer elsewhere: the prior of
-the group's links, times the ratio of the nearest measurements to theirs (`kriging`). So a machine that was measured
+the group's links, times the ratio of the nearest measurements to theirs (`prediction`). So a machine that was measured
 is interpolated, one of a known kind is predicted well, and an unusual one gets a wide interval. A user's nccl-tests log
 has priority over all of them (`corrections`).
 """
@@ -28,20 +28,19 @@ from trimaran.pricing.collectives.formulas import (
     nvls_time,
     ring_time,
 )
-from trimaran.pricing.collectives.groups import Group, Timing, group_across, group_of
-from trimaran.pricing.collectives.links import Crossing, first_devices
-from trimaran.pricing.collectives.measured_curves import as_measured
+from trimaran.pricing.collectives.links import Crossing, Group, Timing, first_devices, group_across, group_of
 from trimaran.pricing.collectives.parameter_servers import star_time
-from trimaran.pricing.collectives.physics import (
+from trimaran.pricing.collectives.prediction import (
+    as_measured,
     between_rate,
     constants,
+    group_cost,
     hop_times,
     inside_rate,
     ring_latency,
     tree_latency,
     uses_nvls,
 )
-from trimaran.pricing.collectives.prediction import group_cost
 from trimaran.pricing.types import Cost
 
 TIMINGS: dict[str, Timing] = {

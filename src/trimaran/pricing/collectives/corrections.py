@@ -22,10 +22,8 @@ import numpy as np
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.machine.types import Machine
-from trimaran.pricing.collectives.groups import Timing, group_of
-from trimaran.pricing.collectives.measured_curves import GRID, as_measured, at_sizes
-from trimaran.pricing.collectives.physics import Sizes
-from trimaran.pricing.collectives.prediction import predicted_curve
+from trimaran.pricing.collectives.links import Timing, group_of
+from trimaran.pricing.collectives.prediction import GRID, Sizes, as_measured, at_sizes, predicted_curve
 from trimaran.pricing.types import Cost
 
 _MOST_BYTES = 16 * 2**20

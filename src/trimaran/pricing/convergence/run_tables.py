@@ -29,7 +29,6 @@ _NAMES = {
     "std": "deviation",
     "n_runs": "runs",
 }
-_KNOWN = ("global_batch", *AMOUNTS, "run", "reached", "target", "runs", "deviation", "samples_per_epoch")
 _YES = ("yes", "true", "1", "y", "reached")
 _NO = ("no", "false", "0", "n", "failed")
 _SEPARATORS = (",", ";", "\t")

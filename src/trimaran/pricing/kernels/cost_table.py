@@ -29,7 +29,7 @@ from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Graph, Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
-from trimaran.pricing.kernels.device import constants
+from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.tables import (

@@ -2,7 +2,7 @@
 
 training_state.py   the whole state of a training on one rank, taken and put back under any plan
 saving.py           saves in the background of a training, and finds what was saved
-weights.py          the user's `state_dict` in one file
+weights.py          the user's `state_dict` in one file; weights of checkpoints and of others, compared with a model
 """
 
 FOLDER, STATE = "checkpoints", "state.json"

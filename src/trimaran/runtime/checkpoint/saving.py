@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -313,6 +313,10 @@ class _Save:
 # Found again
 
 
+_NONE = ("checkpoint.no-folder", "checkpoint.none")
+"""Codes of errors that say that there is no checkpoint."""
+
+
 def _listed(faults: Sequence[Fault]) -> str:
     return "; ".join(map(str, faults))
 
@@ -382,13 +386,21 @@ class Saved:
         self._checkpoint.__exit__(kind, error, trace)
 
 
-def find_saved(path: str | Path, agreement: Agreement) -> Saved:
+@overload
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: Literal[False] = False) -> Saved: ...
+@overload
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool) -> Saved | None: ...
+def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool = False) -> Saved | None:
     """The checkpoint to go on from; every rank calls it. Rank 0 reads all of it, and compares checksums.
 
     Args:
         path: a run directory or a folder of checkpoints, of which the newest one that is as it was written is taken; or
             the directory of one checkpoint
         agreement: between all ranks
+        missing_ok: it is no error that there is none
+
+    Returns:
+        None, on every rank, where there is none.
 
     Raises:
         InputError: there is none
@@ -401,12 +413,13 @@ def find_saved(path: str | Path, agreement: Agreement) -> Saved:
         try:
             found = _find(Path(path))
         except TrimaranError as error:
-            fault = error
+            if not (missing_ok and error.code in _NONE):
+                fault = error
     name = None if found is None else (str(found.path), found.notes)
     (told, problem), *_ = agreement.gather_objects((name, fault), "finding a checkpoint")
     if problem is not None:
         raise problem
-    if found is not None:
+    if found is not None or told is None:
         return found
     where = Path(told[0])
     return Saved(Store(where.parent).open(where.name), told[1])

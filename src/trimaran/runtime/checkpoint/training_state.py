@@ -10,7 +10,8 @@ State is that of one process, by the names of the user's model, whatever the pla
 - for each parameter the optimizer's state; the options of its groups, by the names of their parameters; the state of
   the schedule, of which lists with a value for each group are kept by group; the scale of fp16;
 - for each rank the states of its random generators. The same plan goes on with them. Under another plan there are other
-  ranks, whose generators are seeded by the job's seed, the step, and the replica and the row of the rank;
+  ranks, whose generators are seeded by the job's seed, the step, and the replica and the row of the rank. So is the
+  generator of a GPU where the state is of CPUs; that of a GPU is left out on CPUs;
 - for each replica what compression has lost of its gradients. As many replicas go on with it, and if there are more or
   fewer, the first one gets the sum of all;
 - steps, and what the caller adds: where it is in the data, and its figures.
@@ -21,25 +22,30 @@ What cannot be kept exactly is refused before the training begins (`check`).
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
+from trimaran.checkpoint_files.content import Form, Member, OptimizerContent, listed
 from trimaran.checkpoint_files.pieces import (
     WHOLE,
     Area,
     Entry,
     Piece,
+    Region,
     Want,
     What,
     Writers,
+    fill_from,
     name_in_file,
     put,
     shape_of,
@@ -47,7 +53,14 @@ from trimaran.checkpoint_files.pieces import (
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.optimizers import Trained, make_optimizer, stand_ins, trained_parameters, without_hooks
+from trimaran.graph.optimizers import (
+    Trained,
+    make_optimizer,
+    parameter_groups,
+    stand_ins,
+    trained_parameters,
+    without_hooks,
+)
 from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 from trimaran.graph.user_model import quiet
 from trimaran.launch.world import World
@@ -126,6 +139,10 @@ class TrainingState:
         gatherer: lists what this rank has
         traits: of the optimizer
         place: replica and row of this rank
+        modules: of the user's model, from `describe_modules`, before ranks share them out
+
+    Attributes:
+        graph: digest of the graph of the job; empty: it is not known
     """
 
     def __init__(
@@ -142,13 +159,17 @@ class TrainingState:
         gatherer: StateGatherer,
         traits: OptimizerTraits,
         place: tuple[int, int],
+        modules: Mapping[str, Any],
     ) -> None:
         self._job, self._strategy, self._world, self._agreement = job, strategy, world, agreement
         self._part, self._updater, self._scaler, self._codec = part, updater, scaler, codec
         self._gatherer, self._traits = gatherer, traits
         self._replica, self._row = place
+        self._modules = modules
+        self.graph = ""
         self._room: dict[str, torch.Tensor] = {}
         self._shared_out: tuple[list[Piece], Writers] | None = None
+        self._ordered: tuple[list[str], dict[str, Any] | None] | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Before training: can the state be kept?
@@ -188,21 +209,7 @@ class TrainingState:
 
     def _try_optimizer(self, name: str) -> None:
         """Look at what the optimizer keeps of small tensors after a step."""
-        parameters = trained_parameters(self._gatherer.model)
-        known = {one for one, _ in parameters.named_parameters()}
-        tried = [one for one in self._traits.tried if one in known]
-        if not tried:
-            return
-        with preserved_randomness(self._gatherer.model), quiet():
-            starts, gradients = stand_ins(_like(parameters), tried)
-            named = [(one, nn.Parameter(start.detach().clone())) for one, start in starts]
-            optimizer = make_optimizer(self._job, Trained(named))
-            without_hooks(optimizer)
-            for (_, parameter), gradient in zip(named, gradients[0], strict=True):
-                parameter.grad = gradient.clone()
-            optimizer.step()
-            states = [(one, parameter, dict(optimizer.state.get(parameter, {}))) for one, parameter in named]
-        for one, parameter, state in states:
+        for one, (shape, state) in self._kept_of_some().items():
             for key, value in state.items():
                 what = f'"{key}" that {name} keeps of {one}'
                 if not isinstance(key, str):
@@ -214,8 +221,30 @@ class TrainingState:
                     )
                 if not isinstance(value, torch.Tensor):
                     encode(value, what)
-                elif value.dim() and value.shape != parameter.shape and self._part.sharing and self._traits.elementwise:
-                    raise _not_like_share(what, tuple(value.shape), tuple(parameter.shape))
+                elif value.dim() and value.shape != shape and self._part.sharing and self._traits.elementwise:
+                    raise _not_like_share(what, tuple(value.shape), tuple(shape))
+
+    def _kept_of_some(self, *, own_dtypes: bool = False) -> dict[str, tuple[torch.Size, dict[Any, Any]]]:
+        """What the optimizer keeps of small tensors after a step, and their shapes, by names of some parameters.
+
+        Args:
+            own_dtypes: tensors of the dtypes of the parameters; else of fp64
+        """
+        parameters = trained_parameters(self._gatherer.model)
+        known = {one for one, _ in parameters.named_parameters()}
+        tried = [one for one in self._traits.tried if one in known]
+        if not tried:
+            return {}
+        with preserved_randomness(self._gatherer.model), quiet():
+            starts, gradients = stand_ins(_like(parameters), tried)
+            dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
+            named = [(one, nn.Parameter(start.detach().clone().to(dtypes[one]))) for one, start in starts]
+            optimizer = make_optimizer(self._job, Trained(named))
+            without_hooks(optimizer)
+            for (_, parameter), gradient in zip(named, gradients[0], strict=True):
+                parameter.grad = gradient.clone().to(parameter.dtype)
+            optimizer.step()
+            return {one: (parameter.shape, dict(optimizer.state.get(parameter, {}))) for one, parameter in named}
 
     # -----------------------------------------------------------------------------------------------------------------
     # Take
@@ -249,6 +278,8 @@ class TrainingState:
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
             plain["trained"] = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
+            plain["model"] = {"names": dict(self._gatherer.names), "config": _config(self._gatherer.model)}
+            plain["order"] = self._order(said.options, plain["trained"])
         return Taken(writers=writers, tensors=tensors, plain=plain)
 
     def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
@@ -399,7 +430,10 @@ class TrainingState:
                 "drop_last": job.drop_last,
                 "clip_norm": job.clip_norm,
                 "optimizer": self._traits.class_name,
+                "graph": self.graph,
+                "modules": self._modules,
             },
+            "on": {"device": self._world.device.partition(":")[0], "torch": torch.__version__},
             "plan": {
                 "name": strategy.name,
                 "digest": _digest(strategy),
@@ -409,6 +443,30 @@ class TrainingState:
                 "learned": any(getattr(stage, "learned", False) for stage in self._part.stages.values()),
             },
         }
+
+    def _order(self, options: Sequence[tuple[Any, Sequence[str]]], trained: Sequence[str]) -> dict[str, Any] | None:
+        """The groups of the optimizer of one process, in its order, by which its `state_dict` goes; None: not known.
+
+        It has "groups", and "named": the optimizer was given names of its parameters.
+
+        Args:
+            options: of this rank's optimizer, with the names of the parameters in each group
+            trained: names of all parameters that are trained
+        """
+        if {name for _, names in options for name in names} == {*trained}:
+            groups = [] if self._updater.optimizer is None else self._updater.optimizer.param_groups
+            named = any("param_names" in group for group in groups)
+            return {"groups": [list(names) for _, names in options], "named": named}
+        if self._ordered is None or self._ordered[0] != list(trained):
+            model = self._gatherer.model
+            try:
+                with preserved_randomness(model):
+                    found, named = parameter_groups(self._job, _like(trained_parameters(model)))
+            except InputError:
+                self._ordered = list(trained), None
+            else:
+                self._ordered = list(trained), {"groups": [list(names) for names in found], "named": named}
+        return self._ordered[1]
 
     def _schedule_state(self) -> Any:
         schedule = self._updater.schedule
@@ -485,8 +543,12 @@ class TrainingState:
             self._scaler.skipped = int(plain["scaler"]["skipped"])
         self._load_compression(lost, held, plain, source)
         steps = int(plain["steps"])
+        notes = (*self._differences(plain), *notes)
         if same:
-            self._restore_random(next((want.target for want in wants if want.what == random), None), source)
+            moved = self._restore_random(next((want.target for want in wants if want.what == random), None), source)
+            notes = (*notes, *_GENERATORS[moved])
+            if moved == "seed":
+                torch.cuda.manual_seed(derive_seed(self._job.seed, "resume", steps, self._replica, self._row))
         else:
             seed_generators(derive_seed(self._job.seed, "resume", steps, self._replica, self._row))
             notes = (
@@ -535,6 +597,146 @@ class TrainingState:
         prepared.wants.extend(want for _, want in prepared.lost)
         return prepared
 
+    def adopt_optimizer(self, content: OptimizerContent, source: str) -> tuple[Callable[[], None], tuple[str, ...]]:
+        """Take over the state of an optimizer that was saved elsewhere; every rank calls it, between steps.
+
+        Hyperparameters and the schedule stay those of the job.
+
+        Args:
+            content: state by names of this model, or by numbers in the order of one process
+            source: of it, for messages
+
+        Returns:
+            What puts the state in its places, and communicates nothing; and for people, what differs from the job.
+
+        Raises:
+            InputError: it is of other parameters, or of another optimizer; nothing has been changed
+        """
+        with self._agreement.alike("taking over the state of an optimizer"):
+            names = self._members(content, source)
+            table, values, notes = self._adopted(content, names, source)
+            plain = {"optimizer": {"values": values, "extra": {}, "updates": self._updater.updates}, "schedule": None}
+            held = self._gatherer.held(self._part, self._updater, self._world, ("parameter",))
+            states = self._own_states(held, table, plain, source)
+
+        def put_in_place() -> None:
+            reading = _Kept(content, {name: member for member, name in names.items()}, source)
+            fill_from(reading, [want for state in states.values() for want in state.wants], table)
+            optimizer = self._updater.optimizer
+            groups = [] if optimizer is None else [None] * len(optimizer.param_groups)
+            self._load_optimizer(states, groups, plain, source)
+
+        return put_in_place, notes
+
+    def _members(self, content: OptimizerContent, source: str) -> dict[Member, str]:
+        """The names that parameters of an optimizer's state have in this model."""
+        aliases = self._gatherer.aliases
+        trained = trained_parameters(self._gatherer.model)
+        found: dict[Member, str] = {}
+        if any(isinstance(member, int) for member in content.states):
+            own, _ = parameter_groups(self._job, _like(trained))
+            if [len(group.members) for group in content.groups] != [len(names) for names in own]:
+                raise InputError(
+                    f"{source} has an optimizer with groups of {[len(one.members) for one in content.groups]} "
+                    f"parameters, and Job.optimizer makes groups of {[len(names) for names in own]}: take a job whose "
+                    "optimizer has the same groups in the same order, or the weights alone",
+                    code="weights.other-groups",
+                    path=source,
+                )
+            for group, names in zip(content.groups, own, strict=True):
+                said = group.options.get("param_names")
+                if said is not None and list(said) != list(names):
+                    raise InputError(
+                        f"{source} has an optimizer with other parameters, or in another order, than Job.optimizer "
+                        "makes: take a job whose optimizer has the same groups, or the weights alone",
+                        code="weights.other-order",
+                        path=source,
+                    )
+                found.update(zip(group.members, names, strict=True))
+        else:
+            found = {member: aliases.get(str(member), str(member)) for member in content.states}
+        known = {name for name, _ in trained.named_parameters()}
+        unknown = sorted(str(member) for member in content.states if found.get(member) not in known)
+        if unknown:
+            raise InputError(
+                f"{source} has the state of an optimizer for {listed(unknown)}, which this job does not train: take "
+                "the weights alone",
+                code="weights.state-of-others",
+                path=source,
+                unexpected=tuple(unknown),
+            )
+        return {member: found[member] for member in content.states}
+
+    def _adopted(
+        self, content: OptimizerContent, names: Mapping[Member, str], source: str
+    ) -> tuple[dict[What, Entry], dict[str, dict[str, Any]], tuple[str, ...]]:
+        """Tensors of a state, and what is none, compared with what this job's optimizer keeps."""
+        kept = self._kept_of_some(own_dtypes=True)
+        if not kept:
+            raise InputError(
+                f"the optimizer of this job cannot be tried, so that its state cannot be compared with that in {source}"
+                ": take the weights alone",
+                code="weights.optimizer-not-tried",
+                path=source,
+            )
+        samples = {key: (shape, value) for shape, state in kept.values() for key, value in state.items()}
+        forms = {frozenset(state) for _, state in kept.values()}
+        table: dict[What, Entry] = {}
+        values: dict[str, dict[str, Any]] = {}
+        wrong: list[str] = []
+        for member, state in content.states.items():
+            name = names[member]
+            whole, _ = self._gatherer.shapes["parameter", name]
+            if frozenset(state) not in forms:
+                wrong.append(f"{name} ({', '.join(state) or 'nothing'})")
+                continue
+            for key, one in state.items():
+                of, sample = samples[key]
+                like = isinstance(sample, torch.Tensor)
+                if isinstance(one, Form) and one.shape:
+                    fits = not like or sample.shape != of or one.shape == whole
+                    if not like or not fits or one.dtype != sample.dtype:
+                        wrong.append(f"{key} of {name} is {one}")
+                    dtype = str(one.dtype).removeprefix("torch.")
+                    table["optimizer", name, key] = Entry(
+                        what=("optimizer", name, key), shape=one.shape, dtype=dtype, pieces=((0, WHOLE),)
+                    )
+                    continue
+                value = content.value(member, key)
+                if like and not sample.dim() and isinstance(value, int | float):
+                    # Counts of steps were numbers once.
+                    value = torch.tensor(value, dtype=sample.dtype)
+                values.setdefault(name, {})[key] = encode(value, f'"{key}" of {name} in {source}')
+        if wrong:
+            keys = ", ".join(samples) or "nothing"
+            raise InputError(
+                f"{source} has the state of another optimizer: {listed(wrong)}; {self._traits.class_name} of this job "
+                f"keeps {keys}. Take the optimizer that was trained with, or the weights alone",
+                code="weights.other-optimizer",
+                path=source,
+                tensors=tuple(wrong),
+            )
+        every = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
+        without = [name for name in every if name not in names.values()]
+        notes = [f"{source} has no state of the optimizer for {listed(without)}: it begins anew"] if without else []
+        differing = self._differing_options(content, names)
+        if differing:
+            notes.append(f"hyperparameters are those of this job, not those of {source}: {listed(differing)}")
+        return table, values, tuple(notes)
+
+    def _differing_options(self, content: OptimizerContent, names: Mapping[Member, str]) -> list[str]:
+        """Hyperparameters in a file that are not those of the job, of groups that this rank has."""
+        own: dict[str, Mapping[str, Any]] = {}
+        for options, members in self._gatherer.options(self._part, self._updater):
+            own.update(dict.fromkeys(members, options))
+        found: dict[str, None] = {}
+        for number, group in enumerate(content.groups):
+            here = next((own[names[one]] for one in group.members if one in names and names[one] in own), {})
+            for key, then in group.options.items():
+                if key in here and key not in _IMPLEMENTATION and repr(here[key]) != repr(then):
+                    found[f"{key} of group {number} is {then} there, {here[key]} here"] = None
+        return [*found]
+
     def must_learn(self, plain: Mapping[str, Any]) -> bool:
         """Whether a training must take a step before this state is put back, to go on bit for bit.
 
@@ -576,6 +778,26 @@ class TrainingState:
                 saved=then,
                 now=now,
             )
+
+    def _differences(self, plain: Mapping[str, Any]) -> list[str]:
+        """What is not as it was and fits all the same, for people: it may have been changed on purpose."""
+        job, on, own = plain["job"], plain.get("on", {}), self._about()
+        found = []
+        if job.get("name") not in (None, self._job.name):
+            found.append(f'the checkpoint is of the job "{job["name"]}", and this one is "{self._job.name}"')
+        changed = _changed_modules(job.get("modules"), self._modules)
+        if changed:
+            found.append(f"modules of the model are not those of the checkpoint: {changed}")
+        elif "" not in (job.get("graph", ""), self.graph) and job["graph"] != self.graph:
+            found.append(
+                "the forward of the model, its loss or its data are not those of the checkpoint: the graph is "
+                f"{self.graph}, and was {job['graph']}"
+            )
+        if on.get("torch") not in (None, own["on"]["torch"]):
+            found.append(f"the checkpoint was saved with torch {on['torch']}, and this is {own['on']['torch']}")
+        if on.get("device") not in (None, own["on"]["device"]):
+            found.append(f"the checkpoint was saved on {on['device']}, and this is {own['on']['device']}")
+        return [f"{text}. The state is that of the checkpoint; what comes then may differ" for text in found]
 
     def _flipped(self, plain: Mapping[str, Any]) -> dict[str, nn.Parameter]:
         """Parameters that required gradients when the state was taken and do not now, and the other way round."""
@@ -784,19 +1006,49 @@ class TrainingState:
         figures = decode(plain["compression"], source) if same and plain["compression"] else {}
         self._codec.load(residuals, kept, figures)
 
-    def _restore_random(self, text: torch.Tensor | None, source: str) -> None:
+    def _restore_random(self, text: torch.Tensor | None, source: str) -> Literal["", "seed", "drop"]:
         try:
             if text is None:
                 raise ValueError("there are none")
-            states = decode(json.loads(text.numpy().tobytes()), source)
-            RandomState(states["host"], states["device"]).restore(self._world.device)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            plain = decode_object(text.numpy().tobytes(), source=f"random/rank{self._world.rank}")
+            states = decode(plain, source)
+            here, moved = RandomState(states["host"], states["device"]).on(self._world.device)
+            here.restore(self._world.device)
+        except (TrimaranError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise CorruptDataError(
                 f"{source}: the states of the random generators of rank {self._world.rank} are damaged ({error}): take "
                 "another checkpoint",
                 code="checkpoint.damaged-random-states",
                 source=source,
             ) from error
+        return moved
+
+
+_GENERATORS: Mapping[str, tuple[str, ...]] = {
+    "": (),
+    "seed": ("the generator of the GPU was seeded by the job's seed and the step: the checkpoint is of CPUs",),
+    "drop": ("the state of the GPU's generator is left out: here is none, and what is drawn comes from the host's",),
+}
+"""What is said of the generator of a GPU; see `RandomState.on`."""
+
+
+class _Kept:
+    """The state of an optimizer in a file as a source of pieces."""
+
+    def __init__(self, content: OptimizerContent, members: Mapping[str, Member], name: str) -> None:
+        self.name, self._content, self._members = name, content, members
+
+    def form(self, rank: int, piece: str) -> tuple[tuple[int, ...], torch.dtype]:
+        owner, key = self._of(piece)
+        found: Form = self._content.states[owner][key]
+        return found.shape, found.dtype
+
+    def read(self, rank: int, piece: str, region: Region) -> torch.Tensor:
+        return self._content.read(*self._of(piece))[region]
+
+    def _of(self, piece: str) -> tuple[Member, str]:
+        _, name, key = piece.split("/", 2)
+        return self._members[name], key
 
 
 class _Prepared(NamedTuple):
@@ -876,10 +1128,70 @@ def check_form(plain: Any, source: str) -> None:
         )
 
 
+def _config(model: nn.Module) -> str | None:
+    """The configuration of a model of Hugging Face, as the text of its config.json; None: it has none.
+
+    It is for whoever exports weights: what cannot be written is left out.
+    """
+    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
+    if not callable(to_dict):
+        return None
+    try:
+        plain = dict(to_dict())
+        # As `save_pretrained` does.
+        plain["architectures"] = plain.get("architectures") or [type(model).__name__]
+        text = json.dumps(plain, indent=2, allow_nan=False)
+    except Exception:  # noqa: BLE001 it may be any object of the user's
+        return None
+    return text if len(text) <= _LARGEST_CONFIG else None
+
+
+_LARGEST_CONFIG = 2**20
+"""Of a configuration [characters]."""
+
+
 def _digest(strategy: Strategy) -> str:
     """Of all that numbers depend on: not of how batches are loaded."""
     text = json.dumps(to_plain(replace(strategy, feeding=IN_LINE)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+_MOST_MODULES = 2000
+
+
+def describe_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules of a model as plain JSON: a digest of names, classes and settings, and if there are few, each.
+
+    Args:
+        model: the user's, as it was made
+    """
+    modules = {}
+    for name, module in model.named_modules():
+        try:
+            settings = re.sub(r" at 0x[0-9a-f]+", "", str(module.extra_repr()))
+        except Exception:  # noqa: BLE001 it is the user's, and for people
+            settings = ""
+        modules[name] = f"{type(module).__name__}({settings})"[:200]
+    text = json.dumps(modules, sort_keys=True).encode()
+    return {
+        "digest": hashlib.blake2b(text, digest_size=8).hexdigest(),
+        "each": modules if len(modules) <= _MOST_MODULES else {},
+    }
+
+
+def _changed_modules(saved: Any, now: Mapping[str, Any]) -> str:
+    """How the modules of a model differ from those that were saved, for people; empty: they do not."""
+    if not isinstance(saved, dict) or saved.get("digest") in (None, now["digest"]):
+        return ""
+    before, after = saved.get("each"), now["each"]
+    if not isinstance(before, dict) or not before or not after:
+        return f"their digest is {now['digest']}, and was {saved['digest']}"
+    changed = [
+        f"{name or 'the model'} is {after.get(name, 'not there')}, and was {before.get(name, 'not there')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    ]
+    return format_some(changed)
 
 
 def _area(sharing: Sharing | None) -> Area:

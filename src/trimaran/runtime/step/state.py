@@ -406,7 +406,7 @@ class LossSums:
         loss = total / weight if weight else math.nan
         if math.isfinite(loss):
             return float(loss)
-        state.skipped = self._on_nan == "skip" and self._in_a_row + 1 < MOST_SKIPPED
+        state.skipped = self._on_nan == "rollback" or (self._on_nan == "skip" and self._in_a_row + 1 < MOST_SKIPPED)
         if not state.skipped:
             rank = self._first_rank(any(not math.isfinite(float(term.total)) for term in state.terms))
             where = "summed over all ranks" if rank is None else f"first on rank {rank}"

@@ -108,14 +108,14 @@ class SharedWeights:
         Args:
             state: by the names of the model's `state_dict`
         """
-        own = dict(state)
-        for name, split in self._splits.items():
-            whole = state[next(alias for alias in self._names[name] if alias in state)]
-            share = self._share(whole.to(self.shares[name].device), split)
-            own.update((alias, share) for alias in self._names[name] if alias in own)
+        splits = {alias: (name, split) for name, split in self._splits.items() for alias in self._names[name]}
         with torch.no_grad():
             for name, tensor in self._model.state_dict().items():
-                tensor.copy_(own[name])
+                whole = state[name]
+                if name in splits:
+                    first, split = splits[name]
+                    whole = self._share(whole.to(self.shares[first].device), split)
+                tensor.copy_(whole)
 
     def _share(self, whole: torch.Tensor, split: Split) -> torch.Tensor:
         parts = [whole.narrow(split.dim, low, high - low) for low, high in self._spans(split)]

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.live_bytes import writers
-from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.saved_tensors import Aside, HostStore
+from trimaran.graph.trace.record import Aside, HostStore, Recorder
 from trimaran.graph.trace.storages import PERSISTENT
 from trimaran.graph.trace.types import Role, TraceOp, TraceStorage
 from trimaran.memory_hooks.recompute import repeat

@@ -6,8 +6,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.pricing.analytical.activations import layer_activations
-from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, layer_activations, rank_memory
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
 from trimaran.program.strategy import Degrees
 

@@ -3,8 +3,7 @@
 import pytest
 from tests import builders
 
-from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.stages import passes_in_flight, stage_chunks
+from trimaran.pricing.analytical.shapes import gpt_shape, passes_in_flight, stage_chunks
 
 SHAPE = gpt_shape(layers=12, hidden=64, heads=4)
 

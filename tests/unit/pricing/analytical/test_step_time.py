@@ -8,8 +8,15 @@ from tests import builders
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
-from trimaran.pricing.analytical.stage_work import backward, head_forward, layer_forward, step_constants
-from trimaran.pricing.analytical.step_time import Program, least_seconds, transformer_step
+from trimaran.pricing.analytical.step_time import (
+    Program,
+    backward,
+    head_forward,
+    layer_forward,
+    least_seconds,
+    step_constants,
+    transformer_step,
+)
 from trimaran.program.strategy import Degrees
 
 SHAPE = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200)

@@ -13,8 +13,7 @@ from trimaran.pricing.kernels.corrections import (
     correction_from_steps,
     step_seconds,
 )
-from trimaran.pricing.kernels.estimate import estimate_step, kind_seconds, measured_step
-from trimaran.pricing.kernels.frameworks import optimizer_form
+from trimaran.pricing.kernels.estimate import estimate_step, kind_seconds, measured_step, optimizer_form
 from trimaran.pricing.kernels.software import Software
 
 PYTORCH = Software(year=2023.0)

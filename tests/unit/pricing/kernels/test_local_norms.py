@@ -4,7 +4,7 @@ from tests.unit.pricing.kernels.shapes import elementwise
 
 from trimaran.graph.kernels.workload import Work
 from trimaran.graph.types import Phase
-from trimaran.pricing.kernels.frameworks import with_local_norms
+from trimaran.pricing.kernels.estimate import with_local_norms
 from trimaran.pricing.kernels.software import Software
 
 ELEMENTS = 1_000

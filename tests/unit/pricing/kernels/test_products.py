@@ -1,7 +1,7 @@
 import numpy
 import pytest
 
-from trimaran.pricing.kernels.products import Tiling, product_seconds
+from trimaran.pricing.kernels.durations import Tiling, product_seconds
 
 
 def _one(value: float) -> numpy.ndarray:

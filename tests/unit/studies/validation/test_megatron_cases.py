@@ -1,6 +1,6 @@
 """Tests of Megatron-LM by name: published arguments, and names that are not listed."""
 
-from trimaran_studies.validation.megatron import degrees_of, megatron_case, padded_vocabulary, shape_of
+from trimaran_studies.validation.memory import degrees_of, megatron_case, padded_vocabulary, shape_of
 
 FOLDER = "tests/functional_tests/test_cases"
 

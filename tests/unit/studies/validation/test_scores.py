@@ -2,8 +2,18 @@
 
 import pytest
 
-from trimaran_studies.validation.report import family_table, rows_table, skipped, validation_document, worst_table
-from trimaran_studies.validation.scores import Scored, by_group, quantile, rank_correlation, score
+from trimaran_studies.validation.scores import (
+    Scored,
+    by_group,
+    family_table,
+    quantile,
+    rank_correlation,
+    rows_table,
+    score,
+    skipped,
+    validation_document,
+    worst_table,
+)
 
 
 def row(measured: float, predicted: float | None, **given: object) -> Scored:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 from tests import builders
 
-from trimaran.pricing.analytical.activations import layer_activations
-from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.memory import Bookkeeping, layer_activations
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran_studies.validation.two_stacks import TwoStacks, two_stack_memory
+from trimaran_studies.validation.memory import TwoStacks, two_stack_memory
 
 ENCODER = gpt_shape(layers=2, hidden=64, heads=4, vocabulary=1024, sequence=32)
 STACKS = TwoStacks(encoder=ENCODER, layers=3, sequence=8)

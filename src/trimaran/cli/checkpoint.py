@@ -1,0 +1,182 @@
+"""`trimaran checkpoint`: look at checkpoints and weights, compare their checksums, write them in formats of others."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trimaran.cli.options import Json
+from trimaran.cli.output import console, errors_reported, print_json
+
+checkpoint = typer.Typer(
+    name="checkpoint",
+    help="Show, verify and export checkpoints and weights; no model is made, and no GPU is needed.",
+    no_args_is_help=True,
+)
+
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="A run, a folder of checkpoints (the newest counts) or one checkpoint; or weights: a .safetensors or .pt "
+        "file, a Hugging Face folder, a directory of torch.distributed.checkpoint.",
+        metavar="PATH",
+    ),
+]
+TrustPickle = Annotated[
+    bool,
+    typer.Option(
+        "--trust-pickle", help="Read files that are pickles (.pt, .bin, DCP); nothing that they name is called."
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="File or folder to write; it may not be there.", show_default=False)
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="safetensors, pt (torch.save), dcp (torch.distributed.checkpoint) or huggingface (a folder). Not needed "
+        "where the name of the output ends in .safetensors or .pt.",
+        show_default=False,
+    ),
+]
+WithOptimizer = Annotated[
+    bool, typer.Option("--with-optimizer", help="The state of the optimizer too (pt, dcp).", show_default=False)
+]
+ShardSize = Annotated[
+    str | None,
+    typer.Option("--shard-size", help="Largest file of a Hugging Face folder.", show_default="5GB", metavar="SIZE"),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="File or folder with the config.json of a Hugging Face folder.",
+        show_default="the model's, where it has one",
+    ),
+]
+
+
+@checkpoint.command()
+def show(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
+    """Say what is in a checkpoint or in weights; tensors are not read."""
+    with errors_reported(as_json=as_json):
+        from trimaran.features.checkpoints import show_checkpoint
+
+        found = show_checkpoint(path, trust_pickle=trust_pickle)
+        if as_json:
+            print_json(found)
+            return
+        for line in _shown(found):
+            console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@checkpoint.command()
+def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
+    """Compare files with their checksums; of a run or a folder, all checkpoints. Exit code 6 where one is damaged."""
+    with errors_reported(as_json=as_json):
+        from trimaran.base.errors import CorruptDataError
+        from trimaran.features.checkpoints import verify_checkpoint
+
+        found = verify_checkpoint(path, trust_pickle=trust_pickle)
+        if as_json:
+            print_json(found)
+        else:
+            for line in _compared(found):
+                console().print(line, markup=False, highlight=False, soft_wrap=True)
+        if not found["whole"]:
+            raise SystemExit(CorruptDataError.exit_code)
+
+
+@checkpoint.command()
+def export(
+    path: Source,
+    output: Output,
+    to: To = None,
+    with_optimizer: WithOptimizer = False,
+    shard_size: ShardSize = None,
+    config: Config = None,
+    trust_pickle: TrustPickle = False,
+    as_json: Json = False,
+) -> None:
+    """Write weights in a format of others; whole, or nothing of it remains."""
+    with errors_reported(as_json=as_json):
+        from trimaran.base.units import format_bytes, format_count, parse_bytes
+        from trimaran.features.checkpoints import export_checkpoint
+
+        written = export_checkpoint(
+            path,
+            output,
+            to=to,
+            optimizer=with_optimizer,
+            shard_bytes=None if shard_size is None else parse_bytes(shard_size),
+            config=config,
+            trust_pickle=trust_pickle,
+        )
+        if as_json:
+            print_json(
+                {
+                    "path": str(written.path),
+                    "format": written.format,
+                    "source": written.source,
+                    "files": list(written.files),
+                    "tensors": written.tensors,
+                    "bytes": written.nbytes,
+                    "optimizer": written.optimizer,
+                    "notes": list(written.notes),
+                }
+            )
+            return
+        what = " and the state of the optimizer" if written.optimizer else ""
+        lines = [
+            f"{written.path}: {format_count(written.tensors, 'tensor')}{what}, {format_bytes(written.nbytes)}, "
+            f"{written.format}, of {written.source}"
+        ]
+        for line in (*lines, *(f"note: {one}" for one in written.notes)):
+            console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(found: dict[str, Any]) -> list[str]:
+    from trimaran.base.units import format_bytes, format_count
+
+    lines = [f"{found['source']}: {found['kind']}"]
+    about = found.get("checkpoint")
+    if about is not None:
+        lines += [
+            f"  step        {about['step']}, after {format_count(about['epoch'], 'epoch')}",
+            f"  job         {about['job']}, global batch {about['global_batch']}, seed {about['seed']}, "
+            f"{about['precision']}",
+            f"  strategy    {about['strategy']}, on {format_count(about['ranks'], 'rank')}",
+            f"  size        {format_bytes(about['bytes'])}",
+        ]
+    weights, kept = found["weights"], found["optimizer"]
+    tied = f", {weights['tied']} tied" if weights["tied"] else ""
+    dtypes = ", ".join(f"{count} {dtype}" for dtype, count in weights["dtypes"].items())
+    lines.append(
+        f"  weights     {format_count(weights['tensors'], 'tensor')}{tied}, {weights['elements']:,} elements, "
+        f"{format_bytes(weights['bytes'])} ({dtypes})"
+    )
+    if kept is None:
+        lines.append("  optimizer   no state")
+    else:
+        name = f"{about['optimizer']}, " if about is not None else ""
+        lines.append(
+            f"  optimizer   {name}{', '.join(kept['keys']) or 'nothing'} of "
+            f"{format_count(kept['parameters'], 'parameter')} in {format_count(kept['groups'], 'group')}, "
+            f"{format_bytes(kept['bytes'])}"
+        )
+    for other in found.get("others", ()):
+        lines.append(f"  before it   {other['name']}, {format_bytes(other['bytes'])}")
+    return lines
+
+
+def _compared(found: dict[str, Any]) -> list[str]:
+    if not found["checkpoints"]:
+        end = "every checksum is right" if found["checksums"] else "whole, as far as sizes say: it has no checksums"
+        return [f"{found['source']}: {found['kind']}, {end}"]
+    return [
+        f"{found['source']}/{one['name']}: {'; '.join(one['faults']) or 'as it was written'}"
+        if not str(found["source"]).endswith(one["name"])
+        else f"{found['source']}: {'; '.join(one['faults']) or 'as it was written'}"
+        for one in found["checkpoints"]
+    ]
