@@ -91,6 +91,14 @@ def torn_adam() -> Job:
     )
 
 
+def torn_free_adam() -> Job:
+    """The same with inputs that are all numbers, and without clipping."""
+    torn = torn_adam()
+    inputs, targets = torn.dataset().tensors  # type: ignore[attr-defined]
+    whole = TensorDataset(torch.nan_to_num(inputs, nan=0.5), targets)
+    return dataclasses.replace(torn, name="torn_free_adam", clip_norm=None, dataset=lambda: whole)
+
+
 def torn_epochs() -> Job:
     """`torn_adam` for five epochs of six steps."""
     return dataclasses.replace(torn_adam(), epochs=5)

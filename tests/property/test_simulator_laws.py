@@ -395,6 +395,34 @@ def test_the_bubble_of_a_pipeline_is_its_closed_form(
     assert [device.wait for device in devices] == [0.0] * stages
 
 
+@given(st.integers(2, 6), st.floats(0.1, 3.0), st.floats(0.1, 3.0))
+def test_steps_that_overlap_have_no_bubble(stages: int, forward_s: float, backward_s: float) -> None:
+    """Stages of equal time: a step takes one forward and one backward, however long the pipeline is."""
+    program, costs = equal_stages("pipedream", stages, 1, forward_s=forward_s, backward_s=backward_s)
+    timeline = simulate(program, costs)
+    assert timeline.makespan_s == pytest.approx(forward_s + backward_s, rel=1e-9)
+    for device in utilization(program, timeline):
+        assert device.busy == pytest.approx(1.0, rel=1e-9)
+        assert device.bubble == pytest.approx(0.0, abs=1e-9)
+
+
+@given(st.integers(2, 6), st.integers(0, 5), st.floats(1.1, 4.0))
+def test_of_steps_that_overlap_the_slowest_stage_has_the_time(stages: int, slow: int, factor: float) -> None:
+    program, costs = equal_stages("pipedream", stages, 1, forward_s=1.0, backward_s=2.0)
+    compute = {
+        one.id: costs.compute[one.id].scaled(factor if one.rank == slow % stages else 1.0)
+        for one in program
+        if one.id in costs.compute
+    }
+    timeline = simulate(program, replace(costs, compute=compute))
+    assert timeline.makespan_s == pytest.approx(3.0 * factor, rel=1e-9)
+
+
+@given(st.integers(2, 6))
+def test_of_steps_that_overlap_a_stage_has_as_many_under_way_as_stages_from_it_on(stages: int) -> None:
+    assert peaks("pipedream", stages, 1) == [stages - stage for stage in range(stages)]
+
+
 def peaks(schedule: Schedule, stages: int, microbatches: int) -> Sequence[int]:
     program, costs = equal_stages(schedule, stages, microbatches, forward_s=1.0, backward_s=2.0)
     memory = {

@@ -66,6 +66,7 @@ class Timeline:
         spans: the spans, in any order
         memory: for each rank, `(time [s], live bytes)` at every change; empty where it was not followed
         after_s: what follows the last span, of no instruction: copies of gradients, waits for the slowest rank [s]
+        period_s: time from a step to the next one, where steps overlap: that of a step is longer; 0: they do not [s]
 
     Example:
         >>> timeline = Timeline([Span(rank=0, stream="compute", start_s=0.0, end_s=2.0, instruction="r0/0F0")])
@@ -73,24 +74,35 @@ class Timeline:
         2.0
     """
 
-    __slots__ = ("after_s", "columns", "memory")
+    __slots__ = ("after_s", "columns", "memory", "period_s")
 
     after_s: float
+    period_s: float
     columns: Columns
     memory: tuple[tuple[tuple[float, int], ...], ...]
 
     def __init__(
-        self, spans: Iterable[Span], memory: Sequence[Sequence[tuple[float, int]]] = (), *, after_s: float = 0.0
+        self,
+        spans: Iterable[Span],
+        memory: Sequence[Sequence[tuple[float, int]]] = (),
+        *,
+        after_s: float = 0.0,
+        period_s: float = 0.0,
     ) -> None:
         rows = (
             (span.rank, span.start_s, span.end_s, span.instruction, span.stream, span.nbytes, span.step)
             for span in spans
         )
-        self._keep(rows, memory, after_s)
+        self._keep(rows, memory, after_s, period_s)
 
     @classmethod
     def from_columns(
-        cls, columns: Columns, memory: Sequence[Sequence[tuple[float, int]]] = (), *, after_s: float = 0.0
+        cls,
+        columns: Columns,
+        memory: Sequence[Sequence[tuple[float, int]]] = (),
+        *,
+        after_s: float = 0.0,
+        period_s: float = 0.0,
     ) -> "Timeline":
         """A timeline of columns in any order, without making a `Span` of each row.
 
@@ -98,13 +110,15 @@ class Timeline:
             columns: the fields of the spans, all of one length
             memory: as for `Timeline`
             after_s: as for `Timeline` [s]
+            period_s: as for `Timeline` [s]
 
         Raises:
             ValueError: columns of different lengths
         """
         rank, stream, start_s, end_s, instruction, nbytes, step = columns
         timeline = cls.__new__(cls)
-        timeline._keep(zip(rank, start_s, end_s, instruction, stream, nbytes, step, strict=True), memory, after_s)
+        rows = zip(rank, start_s, end_s, instruction, stream, nbytes, step, strict=True)
+        timeline._keep(rows, memory, after_s, period_s)
         return timeline
 
     def _keep(
@@ -112,8 +126,10 @@ class Timeline:
         rows: Iterable[tuple[int, float, float, str, str, int, int]],
         memory: Sequence[Sequence[tuple[float, int]]],
         after_s: float,
+        period_s: float,
     ) -> None:
         self.after_s = after_s
+        self.period_s = period_s
         columns = [list(column) for column in zip(*sorted(rows), strict=True)] or [[] for _ in Columns._fields]
         rank, start_s, end_s, instruction, stream, nbytes, step = columns
         self.columns = Columns(rank, stream, start_s, end_s, instruction, nbytes, step)
@@ -137,7 +153,8 @@ class Timeline:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Timeline):
             return NotImplemented
-        return (self.columns, self.memory, self.after_s) == (other.columns, other.memory, other.after_s)
+        mine, theirs = ((one.columns, one.memory, one.after_s, one.period_s) for one in (self, other))
+        return mine == theirs
 
     def __hash__(self) -> int:
         return hash((len(self), self.makespan_s))
@@ -154,7 +171,9 @@ class Timeline:
 
     @property
     def makespan_s(self) -> float:
-        """Time from the first start to the last end, and what follows it [s]; 0 when empty."""
+        """Time from the first start to the last end, and what follows it [s]; 0 when empty. Or the period of steps."""
+        if self.period_s:
+            return self.period_s + self.after_s
         return max(self.columns.end_s, default=0.0) - min(self.columns.start_s, default=0.0) + self.after_s
 
     def select(self, *, rank: int | None = None, stream: str | None = None, step: int | None = None) -> "Timeline":

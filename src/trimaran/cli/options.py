@@ -93,7 +93,7 @@ Forbid = Annotated[
         "--forbid",
         metavar="KIND",
         help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, 1f1b, "
-        "interleaved, zero-bubble, compiled, memory, compress, cache. Repeatable.",
+        "interleaved, zero-bubble, compiled, memory, compress, stale, cache. Repeatable.",
         show_default=False,
     ),
 ]
@@ -102,8 +102,8 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="KIND",
-        help='Use only these kinds of parallelism, or one device. "compress" restricts nothing: it allows lossy '
-        "compression of gradients. Repeatable.",
+        help='Use only these kinds of parallelism, or one device. "compress" and "stale" restrict nothing: they allow '
+        "lossy compression of gradients, and gradients of earlier weights (PipeDream). Repeatable.",
         show_default=False,
     ),
 ]
@@ -125,7 +125,12 @@ Zero = Annotated[
 Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Number of microbatches of a replica.", min=1)]
 ScheduleOption = Annotated[
     str | None,
-    typer.Option("--schedule", help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble.", show_default=False),
+    typer.Option(
+        "--schedule",
+        help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
+        "earlier weights of each stage (stale: not the training of one process).",
+        show_default=False,
+    ),
 ]
 Nodes = Annotated[
     int | None,

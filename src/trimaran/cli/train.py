@@ -166,8 +166,10 @@ def train(
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
+        from trimaran.program.strategy import Strategy
         from trimaran.report.run_report import report_document
         from trimaran.runtime.step.on_nan import check_on_nan
+        from trimaran.runtime.step.stashing import check_stale
 
         # Before the plan, which may take long to make.
         check_starts_ranks(os.environ)
@@ -190,6 +192,10 @@ def train(
         # Before the plan, which may take long to make, and before the model, which may too.
         check_runs(runs)
         check_runs(runs, room_of(source, saves=saving is not None))
+        if request.pins.schedule == "pipedream":
+            observes = "--gradient-noise" if gradient_noise else "--verify" if verify else ""
+            saves = "" if saving is None else "--save-every"
+            check_stale(Strategy(pp=2, schedule="pipedream"), observes=observes, saves=saves)
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan

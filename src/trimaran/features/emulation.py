@@ -72,13 +72,21 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         steps: emulated, those of the warm-up not counted
 
     Raises:
-        InputError: the strategy does not fit the job, or the program not the strategy
+        InputError: the strategy does not fit the job, or the program not the strategy, or its steps overlap
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank failed
     """
     from trimaran.launch.ranks import launch
     from trimaran.runtime.emulation import emulate_on_rank
 
+    if strategy.is_stale:
+        raise InputError(
+            f"{strategy.name} is not the training of one process. "
+            "An emulated step ends before the next one begins, and here steps overlap: "
+            "run the plan (`trimaran train`), simulate it (`trimaran simulate`), or take a synchronous schedule",
+            code="emulate.stale",
+            strategy=strategy.name,
+        )
     program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
     found = launch(

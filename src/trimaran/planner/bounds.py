@@ -504,7 +504,10 @@ class QuickBounds:
         spread = count * work.both / (rows * shares)
         path = work.path / shares
         chain = 0.0
-        if rows > 1 and not strategy.parts:
+        if strategy.is_stale:
+            # Steps overlap: neither the chain of stages nor the path of a batch is waited for, only the busiest stage.
+            path = 0.0
+        elif rows > 1 and not strategy.parts:
             before = work.forward / work.both if strategy.schedule == "zero-bubble" and work.both else 1.0
             if self.balanced:
                 units = (count + (rows - 1) * before / strategy.chunks) / rows
@@ -515,6 +518,8 @@ class QuickBounds:
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
         least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
         waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
+        if strategy.is_stale:
+            return least * (spread + waits)
         return least * (max(spread, path, chain) + waits) + load_s
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:

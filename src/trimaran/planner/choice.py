@@ -19,8 +19,8 @@ MODEL_ERROR = 0.03
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    Strategies with exact gradients come before those with compression. One process is simpler than
-    replicas, replicas are simpler than a pipeline or a placement, these than sharded
+    Synchronous strategies come before stale ones, and those with exact gradients before those with compression. One
+    process is simpler than replicas, replicas are simpler than a pipeline or a placement, these than sharded
     operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
     compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
     microbatches, stages before branches, GPipe before other orders, samples
@@ -28,6 +28,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """
     shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
+        strategy.is_stale,
         unfaithfulness(strategy.compression),
         shape,
         strategy.devices,
@@ -40,7 +41,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         strategy.microbatches,
         bool(strategy.parts),
         strategy.chunks,
-        SCHEDULES.index(strategy.schedule),
+        (*SCHEDULES, "pipedream").index(strategy.schedule),
         strategy.feeding.cached,
         strategy.feeding.workers,
     )
@@ -50,6 +51,7 @@ Option = Candidate | AnalyticalCandidate
 """A strategy with its simulated step, or with that of the analytical model."""
 
 _SIMPLER = (
+    "gradients of the weights that they update",
     "gradients that lose less",
     "simpler kinds of parallelism",
     "fewer devices",

@@ -18,14 +18,14 @@ collective that is under way, else to the pipeline (its bubble, or stages of une
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trimaran.base.timeline import COMMUNICATION, Span, Timeline
 from trimaran.base.units import format_seconds
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
-from trimaran.simulator.engine import Engine, Resources, after_step
+from trimaran.simulator.engine import Engine, Resources, after_step, steady
 from trimaran.simulator.tasks import Tasks, build_tasks
 
 
@@ -76,11 +76,14 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         costs: by which it is simulated
 
     Returns:
-        From the start of the step to its end, without gaps; none for a step of nothing.
+        From the start of the step to its end, without gaps; none for a step of nothing. Where steps overlap, of one
+        period.
     """
     instructions = {instruction.id: instruction for instruction in program}
     if not instructions:
         return ()
+    if program.behind:
+        return _period(program, costs)
     tasks = build_tasks(program, costs)
     times, taken_after = _run(program, costs)
     after_s = after_step(
@@ -89,18 +92,75 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         starts_s=[times[task][0] for task in tasks.first],
         ends_s=[times[task][1] for task in tasks.number],
     )
+    last = max(range(len(times)), key=lambda one: (times[one][1], -one))
+    end_s = times[last][1]
+    legs = list(_back_from(last, tasks, times, taken_after, instructions, tasks.identifiers))
+    if after_s > 0.0:
+        legs.append(Leg(instruction=None, start_s=end_s, end_s=end_s + after_s, alone_s=after_s))
+    return tuple(legs)
+
+
+def _period(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
+    """The last period of the chain that leads to an update in the middle of many steps that overlap."""
+    found = steady(program, costs)
+    times = list(zip(found.engine.start_s, found.engine.end_s, strict=True))
+    busy = [0.0] * len(program.ranks)
+    ends = [0] * len(program.ranks)
+    for at, item in zip(found.middle, program, strict=True):
+        if item.stream != COMMUNICATION:
+            busy[item.rank] += times[found.tasks.number[at]][1] - times[found.tasks.first[at]][0]
+            ends[item.rank] = found.tasks.number[at]
+    # The rank that has most to do has the period of all.
+    last = ends[max(range(len(busy)), key=lambda rank: (busy[rank], -rank))]
+    instructions = {instruction.id: instruction for instruction in program}
+    whole = _back_from(last, found.tasks, times, found.engine.taken_after, instructions, found.origins)
+    end_s = times[last][1]
+    begin_s = end_s - found.period_s
+    legs = []
+    for leg in whole:
+        if leg.end_s > begin_s:
+            start_s = max(leg.start_s, begin_s)
+            share = (leg.end_s - start_s) / leg.seconds if leg.seconds else 1.0
+            legs.append(replace(leg, start_s=start_s - begin_s, end_s=leg.end_s - begin_s, alone_s=leg.alone_s * share))
+    middle = found.middle
+    after_s = after_step(
+        program,
+        costs,
+        starts_s=[times[found.tasks.first[at]][0] for at in middle],
+        ends_s=[times[found.tasks.number[at]][1] for at in middle],
+    )
+    if after_s > 0.0:
+        legs.append(Leg(instruction=None, start_s=found.period_s, end_s=found.period_s + after_s, alone_s=after_s))
+    return tuple(legs)
+
+
+def _back_from(
+    last: int,
+    tasks: Tasks,
+    times: Sequence[tuple[float, float]],
+    taken_after: Mapping[int, int],
+    instructions: Mapping[str, Instruction],
+    names: Sequence[str],
+) -> tuple[Leg, ...]:
+    """The chain of tasks that leads to one, from the start on.
+
+    Args:
+        last: the task
+        tasks: after a run
+        times: start and end of each [s]
+        taken_after: after which others those that waited in lines were taken
+        instructions: by id
+        names: id of the instruction of each member of a task
+    """
     before = _prerequisites(tasks)
     for task, ended in taken_after.items():
         before[task].append((ended, None))
     legs: list[Leg] = []
-    last = max(range(len(times)), key=lambda one: (times[one][1], -one))
     at: int | None = last
     at_s, done = times[last][1], 1.0
-    if after_s > 0.0:
-        legs.append(Leg(instruction=None, start_s=at_s, end_s=at_s + after_s, alone_s=after_s))
     while at is not None:
         start_s = min(times[at][0], at_s)
-        instruction = instructions[tasks.identifiers[tasks.members[at][0]]]
+        instruction = instructions[names[tasks.members[at][0]]]
         alone_s = min(at_s - start_s, tasks.latency_s[at] + tasks.work_s[at] * done)
         legs.append(Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s))
         at, released_s, done = _released_by(times[at][0], before[at], times, tasks)

@@ -45,7 +45,19 @@ from trimaran.program.strategy import Strategy, said_by
 _EXAMPLES = (
     *("one device", "dp", "dp2", "pp", "pp2", "tp", "tp2", "placement", "fsdp", "zero1", "sharded", "p2p", "hybrid"),
     "hierarchical",
-    *("gpipe", "1f1b", "interleaved", "zero-bubble", "m4", "b1MiB", "bf16", "powersgd-r2", "eager", "compiled"),
+    *(
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "zero-bubble",
+        "pipedream",
+        "m4",
+        "b1MiB",
+        "bf16",
+        "powersgd-r2",
+        "eager",
+        "compiled",
+    ),
 )
 
 _SINGLE = frozenset({"one", "single", "device"})
@@ -177,7 +189,7 @@ def imagine(family: Family) -> Sequence[Strategy]:
     if "placement" in kinds:
         return (unplaced(strategy),)
     counts: Sequence[int] = (strategy.microbatches,)
-    if strategy.pp > 1 and "microbatches" not in said:
+    if strategy.pp > 1 and "microbatches" not in said and not strategy.is_stale:
         counts = tuple(strategy.pp * ratio for ratio in _RATIOS)
     return tuple(
         dataclasses.replace(strategy, microbatches=count, compression=method) for count in counts for method in methods

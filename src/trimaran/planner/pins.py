@@ -1,7 +1,8 @@
 """Decisions of the user before the search: degrees, kinds of parallelism to use or not, modules on a row.
 
 A strategy that violates a pin is not searched. The cost of a pin is found by searching without it (`search.py`).
-Gradients that are sent with loss are opt-in, given in general ("--allow compress") or to one method.
+Gradients that are sent with loss are opt-in, given in general ("--allow compress") or to one method. So are gradients
+of earlier weights ("--allow stale", "--schedule pipedream").
 
 The kinds of parallelism that a strategy uses, by the words that people pin, forbid and ask about.
 
@@ -11,6 +12,7 @@ p2p          owners of gradients  interleaved, zero-bubble, gpipe, 1f1b    the o
 compiled     by torch.compile    memory       offloading and recomputing
 hierarchical gradients summed within nodes, and then across them
 compress     gradients are sent with loss; opt-in
+stale        gradients are those of earlier weights (PipeDream); opt-in
 cache        samples that the host keeps after their first read
 """
 
@@ -34,7 +36,7 @@ ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
 """Orders with one segment a stage and whole backwards: the meaning of "a pipeline" without further options."""
 
-KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "cache")
+KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "stale", "cache")
 """All of them."""
 
 OTHER_NAMES = {
@@ -49,6 +51,8 @@ OTHER_NAMES = {
     "offload": "memory",
     "recompute": "memory",
     "compression": "compress",
+    "pipedream": "stale",
+    "asynchronous": "stale",
     "cached": "cache",
 }
 """Other names of them."""
@@ -77,6 +81,7 @@ def kinds_of(strategy: Strategy) -> frozenset[str]:
         "compiled": strategy.execution == "compiled",
         "memory": strategy.memory_bytes is not None,
         "compress": strategy.compression is not None,
+        "stale": strategy.is_stale,
         "cache": strategy.feeding.cached,
     } | {order: staged and strategy.schedule == order for order in ORDERS}
     return frozenset(kind for kind, holds in held.items() if holds)
@@ -134,6 +139,13 @@ NO_OPT_IN = f"the lack of {OPT_IN}"
 """The objection to a strategy with compressed gradients without opt-in."""
 
 
+STALE_OPT_IN = "--allow stale"
+"""Lets a plan train by gradients of earlier weights; it stands for no restriction to that kind."""
+
+NO_STALE_OPT_IN = f"the lack of {STALE_OPT_IN}"
+"""The objection to a stale strategy without opt-in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pins:
     """Decisions of the user.
@@ -150,6 +162,7 @@ class Pins:
         schedule: of a pipeline
         nodes: over which replicas sum their gradients hierarchically; 1: they do not
         compress: gradients may be sent with loss
+        stale: gradients may be those of earlier weights; the schedule "pipedream" opts in too
         compression: of gradients, as it is written on the command line; a method opts in, "none" is no method
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
@@ -175,6 +188,7 @@ class Pins:
     schedule: Schedule | None = None
     nodes: int | None = None
     compress: bool = False
+    stale: bool = False
     compression: str | None = None
     powersgd_samples: float | None = None
     workers: int | None = None
@@ -198,6 +212,11 @@ class Pins:
         return self.method is not None or (self.compress and self.compression is None)
 
     @property
+    def allows_stale(self) -> bool:
+        """Whether gradients may be those of earlier weights."""
+        return (self.stale or self.schedule == "pipedream") and "stale" not in self.forbid
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Each pin as it is written on the command line.
 
@@ -213,6 +232,8 @@ class Pins:
             found.append(f"--allow {','.join(self.allow)}")
         if self.compress:
             found.append(OPT_IN)
+        if self.stale:
+            found.append(STALE_OPT_IN)
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
 
     def rules_out(self, kind: str) -> bool:
@@ -239,6 +260,8 @@ class Pins:
         """
         if name == OPT_IN:
             return replace(self, compress=False)
+        if name == STALE_OPT_IN:
+            return replace(self, stale=False)
         option, _, value = name.removeprefix("--").partition(" ")
         if option == "strategy":
             return NO_PINS
@@ -276,6 +299,8 @@ class Pins:
         lossy = self._objection_to_loss(strategy)
         if lossy:
             return lossy
+        if strategy.is_stale and not self.allows_stale:
+            return NO_STALE_OPT_IN
         if self.schedule is not None and (strategy.parts or strategy.pp == 1 or strategy.schedule != self.schedule):
             return f"--schedule {self.schedule}"
         for module, row in self.keep:
@@ -327,6 +352,17 @@ class Pins:
                 return f"--{name} {getattr(self, name)} conflicts with --forbid {name}"
         if "pp" in self.forbid and self.schedule is not None:
             return f"--schedule {self.schedule} conflicts with --forbid pp"
+        return self.conflict_of_stale()
+
+    def conflict_of_stale(self) -> str:
+        """The pin that contradicts a stale schedule, whatever the job and the devices; empty: none."""
+        if self.schedule != "pipedream":
+            return ""
+        if "stale" in self.forbid:
+            return f"--schedule {self.schedule} conflicts with --forbid stale"
+        for name, most in (("dp", 1), ("tp", 1), ("microbatches", 1)):
+            if (getattr(self, name) or 1) > most:
+                return f"--schedule {self.schedule} has --{name} 1, and conflicts with --{name} {getattr(self, name)}"
         return ""
 
     def _conflict_of_loss(self, replicas: int) -> str:
@@ -416,7 +452,7 @@ def parse_pins(
     Args:
         keep: such as "layer4=1"
         forbid: kinds of parallelism
-        allow: kinds of parallelism; "compress" opts in, and restricts nothing
+        allow: kinds of parallelism; "compress" and "stale" opt in, and restrict nothing
         dp: as in `Pins`
         pp: as in `Pins`
         tp: as in `Pins`
@@ -475,7 +511,7 @@ def parse_pins(
     pins = Pins(
         keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
-        allow=tuple(kind for kind in allowed if kind != "compress"),
+        allow=tuple(kind for kind in allowed if kind not in ("compress", "stale")),
         dp=dp,
         pp=pp,
         tp=tp,
@@ -484,10 +520,14 @@ def parse_pins(
         schedule=schedule,  # type: ignore[arg-type]  # checked above
         nodes=nodes,
         compress="compress" in allowed,
+        stale="stale" in allowed,
         compression=None if compression is None else _read_compression(compression),
         powersgd_samples=powersgd_samples,
         workers=workers,
     )
+    contradiction = pins.conflict_of_stale()
+    if contradiction:
+        raise InputError(f"{contradiction}: leave one of them out", code="pin.stale-and-others")
     may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
     if powersgd_samples is not None and not may_be_powersgd:
         raise InputError(

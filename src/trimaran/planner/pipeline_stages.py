@@ -364,7 +364,9 @@ def split_within(
 
 
 def order_of(strategy: Strategy) -> Order:
-    """Segments of each row of a pipeline, in order."""
+    """Segments of each row of a pipeline, in order; where steps overlap, of all that are under way at once."""
+    if strategy.is_stale:
+        return compute_order("1f1b", stages=strategy.pp, microbatches=strategy.pp)
     return compute_order(
         strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
     )

@@ -13,7 +13,7 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
-from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor
+from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
@@ -228,7 +228,8 @@ def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
         epoch=problem.epoch,
         effect=effect_of_memory(strategy, problem),
     )
-    return replace(found, samples_factor=samples_factor(strategy.compression, problem.pins))
+    factor = samples_factor(strategy.compression, problem.pins) * stale_factor(strategy)
+    return replace(found, samples_factor=factor)
 
 
 def reassess(candidate: Candidate, problem: Problem) -> Candidate:

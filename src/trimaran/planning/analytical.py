@@ -257,6 +257,11 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     model = "a transformer on many devices is planned by the analytical model"
     if pins.keep:
         yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
+    if pins.allows_stale:
+        yield (
+            "--schedule pipedream" if pins.schedule else "--allow stale",
+            (f"{model}, whose pipelines are flushed after each step; for up to 64 devices a program is simulated"),
+        )
     if pins.schedule in ("gpipe", "zero-bubble"):
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
     if pins.microbatches is not None and pins.dp is None:

@@ -20,6 +20,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
 from trimaran.program.plan import Plan
+from trimaran.program.strategy import stale_note
 
 if TYPE_CHECKING:
     from trimaran.pricing.convergence.curve import Curve
@@ -152,6 +153,12 @@ class Planned:
     evidence: Simulated | Modelled
     outlook: Outlook | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        strategy = self.evidence.chosen.strategy
+        if strategy.is_stale:
+            # Wherever it comes from, and once.
+            object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, stale_note(strategy)))))
 
     @property
     def reference(self) -> str:

@@ -51,6 +51,7 @@ from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.schedules import stashed_versions
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, sharded_bytes, share_of
 from trimaran.program.lowering.zero import after_update, padded_bytes, shard_bytes
 from trimaran.program.strategy import Strategy
@@ -434,7 +435,8 @@ class RankState:
         updated: bytes of the parameters that this rank updates; it owns them where parameters have owners [bytes]
         updated_tensors: number of those
         buffers: bytes of its buffers, such as running statistics [bytes]
-        kept: by the compression of gradients from one step to the next [bytes]
+        kept: by the compression of gradients from one step to the next, and earlier versions of parameters that passes
+            under way still need [bytes]
     """
 
     parameters: int
@@ -478,7 +480,11 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
         if segments not in states:
             states[segments] = held_state(graph, ops, strategy)
         reduces = [item for item in instructions if item.kind == Kind.REDUCE]
-        found.append(_of_owner(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments])
+        state = _of_owner(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments]
+        if program.behind:
+            # Of each pass under way but the last one, the weights that its backward needs are not those of now.
+            state = replace(state, kept=state.kept + stashed_versions(strategy.pp, rank) * state.updated)
+        found.append(state)
     return tuple(found)
 
 

@@ -87,9 +87,13 @@ def check_planned(feeding: Feeding, *, source: str) -> None:
 IN_LINE = Feeding()
 """Each rank's own thread loads, when a batch is needed."""
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream"]
 """Order of compute in a pipeline. "interleaved": several segments a stage, dealt in turn. "zero-bubble": backwards are
-split into I and W, and the W fill what would be idle (ZB-H1)."""
+split into I and W, and the W fill what would be idle (ZB-H1). "pipedream": 1F1B without flushes, with weight stashing;
+gradients are those of earlier weights, so it is taken only where a user names it."""
+
+STALE = "stale: not the training of one process"
+"""What is said of a strategy with `Strategy.is_stale` wherever one is shown."""
 
 Execution = Literal["eager", "compiled"]
 Sync = Literal["all-reduce", "p2p", "hierarchical"]
@@ -243,6 +247,16 @@ class Strategy(Degrees):
     feeding: Feeding = IN_LINE
 
     @property
+    def is_stale(self) -> bool:
+        """Whether gradients are those of earlier weights, which is not the training of one process.
+
+        Example:
+            >>> Strategy(pp=2, schedule="pipedream").is_stale, Strategy(pp=2, schedule="1f1b").is_stale
+            (True, False)
+        """
+        return self.schedule == "pipedream" and self.pp > 1 and not self.parts
+
+    @property
     def segments(self) -> int:
         """Segments of the network."""
         return len(self.parts) or len(self.boundaries) + 1
@@ -276,6 +290,8 @@ class Strategy(Degrees):
             'one device in 12.0 GiB'
             >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
             'dp2 pp2 interleaved x2 tp4 m8'
+            >>> Strategy(pp=4, schedule="pipedream").name
+            'pp4 pipedream stale'
             >>> Strategy(dp=8, zero=3).name, Strategy(pp=2, parts=(Part(ops=("a",), row=0),)).name
             ('dp8 zero3', 'placed on 2')
             >>> Strategy(dp=4, pp=2, cp=2, schedule="1f1b", zero=1, recomputed=frozenset({"layers"})).name
@@ -290,6 +306,8 @@ class Strategy(Degrees):
             parts.append(f"placed on {self.pp}")
         elif self.pp > 1:
             parts.append(f"pp{self.pp} {self.schedule}{f' x{self.chunks}' if self.chunks > 1 else ''}")
+            if self.is_stale:
+                parts.append("stale")
         if self.tp > 1:
             parts.append(f"tp{self.tp}")
         if self.cp > 1:
@@ -356,6 +374,8 @@ def read_strategy(name: str) -> Strategy:
         (8, 1)
         >>> for text in ("dp8 p2p zero1 b1MiB compiled", "pp2 interleaved x2 tp4", "dp2 powersgd-r4 w2 cached"):
         ...     assert read_strategy(text).name == text
+        >>> read_strategy("pp4 pipedream").name, read_strategy("pp4 pipedream stale").pp
+        ('pp4 pipedream stale', 4)
         >>> read_strategy("pp2 1f1b cp2 recompute").name
         'pp2 1f1b cp2 recompute'
     """
@@ -394,6 +414,8 @@ def said_by(name: str) -> dict[str, Any]:
             found["recomputed"] = frozenset({"layers"})
         elif word == "cached":
             feeding["cached"] = True
+        elif word == "stale":
+            _check_stale(name)
         elif word in get_args(Schedule):
             found["schedule"] = word
         elif word in get_args(Sync):
@@ -437,6 +459,16 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
     seen[kind] = word
 
 
+def _check_stale(name: str) -> None:
+    """Refuse the word "stale" of a schedule that is not."""
+    if "pipedream" not in name.replace(",", " ").split():
+        raise InputError(
+            f'strategy "{name}": only the schedule pipedream is stale, as in "pp2 pipedream stale"; leave the word out',
+            code="strategy.not-stale",
+            strategy=name,
+        )
+
+
 def _read_method(word: str, name: str) -> Compression | None:
     try:
         return parse_compression(word)
@@ -472,8 +504,28 @@ def strategy_legend(names: Iterable[str]) -> str:
         >>> strategy_legend(["dp8 zero1", "one device"])
         'dp: data-parallel replicas; zero: ZeRO level'
     """
-    used = {match[1] for name in names for match in re.finditer(r"\b([a-z]+)[0-9]", name)}
-    return "; ".join(f"{word}: {meaning}" for word, meaning in STRATEGY_WORDS if word in used)
+    known = list(names)
+    used = {match[1] for name in known for match in re.finditer(r"\b([a-z]+)[0-9]", name)}
+    spelled = [f"{word}: {meaning}" for word, meaning in STRATEGY_WORDS if word in used]
+    return "; ".join([*spelled, STALE] if any("stale" in name.split() for name in known) else spelled)
+
+
+def stale_note(strategy: Strategy) -> str:
+    """What is said of a stale strategy wherever it is shown.
+
+    Args:
+        strategy: with `is_stale`
+
+    Example:
+        >>> stale_note(Strategy(pp=2, schedule="pipedream"))[:47]
+        'pp2 pipedream is stale: not the training of one'
+    """
+    most = strategy.pp - 1
+    lacking = "the last update" if most == 1 else f"the last {most} updates"
+    return (
+        f"{strategy.name.replace(' stale', '')} is {STALE}. The first stage computes gradients by weights without "
+        f"{lacking}, so a target may take other epochs, or never be reached"
+    )
 
 
 def splits_batches(strategy: Strategy) -> bool:

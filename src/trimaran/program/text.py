@@ -88,6 +88,8 @@ def format_instruction(instruction: Instruction) -> str:
         columns.append((f"nbytes={instruction.nbytes}", 16))
     if instruction.after:
         columns.append((f"after={','.join(instruction.after)}", 24))
+    if instruction.behind:
+        columns.append((f"behind={instruction.behind}", 9))
     if instruction.marks:
         columns.append((f"marks={','.join(map(_format_mark, instruction.marks))}", 0))
     return "  ".join(text.ljust(width) for text, width in columns).rstrip()
@@ -162,6 +164,7 @@ def _parse_instruction(line: str, *, rank: int, source: str, number: int) -> Ins
         nbytes=_integer(fields["nbytes"], source, number) if "nbytes" in fields else 0,
         after=tuple(fields["after"].split(",")) if "after" in fields else (),
         marks=_parse_marks(fields["marks"], source, number) if "marks" in fields else (),
+        behind=_integer(fields["behind"], source, number) if "behind" in fields else 0,
     )
 
 
@@ -177,7 +180,7 @@ def _fields(line: str, start: int, *, source: str, number: int) -> dict[str, str
     return fields
 
 
-_FIELDS = ("peer", "group", "root", "nbytes", "after", "marks")
+_FIELDS = ("peer", "group", "root", "nbytes", "after", "behind", "marks")
 
 
 def _parse_marks(text: str, source: str, number: int) -> tuple[Mark, ...]:

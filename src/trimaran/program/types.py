@@ -16,6 +16,10 @@ started by a mark of it; where the step cannot go on without it, a mark of the s
     0AR0#f0        f0 ════════╗
                               ╚═ ends before the second ● goes on
 
+Steps may overlap: in a pipeline that is never flushed a stage runs the backward of a global batch some steps after its
+forward. `behind` says how many, and the same few instructions are still those of every step. All instructions that name
+each other are of one global batch. `overlap.unroll` writes several such steps out as one plain program.
+
 The collectives follow from what is sharded (`lowering/tensor_parallel.py`, `lowering/zero.py`); here they become marks
 and instructions.
 """
@@ -119,6 +123,7 @@ class Instruction:
         nbytes: bytes of the tensor on each rank, for a full batch [bytes]
         after: tokens of instructions of the same rank that must have ended, or `token!mark`: must have passed that mark
         marks: points inside it
+        behind: it works on the global batch of this many steps before, where steps overlap; 0: on that of its step
     """
 
     kind: Kind
@@ -134,6 +139,7 @@ class Instruction:
     nbytes: int = 0
     after: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
+    behind: int = 0
 
     @property
     def token(self) -> str:
@@ -191,6 +197,11 @@ class Program:
     def __iter__(self) -> Iterator[Instruction]:
         for instructions in self.ranks:
             yield from instructions
+
+    @property
+    def behind(self) -> int:
+        """Steps between the first and the last instruction for a global batch; 0 where steps do not overlap."""
+        return max((instruction.behind for instruction in self), default=0)
 
 
 Axis = Literal["shards", "replicas"]

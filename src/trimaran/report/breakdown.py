@@ -47,6 +47,7 @@ the transfer was under way: otherwise it may have ended long before the rank loo
 On a simulated timeline all this changes nothing.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -173,6 +174,13 @@ def under_way(program: Program, timeline: Timeline, *, at_once: int = 1) -> list
             waits[key] = (columns.start_s[row], columns.end_s[row])
         else:
             rows[key] = row
+    if program.behind:
+        # A rank notes a transfer when it has waited for it, which may be some steps after the other end: how long it
+        # was under way is known only where it was simulated.
+        return [
+            span._replace(known=bool(timeline.period_s) or stream != COMMUNICATION)
+            for span, stream in zip(result, columns.stream, strict=True)
+        ]
     messages = match_messages(program)
     for number, queue in enumerate((*messages, *match_collectives(program))):
         names = [_names(program, meeting) for meeting in queue]
@@ -338,7 +346,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
         InputError: a span of an instruction that the program does not have
     """
     kinds = {instruction.id: instruction.kind for instruction in program}
-    windows = _windows(timeline)
+    windows = _windows(timeline, overlapping=program.behind > 0)
     spent: dict[tuple[int, int], dict[str, list[Interval]]] = {key: defaultdict(list) for key in windows}
     columns = timeline.columns
     waits_are_recorded = {rank for rank, stream in zip(columns.rank, columns.stream, strict=True) if stream == WAIT}
@@ -354,12 +362,24 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
                 instruction=name,
                 step=step,
             )
+        # A step in which a rank only ends earlier transfers has no window.
+        if (rank, step) not in windows:
+            continue
         low, high = windows[rank, step]
-        spent[rank, step][_part(kinds[name], stream)].append((max(start_s, low), min(end_s, high)))
+        spent[rank, step][_part(kinds[name], stream)] += _within(start_s, end_s, low, high, timeline.period_s)
     return tuple(
         _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded)
         for (rank, step), parts in sorted(spent.items())
     )
+
+
+def _within(start_s: float, end_s: float, low_s: float, high_s: float, period_s: float) -> list[Interval]:
+    """The part of a span in a step; of a predicted one that comes again each period also what then lies in the step."""
+    if not period_s:
+        return [(max(start_s, low_s), min(end_s, high_s))]
+    first, last = math.ceil((low_s - end_s) / period_s), math.floor((high_s - start_s) / period_s)
+    shifted = ((start_s + count * period_s, end_s + count * period_s) for count in range(first, last + 1))
+    return [(max(start, low_s), min(end, high_s)) for start, end in shifted]
 
 
 def _part(kind: Kind, stream: str) -> str:
@@ -368,12 +388,24 @@ def _part(kind: Kind, stream: str) -> str:
     return _PART_OF.get(kind, "other")
 
 
-def _windows(timeline: Timeline) -> dict[tuple[int, int], Interval]:
-    """Start and end of each step of each rank."""
+def _windows(timeline: Timeline, *, overlapping: bool) -> dict[tuple[int, int], Interval]:
+    """Start and end of each step of each rank; of a predicted one that overlaps, a period from the first work on.
+
+    A transfer that was posted in an earlier step does not begin one that overlaps.
+    """
     columns = timeline.columns
+    if timeline.period_s:
+        begins: dict[tuple[int, int], float] = {}
+        for rank, step, stream, start_s in zip(
+            columns.rank, columns.step, columns.stream, columns.start_s, strict=True
+        ):
+            if stream != COMMUNICATION:
+                begins[rank, step] = min(begins.get((rank, step), start_s), start_s)
+        return {key: (start_s, start_s + timeline.period_s) for key, start_s in begins.items()}
     starts: dict[tuple[int, int], float] = {}
-    for rank, step, start_s in zip(columns.rank, columns.step, columns.start_s, strict=True):
-        starts[rank, step] = min(starts.get((rank, step), start_s), start_s)
+    for rank, step, stream, start_s in zip(columns.rank, columns.step, columns.stream, columns.start_s, strict=True):
+        if stream != COMMUNICATION or not overlapping:
+            starts[rank, step] = min(starts.get((rank, step), start_s), start_s)
     begin, end = min(columns.start_s, default=0.0), max(columns.end_s, default=0.0)
     first = min(columns.step, default=0)
     windows: dict[tuple[int, int], Interval] = {}

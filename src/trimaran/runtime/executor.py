@@ -10,6 +10,7 @@
 Every method but `fetch` is called on every rank, in the same order: they communicate.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -56,7 +57,7 @@ from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, 
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, open_feed
 from trimaran.runtime.data.streaming import StreamReader
-from trimaran.runtime.interpreter import Interpreter, released_sends
+from trimaran.runtime.interpreter import Interpreter, cycle_of, released_sends
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
     bucket_instructions,
@@ -152,6 +153,11 @@ class Executor:
         check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
+        # Where steps overlap: what this rank does, step by step, and the global batches under way, the newest first.
+        self._cycle = cycle_of(program, world.rank) if program.behind else ()
+        self._begun = 0
+        self._under_way: list[State | None] = []
+        self._settled = 0
         self._evaluation = evaluation.ranks[world.rank]
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
@@ -188,7 +194,13 @@ class Executor:
         self._noise = self._make_noise(gradient_noise) if gradient_noise else None
         self._reductions.gradient_noise = self._noise
         self._interpreter = self._make_interpreter(capture, in_flight)
-        self._uses = [self._interpreter.check(of) for of in (self._instructions, self._evaluation)]
+        numbered = tuple(item for listed in self._cycle for item, _, _ in listed)
+        self._recorder.names = {
+            item.token: one.token
+            for listed in self._cycle
+            for (item, _, _), one in zip(listed, self._instructions, strict=True)
+        }
+        self._uses = [self._interpreter.check(of) for of in (numbered or self._instructions, self._evaluation)]
         self.steps = 0
         self.asked = False
         # Ranks that share tensors add up losses apart from each other.
@@ -313,13 +325,16 @@ class Executor:
 
         Returns:
             Mean loss of the global batch, the same on every rank. It is not a finite number where the update was left
-            out (`skipped`).
+            out (`skipped`). Where steps overlap, that of the one whose update is done on every rank, `settled`; no
+            number before the first.
 
         Raises:
             InputError: the share has another size than this rank's, or the loss is no scalar
             ExecutionError: the loss is not a finite number, on every rank, and the run ends by that; or another rank is
                 gone
         """
+        if self._cycle:
+            return self._overlapping_step(batch)
         state = self._step_state(batch, samples)
         if self._noise is not None:
             self._noise.begin(self.steps)
@@ -349,6 +364,75 @@ class Executor:
         self._recorder.end_step(self.steps)
         self.steps += 1
         return loss
+
+    @property
+    def settled(self) -> int:
+        """Where steps overlap: samples of the global batch whose loss `step` or `drain` gave last; 0 at first."""
+        return self._settled
+
+    def drain(self) -> Iterator[float]:
+        """End the global batches that are under way, where steps overlap; every rank calls it.
+
+        Afterwards all weights have all updates, and none is kept in several versions: only then is the state that of a
+        training, to be evaluated or written.
+
+        Yields:
+            Mean loss of each of them, in order, as `step` returns it.
+        """
+        while any(state is not None for state in self._under_way):
+            loss = self._overlapping_step(None)
+            if self._settled:
+                yield loss
+        if self._cycle:
+            self._interpreter.end()
+            self._under_way = []
+
+    def _overlapping_step(self, batch: Any) -> float:
+        """A step of those that overlap: begin a global batch, and go on with those under way.
+
+        Args:
+            batch: a `Share` from `feed`; None: none is begun
+        """
+        behind = self.program.behind
+        begun = None if batch is None else self._overlapping_state(batch, self._begun % (behind + 1))
+        self._under_way = [begun, *self._under_way][: behind + 1]
+        states = {age: state for age, state in enumerate(self._under_way) if state is not None}
+        ACTIVITY.steps = self.steps
+        before, ACTIVITY.phase = ACTIVITY.phase, STEP
+        try:
+            self._interpreter.go_on(self._cycle[self._begun % (behind + 1)], self._uses[0], states)
+            loss, self._settled = math.nan, 0
+            oldest = states.get(behind)
+            if oldest is not None:
+                loss, self._settled = self._reductions.losses.loss(oldest), oldest.samples
+                self.asked = float(self._reductions.losses.mean(oldest)[2]) > 0
+                self._under_way[behind] = None
+        except BaseException as error:
+            self._reductions.forget()
+            self._recorder.discard()
+            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
+                error.add_note(f"in step {self.steps}")
+            raise
+        finally:
+            ACTIVITY.phase = before
+        self._recorder.end_step(self._begun)
+        self._begun += 1
+        if begun is not None:
+            self.steps += 1
+        return loss
+
+    def _overlapping_state(self, share: Any, number: int) -> State:
+        """The state of a global batch that is begun, under its number in the circle of those under way."""
+        if not isinstance(share, Share):
+            raise InputError(
+                f"under {self._strategy.name} steps overlap, and each takes what session.shares() gives: run "
+                "the plan by `trimaran train`, or take a synchronous schedule",
+                code="executor.batch-of-stale-step",
+            )
+        sizes = tuple(share.samples if place == number else 0 for place in range(self.program.behind + 1))
+        state = State(number=self.steps, samples=share.samples, sizes=sizes, source=lambda _: share.microbatch(0))
+        state.completing.update((segment, number) for segment in self._part.stages)
+        return state
 
     def evaluate(self, dataset: Any, *, breaks_off: bool = False) -> float:
         """The job's metric over a data set, with the weights of now; nothing of it is recorded.
@@ -592,11 +676,12 @@ class Executor:
                 in_flight=in_flight,
                 recorder=self._recorder,
                 routes={(route.producer, route.consumer): route.tensors for route in routes},
-                released=released_sends(self.program, self._world.rank),
+                released={} if self._cycle else released_sends(self.program, self._world.rank),
             ),
             reductions=self._reductions,
             scaler=self.scaler,
             recorder=self._recorder,
+            overlaps=bool(self._cycle),
         )
 
     def _step_state(self, batch: Any, samples: int | None) -> State:

@@ -32,6 +32,7 @@ from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
+from trimaran.program.overlap import of_batch
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
 from trimaran.runtime.communication.reduce import Reductions
@@ -39,6 +40,7 @@ from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.step.stashing import Stash
 from trimaran.runtime.step.state import Passage, State, as_number, loss_term
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,6 +112,27 @@ def find_uses(
     )
 
 
+StepList = Sequence[tuple[Instruction, int, bytes]]
+"""A step of those that overlap: instructions, how many steps behind each is, and what stands on the page meanwhile."""
+
+
+def cycle_of(program: Program, rank: int) -> tuple[StepList, ...]:
+    """The steps of a rank whose steps overlap, as they repeat: global batches are numbered in a circle.
+
+    No two global batches under way have the same number, so that no message, pass or sum has the name of another.
+
+    Args:
+        program: whose steps overlap
+        rank: number of the rank
+    """
+    size, instructions = program.behind + 1, program.ranks[rank]
+    batches = [of_batch(instructions, number) for number in range(size)]
+    return tuple(
+        tuple((batches[(place - one.behind) % size][one.token], one.behind, padded(one.token)) for one in instructions)
+        for place in range(size)
+    )
+
+
 def backward_roots(
     passage: Passage, microbatch: int, state: State
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
@@ -147,6 +170,7 @@ class Interpreter:
         reductions: everything about collectives, and the update
         scaler: scales losses; None: they are propagated as they are
         recorder: writes down what happened
+        overlaps: steps overlap, so that a backward needs earlier weights
     """
 
     def __init__(
@@ -160,6 +184,7 @@ class Interpreter:
         reductions: Reductions,
         scaler: LossScaler | None = None,
         recorder: Recorder,
+        overlaps: bool = False,
     ) -> None:
         self._job = job
         self._device = device
@@ -169,6 +194,8 @@ class Interpreter:
         self._reductions = reductions
         self._scaler = scaler
         self._recorder = recorder
+        self._overlaps = overlaps
+        self._stash = Stash(one for stage in stages.values() for one in stage.module.parameters())
         self._uses: Uses = find_uses((), {}, lambda instruction: ())
 
     def check(self, instructions: Sequence[Instruction]) -> Uses:
@@ -222,6 +249,37 @@ class Interpreter:
             _METHODS[instruction.kind](self, instruction, state)
         self._reductions.wait_for_all()
 
+    def go_on(self, listed: StepList, uses: Uses, states: Mapping[int, State]) -> None:
+        """Run one step of those that overlap; what it has begun may end in later ones.
+
+        Args:
+            listed: what this rank does
+            uses: what `check` said of all steps of the cycle
+            states: of the global batches under way, by how many steps before they began
+
+        Raises:
+            ExecutionError: another rank is gone
+            InputError: the loss is no scalar
+        """
+        self._uses = uses
+        for instruction, behind, note in listed:
+            state = states.get(behind)
+            if state is None:
+                continue
+            ACTIVITY.instruction = instruction
+            ACTIVITY.page[DOING] = note
+            ACTIVITY.started += 1
+            if instruction.kind in SENDS:
+                # The one before it in the circle of numbers, which its channel delivers first.
+                self._exchanges.finish(instruction.token)
+            if instruction.kind is Kind.UPDATE and any(one.passages for one in states.values()):
+                self._stash.renew()
+            _METHODS[instruction.kind](self, instruction, state)
+
+    def end(self) -> None:
+        """Wait for all communication, when no global batch is under way."""
+        self._reductions.wait_for_all()
+
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
         microbatch = microbatch_of(instruction)
@@ -237,7 +295,8 @@ class Interpreter:
         passage = Passage(read=self._leaves(instruction, state))
         if segment in self._uses.split and passage.is_awaited and isinstance(stage, Splittable) and stage.splits:
             passage.deferred = Deferred()
-        with autocast(self._job.precision, self._device):
+        stashing = self._stash.keeping() if self._overlaps else nullcontext()
+        with autocast(self._job.precision, self._device), stashing:
             with nullcontext() if passage.deferred is None else passage.deferred.recording():
                 passage.made, output = stage.forward(
                     batch, passage.read, samples, completing=microbatch == state.completing.get(segment)

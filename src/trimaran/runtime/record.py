@@ -27,7 +27,7 @@ Source:
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,10 +140,14 @@ class Recorder:
         streams: clock of its device
         group: all ranks, for host memory; None: this process is alone
         enabled: False: everything is ignored, and the timeline is empty
+
+    Attributes:
+        names: tokens of the program for those that run under others; where steps overlap, these are numbered
     """
 
     def __init__(self, rank: int, streams: Streams, group: dist.ProcessGroup | None, *, enabled: bool = True) -> None:
         self.enabled = enabled
+        self.names: Mapping[str, str] = {}
         self._rank = rank
         self._streams = streams
         self._group = group
@@ -185,7 +189,7 @@ class Recorder:
             nbytes: moved [bytes]
         """
         if self.enabled:
-            self._rows.append((token, stream, start, end, nbytes))
+            self._rows.append((self.names.get(token, token), stream, start, end, nbytes))
 
     def end_step(self, number: int) -> None:
         """Close a step.

@@ -32,12 +32,13 @@ less the whole step. It waits for its first microbatch: later ones were made mea
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import Columns, Timeline
 from trimaran.pricing.types import Cost, Interference, ProgramCosts
+from trimaran.program.overlap import steps_of, unroll
 from trimaran.program.types import Kind, Program
 from trimaran.simulator.tasks import Tasks, build_tasks
 
@@ -247,7 +248,8 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
 
     Returns:
         A span for every instruction; both ends of a message and all members of a collective have the span of the
-        transfer. Live bytes of each rank, where `costs` has any.
+        transfer. Live bytes of each rank, where `costs` has any. Where steps overlap, one in the middle of many, and
+        the period of them.
 
     Raises:
         InputError: an instruction without a cost, or a program that deadlocks, with who waits for whom
@@ -262,6 +264,8 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
         >>> simulate(program, ProgramCosts(compute=seconds)).makespan_s
         3.0
     """
+    if program.behind:
+        return _simulate_overlapping(program, costs)
     tasks = build_tasks(program, costs)
     engine = Engine(tasks, Resources(ranks=len(program.ranks), links=tasks.links, interference=costs.interference))
     engine.run()
@@ -282,6 +286,118 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
         return Timeline.from_columns(columns, after_s=after_s)
     memory = live_bytes(program, costs, identifiers=tasks.identifiers, starts_s=starts_s, ends_s=ends_s)
     return Timeline.from_columns(columns, memory, after_s=after_s)
+
+
+STEADY_STEPS = 24
+"""Steps that overlap are simulated at least so often, more of them where the pipeline is longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """Several steps that overlap, as far as they repeat.
+
+    Attributes:
+        program: written out
+        tasks: of it
+        engine: that has run them
+        period_s: from a step to the next one [s]
+        fill_s: what many steps take in addition to as many periods, to fill the pipeline and to empty it [s]
+        middle: for each instruction of one step, rank after rank, its number in the written out program in a step of
+            the middle
+        origins: for each instruction of the written out program, that of the step
+        memory: live bytes as in `Timeline`, of all steps
+    """
+
+    program: Program
+    tasks: Tasks
+    engine: "Engine"
+    period_s: float
+    fill_s: float
+    middle: tuple[int, ...]
+    origins: tuple[str, ...]
+    memory: tuple[tuple[tuple[float, int], ...], ...] = ()
+
+
+def steady(program: Program, costs: ProgramCosts) -> Steady:
+    """Run steps that overlap until they repeat.
+
+    A rank that is quicker than the others runs ahead until it lacks something of them, which may take many steps; the
+    slowest rank has the period of all.
+
+    Args:
+        program: whose steps overlap
+        costs: of it
+
+    Raises:
+        InputError: as of `simulate`
+    """
+    behind = program.behind
+    steps = STEADY_STEPS + 4 * behind
+    long = unroll(program, steps)
+    places = [(rank, *place) for rank, items in enumerate(program.ranks) for place in steps_of(items, steps, behind)]
+    origins = tuple(f"r{rank}/{token}" for rank, _, token, _ in places)
+    known = {item.id: origin for item, origin in zip(long, origins, strict=True)}
+    costs = replace(
+        costs,
+        compute={name: costs.compute[origin] for name, origin in known.items() if origin in costs.compute},
+        transfers={name: costs.transfers[origin] for name, origin in known.items() if origin in costs.transfers},
+        handling={name: costs.handling[origin] for name, origin in known.items() if origin in costs.handling},
+        memory={name: costs.memory[origin] for name, origin in known.items() if origin in costs.memory},
+    )
+    tasks = build_tasks(long, costs)
+    engine = Engine(tasks, Resources(ranks=len(long.ranks), links=tasks.links, interference=costs.interference))
+    engine.run()
+    starts_s, ends_s = [engine.start_s[task] for task in tasks.first], [engine.end_s[task] for task in tasks.number]
+    ended: dict[tuple[int, int], float] = {}
+    for (rank, step, _, _), end_s in zip(places, ends_s, strict=True):
+        ended[rank, step] = max(end_s, ended.get((rank, step), 0.0))
+    last, first = steps - 1, steps - 1 - STEADY_STEPS // 2
+    period_s = max(ended[rank, last] - ended[rank, first] for rank in range(len(program.ranks))) / (last - first)
+    followed = bool(costs.resident_bytes or costs.memory)
+    return Steady(
+        program=long,
+        tasks=tasks,
+        engine=engine,
+        period_s=period_s,
+        fill_s=max(0.0, max(ends_s) - min(starts_s) - steps * period_s),
+        middle=tuple(number for number, (_, step, _, _) in enumerate(places) if step == last - 1),
+        origins=origins,
+        memory=live_bytes(long, costs, identifiers=tasks.identifiers, starts_s=starts_s, ends_s=ends_s)
+        if followed
+        else (),
+    )
+
+
+def _simulate_overlapping(program: Program, costs: ProgramCosts) -> Timeline:
+    """One step in the middle of many that overlap."""
+    found = steady(program, costs)
+    first, number = found.tasks.first, found.tasks.number
+    starts_s = [found.engine.start_s[first[at]] for at in found.middle]
+    ends_s = [found.engine.end_s[number[at]] for at in found.middle]
+    origin_s, end_s = min(starts_s, default=0.0), max(ends_s, default=0.0)
+    instructions = list(program)
+    columns = Columns(
+        rank=[instruction.rank for instruction in instructions],
+        stream=[instruction.stream for instruction in instructions],
+        start_s=[start_s - origin_s for start_s in starts_s],
+        end_s=[end_s - origin_s for end_s in ends_s],
+        instruction=[instruction.id for instruction in instructions],
+        nbytes=[instruction.nbytes for instruction in instructions],
+        step=[0] * len(instructions),
+    )
+    return Timeline.from_columns(
+        columns,
+        tuple(_during(changes, origin_s, end_s) for changes in found.memory),
+        after_s=after_step(program, costs, starts_s=starts_s, ends_s=ends_s),
+        period_s=found.period_s,
+    )
+
+
+def _during(changes: Sequence[tuple[float, int]], start_s: float, end_s: float) -> tuple[tuple[float, int], ...]:
+    """The part of live bytes that lies in an interval, from its start on."""
+    before = [nbytes for time_s, nbytes in changes if time_s < start_s]
+    within = [(time_s - start_s, nbytes) for time_s, nbytes in changes if start_s <= time_s <= end_s]
+    return ((0.0, before[-1] if before else 0), *within)
 
 
 _STRAGGLES = frozenset(

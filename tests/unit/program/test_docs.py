@@ -35,15 +35,17 @@ def test_the_annotated_programs_are_what_lower_makes() -> None:
     parts = tuple(
         Part(ops=ops, row=row) for ops, row in ((("op0",), 0), (("op1",), 1), (("op2",), 1), (("op3", "loss"), 0))
     )
+    overlapping = builders.strategy(pp=3, schedule="pipedream", boundaries=("op0", "op1"))
     assert written_programs() == [
         lower(chain(2), clipped, batch=8, clip=True),
         lower(chain(4, buffers=True), builders.strategy(dp=2, bucket_bytes=100), batch=8),
         lower(pairs, builders.strategy(tp=2, shards=find_shards(pairs, 2)), batch=4),
         lower(dag([[], [0], [0], [1, 2]]), builders.strategy(pp=2, parts=parts), batch=4),
+        lower(chain(3), overlapping, batch=4),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_the_annotated_programs_are_legal(number: int) -> None:
     check_program(written_programs()[number])
 

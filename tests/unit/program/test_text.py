@@ -65,7 +65,7 @@ def test_comments_and_empty_lines_are_skipped() -> None:
         (HEAD + "0F0 compute\n0X0 compute", 4, "a token such as"),
         (HEAD + "0F0> compute", 3, "a token such as"),
         (HEAD + "0SEND_F0<1 compute", 3, "a token such as"),
-        (HEAD + "0F0 compute speed=3", 3, "one each of peer=, group=, root=, nbytes=, after=, marks="),
+        (HEAD + "0F0 compute speed=3", 3, "one each of peer=, group=, root=, nbytes=, after=, behind=, marks="),
         (HEAD + "0F0 compute nbytes=1 nbytes=2", 3, "one each of"),
         (HEAD + "0F0 compute after=", 3, "one each of"),
         (HEAD + "0F0 compute and more", 3, "one each of"),

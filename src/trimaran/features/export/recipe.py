@@ -112,7 +112,18 @@ def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) 
         plan: what was decided
         graph: of the plan's job
         clip_norm: the job's gradients are clipped to this norm
+
+    Raises:
+        InputError: its steps overlap, which no runtime of a recipe does
     """
+    if plan.strategy.is_stale:
+        raise InputError(
+            f"{plan.strategy.name} is not the training of one process. "
+            "No runtime that a plan is exported to keeps earlier weights of a stage: "
+            "run it by `trimaran train`, or plan with a synchronous schedule (--schedule 1f1b)",
+            code="export.stale",
+            strategy=plan.strategy.name,
+        )
     strategy, batch = plan.strategy, plan.premises.global_batch_size
     placed = bool(strategy.parts)
     return Recipe(

@@ -527,6 +527,7 @@ def _train_epochs(
             elif cadence is not None and cadence.due(session.steps):
                 session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
                 session.save_checkpoint(folder, wait=False)
+        session.drain()
         session.carried.pop(_SO_FAR, None)
         seconds = before + time.perf_counter() - started
         seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s

@@ -67,6 +67,7 @@ from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
+from trimaran.runtime.step.stashing import check_stale
 from trimaran.runtime.verification import Verified, Verifier
 
 
@@ -123,6 +124,7 @@ class Session:
         on_nan: OnNan = "stop",
     ) -> None:
         check_on_nan(on_nan, strategy, observes="verify" if verify else "")
+        check_stale(strategy, job, observes="--verify" if verify else "")
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
         self.stopped = False
@@ -233,7 +235,11 @@ class Session:
         Returns:
             "loss", the mean over the samples of the epoch's steps here, and "metric" where it was computed.
         """
+        self.drain()
         metrics = {"loss": self.mean_loss}
+        if self.stop_signal is None and self.strategy.is_stale and self.executor.asked:
+            # It was heard while the last global batches were under way.
+            self._agree_to_stop()
         if self.stop_signal is not None:
             return metrics
         if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
@@ -252,6 +258,14 @@ class Session:
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         return metrics
+
+    def drain(self) -> None:
+        """End the global batches that are under way, where the steps of a plan overlap; every rank calls it.
+
+        `end_epoch` does it too. Nothing is done under any other plan.
+        """
+        for loss in self.executor.drain():
+            self._count(loss, self.executor.settled)
 
     @property
     def mean_loss(self) -> float:
@@ -373,10 +387,10 @@ class Session:
         self._index = self._feed.index
         loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
-        # That of a skipped step is not, and counts in no mean.
-        if math.isfinite(loss):
-            self._losses += loss * counted
-            self._samples += counted
+        if self.strategy.is_stale:
+            # The loss is that of an earlier global batch, or of none.
+            counted = self.executor.settled
+        self._count(loss, counted)
         self._scored, self._untrained = None, False
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
@@ -386,6 +400,12 @@ class Session:
         if self.executor.asked:
             self._agree_to_stop()
         return loss
+
+    def _count(self, loss: float, samples: int) -> None:
+        # That of a skipped step is no finite number, and counts in no mean.
+        if math.isfinite(loss):
+            self._losses += loss * samples
+            self._samples += samples
 
     def _agree_to_stop(self) -> None:
         """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
@@ -500,6 +520,7 @@ class Session:
             InputError: the optimizer, the schedule, the model or the stream of the data keeps what is no plain value
             EnvironmentProblem: the folder has no room for a checkpoint
         """
+        check_stale(self.strategy, saves="a checkpoint")
         with self._callbacks.together("check_saving"), self.executor.agreement.alike("whether the state can be saved"):
             self.executor.training.check()
             self._own_position()
@@ -527,6 +548,7 @@ class Session:
             EnvironmentProblem: it cannot be written; only where it is waited for, else `notes` says so
             ExecutionError: another rank cannot write, or is gone
         """
+        check_stale(self.strategy, saves="a checkpoint")
         with self._callbacks.together("save_checkpoint"):
             self._check_between_steps()
             saver = self._saver_of(Path(folder), keep)
@@ -624,6 +646,7 @@ class Session:
         Raises:
             InputError: a batch was taken and not trained on; or something cannot be kept exactly
         """
+        check_stale(self.strategy, saves="session.state_dict()")
         with self._callbacks.together("state_dict"):
             self._check_between_steps()
             taken = self.executor.training.take(self.steps, self._figures(), copy=False)
@@ -915,6 +938,14 @@ def init(
         seen = replace(seen, accepted=True)
     captured = replace(captured, graph=replace(captured.graph, behaviour=seen))
     wanted = Strategy(dp=world.size) if plan is None else plan.strategy
+    if wanted.is_stale:
+        raise InputError(
+            f"{wanted.name} is not the training of one process. "
+            "A loop of yours takes one step after the other, and here steps overlap: run "
+            "the plan by `trimaran train`, or take a synchronous schedule (--schedule 1f1b)",
+            code="session.stale-plan",
+            strategy=wanted.name,
+        )
     job = weighed(job, seen, splits=splits_batches(wanted))
     check_exact(seen, wanted)
     if plan is None:

@@ -210,9 +210,17 @@ def train_planned(
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
+    from trimaran.runtime.step.stashing import check_stale
+
     simulated = planned.simulated
     observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
     _check_on_nan(planned, on_nan, observed, saving)
+    check_stale(
+        simulated.plan.strategy,
+        simulated.job,
+        observes="--gradient-noise" if gradient_noise else "--verify" if verify else "",
+        saves="" if saving is None else "--save-every",
+    )
     check_restarts(max_restarts, saves=saving is not None, verify=verify)
     resume = None if resume is None else given(resume).resolve()
     room = weights_bytes(simulated.graph)
@@ -673,9 +681,11 @@ def how_to_go_on(trained: Trained) -> str:
     weights = trained.result.weights
     if weights is None:
         return "nothing is left to go on from: neither its state nor its weights could be written"
+    # A stale plan runs under no loop but that of `trimaran train`.
+    plan = "" if trained.planned.simulated.plan.strategy.is_stale else f', plan="{shown_path(run.plan)}"'
     return (
         f"its metrics and report are in {run.shown}\n"
-        f'to go on from the weights: session = trimaran.init(job, plan="{shown_path(run.plan)}"); '
+        f"to go on from the weights: session = trimaran.init(job{plan}); "
         f'session.load("{shown_path(weights)}"). '
         "The optimizer and the place in the data begin anew"
     )

@@ -13,11 +13,14 @@ With `sync="p2p"`, `0RD#b0` reduces to the bucket's owner in place of `0AR#b0`, 
 the end `0BC#b0` broadcasts the weights from their owner. With `sync="hierarchical"`, each bucket has `0RS#b0` and
 `0AR#b0`, and behind the last of those all have `0AG#b0`: see `layout`.
 
+With `schedule="pipedream"` steps overlap: `0RECV_B0<1 behind=...` and `0B0 behind=...` are those of an earlier global
+batch, and receives are posted a step before they are needed. See `overlap`.
+
 An evaluation has `EV` in place of `F`, and ends with `AR#metric`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, HOST
@@ -33,6 +36,7 @@ from trimaran.program.lowering.schedules import (
     Clock,
     Compute,
     Order,
+    behind_of,
     check_order,
     compute_order,
     evaluation_order,
@@ -43,7 +47,17 @@ from trimaran.program.lowering.schedules import (
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
 from trimaran.program.rules.fit import check_batch, check_boundaries, check_strategy
 from trimaran.program.strategy import Part, Strategy, Sync
-from trimaran.program.types import Axis, Instruction, Kind, Mark, Program, inner_instructions, inner_marks, token_of
+from trimaran.program.types import (
+    RECEIVES,
+    Axis,
+    Instruction,
+    Kind,
+    Mark,
+    Program,
+    inner_instructions,
+    inner_marks,
+    token_of,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A rank with all that decides its instructions
@@ -603,9 +617,43 @@ def _lower(
         for number, row in enumerate(rows)
         for shard in range(layout.tp)
     )
+    lists = tuple(tuple(rank_instructions(place, clip=clip)) for place in places)
+    if strategy.is_stale and any(row.completing for row in rows):
+        _check_overlap(partition, strategy, clip=clip)
+        lists = tuple(_overlapping(instructions, strategy.pp, rank) for rank, instructions in enumerate(lists))
     return Program(
-        ranks=tuple(tuple(rank_instructions(place, clip=clip)) for place in places),
+        ranks=lists,
         segments=len(partition.parts),
         microbatches=strategy.microbatches,
         tp=strategy.tp,
     )
+
+
+def _check_overlap(partition: Partition, strategy: Strategy, *, clip: bool) -> None:
+    """Refuse what stages that are at different updates cannot do together."""
+    what = ""
+    if clip:
+        what = "clips gradients by their global norm, which stages that are at different updates do not have"
+    elif partition.tied:
+        what = f'shares the weight "{next(iter(partition.tied))}" between stages that are at different updates'
+    if what:
+        raise InputError(
+            f"{strategy.name} cannot train this job: it {what}. Take a synchronous schedule, such as --schedule 1f1b",
+            code="strategy.stale-job",
+            strategy=strategy.name,
+        )
+
+
+_OF_BACKWARD = frozenset({Kind.RECEIVE_BACKWARD, Kind.BACKWARD, Kind.SEND_BACKWARD, Kind.UPDATE})
+
+
+def _overlapping(instructions: Sequence[Instruction], stages: int, stage: int) -> tuple[Instruction, ...]:
+    """The list of a stage whose steps overlap: receives first, each a step before it is needed; loads as they come."""
+    forward, backward = behind_of(stages, stage)
+    placed = []
+    for one in instructions:
+        behind = backward if one.kind in _OF_BACKWARD else forward
+        behind = 0 if one.kind is Kind.LOAD else behind - (one.kind in RECEIVES)
+        placed.append(replace(one, behind=behind))
+    # What belongs to other global batches stays in order: a stage sends and computes them one after the other.
+    return tuple(sorted(placed, key=lambda one: one.kind not in RECEIVES))

@@ -141,7 +141,12 @@ def compute_order(schedule: Schedule, *, stages: int, microbatches: int, chunks:
     Raises:
         InputError: an unknown schedule, fewer than one stage, microbatch or chunk, or chunks that it cannot have
     """
-    generators = {"gpipe": gpipe, "1f1b": one_forward_one_backward, "zero-bubble": zero_bubble}
+    generators = {
+        "gpipe": gpipe,
+        "1f1b": one_forward_one_backward,
+        "zero-bubble": zero_bubble,
+        "pipedream": pipedream,
+    }
     known = [*generators, "interleaved"]
     if schedule not in known:
         raise InputError(
@@ -290,6 +295,61 @@ def zero_bubble(stages: int, microbatches: int) -> Order:
         left = range(max(0, microbatches - stage), microbatches)
         rows.append((*row, *(Compute(Kind.BACKWARD_WEIGHT, stage, microbatch) for microbatch in left)))
     return tuple(rows)
+
+
+def pipedream(stages: int, microbatches: int) -> Order:
+    """1F1B without flushes: the forward and the backward of each stage in a step that overlaps with those around it.
+
+    Within the step there is one of each, and they are of different global batches: stage k of K runs the backward of
+    the one that it ran forward K-1-k steps before (`behind_of`). With steps that overlap nothing is idle but what the
+    slowest stage leaves the others.
+
+    Source:
+        Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
+
+    Example:
+        >>> pipedream(2, 1) == one_forward_one_backward(2, 1)
+        True
+    """
+    if microbatches != 1:
+        raise InputError(
+            f'the schedule "pipedream" has one microbatch a step, got {microbatches}: each is updated with by itself',
+            code="schedule.pipedream-microbatches",
+            microbatches=microbatches,
+        )
+    return one_forward_one_backward(stages, microbatches)
+
+
+def behind_of(stages: int, stage: int) -> tuple[int, int]:
+    """How many steps behind the forward and the backward of a stage are, where steps overlap.
+
+    The first stage begins a global batch. The others begin one step later, so that they can receive it while they
+    compute. From there to its backward a stage begins as many others as there are stages after it.
+
+    Args:
+        stages: of the pipeline
+        stage: number of the stage
+
+    Example:
+        >>> [behind_of(3, stage) for stage in range(3)]
+        [(0, 2), (1, 2), (1, 1)]
+    """
+    forward = min(stage, 1)
+    return forward, forward + stages - 1 - stage
+
+
+def stashed_versions(stages: int, stage: int) -> int:
+    """Earlier versions of its weights that a stage keeps, where steps overlap: one for each pass that is under way.
+
+    Args:
+        stages: of the pipeline
+        stage: number of the stage
+
+    Example:
+        >>> [stashed_versions(4, stage) for stage in range(4)]
+        [3, 2, 1, 0]
+    """
+    return stages - 1 - stage
 
 
 def _check_sizes(stages: int, microbatches: int) -> None:

@@ -24,6 +24,9 @@ A program that keeps them can be simulated and run, and never deadlocks, even on
     13  With both ends of a message, and all members of a collective, as one, and an instruction that waits at marks
         as a chain of pieces: nothing waits for itself.
     14  What is reduced to one rank comes back: a broadcast of the same label, bytes and root waits for the update.
+    16  Where steps overlap (`behind`), each is one microbatch without marks; what an instruction names is as far behind
+        as itself or less. The rules above hold for several steps written out one after the other (`overlap.unroll`),
+        where each global batch has its own update on each rank.
 
 Not seen from a program alone: whether the bytes are those of the tensors that cross, and whether every trained
 parameter is in a bucket. `check_against_graph` has rule 15: a program moves, reduces and waits for what `lower` makes
@@ -35,6 +38,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from trimaran.program.layout import is_hierarchical, is_last_level
 from trimaran.program.lowering.schedules import BACKWARDS, COMPUTES
+from trimaran.program.overlap import unroll
 from trimaran.program.rules.deadlock import check_progress, match_collectives, match_messages
 from trimaran.program.rules.positions import Index, Spot, fault, index_program, named_by
 from trimaran.program.types import COLLECTIVES, RECEIVES, ROOTED, SENDS, Instruction, Kind, Mark, Program
@@ -138,6 +142,8 @@ def _wrong_fields(instruction: Instruction, program: Program) -> Iterator[str]:
         yield from _wrong_group(instruction, ranks)
     if instruction.root is not None and (kind not in ROOTED or instruction.root not in instruction.group):
         yield f"its root is {instruction.root}: a broadcast or a reduce has one, which is of its group"
+    if instruction.behind < 0:
+        yield f"behind is {instruction.behind}, and it counts steps from 0"
     if instruction.nbytes < 0:
         yield f"nbytes is {instruction.nbytes}"
     names = [instruction.stream, *([instruction.label] if instruction.label else [])]
@@ -355,11 +361,12 @@ def check_groups(index: Index, steps: Steps) -> None:
                 raise fault(index.program, 11, what, [spot], "Reduce over all replicas of the segment.")
 
 
-def check_updates(index: Index) -> None:
+def check_updates(index: Index, *, overlapping: bool = False) -> None:
     """Every rank that trains updates once, after all its gradients and all its reductions; rule 12.
 
     Args:
         index: the program
+        overlapping: it is several steps that overlap, written out: each global batch has its own update
 
     Raises:
         InputError: no update or two, or one that does not wait for something
@@ -370,6 +377,9 @@ def check_updates(index: Index) -> None:
             for kinds in (BACKWARDS, REDUCTIONS, {Kind.UPDATE})
         )
         gathers = [Spot(rank, position) for position, one in enumerate(instructions) if is_last_level(one)]
+        if overlapping:
+            _check_own_updates(index, rank, updates, backwards, reductions)
+            continue
         if len(updates) != (1 if backwards else 0):
             what = f"rank {rank} has {len(backwards)} backwards and {len(updates)} updates"
             advice = "A rank that trains updates its parameters once a step, any other never."
@@ -382,6 +392,32 @@ def check_updates(index: Index) -> None:
                     what = f"{index.at(update).id} does not wait for {index.at(spot).id}"
                     advice = "List the update last, and let its `after` lead to every reduction of the rank."
                     raise fault(index.program, 12, what, [update, spot], advice)
+
+
+def _check_own_updates(
+    index: Index, rank: int, updates: Sequence[Spot], backwards: Sequence[Spot], reductions: Sequence[Spot]
+) -> None:
+    """Each global batch of steps that overlap is updated with once, between its backwards and the next batch's."""
+    own = {index.at(update).microbatch: update for update in updates}
+    if len(own) != len(updates) or set(own) != {index.at(spot).microbatch for spot in backwards}:
+        what = f"rank {rank} has {len(updates)} updates for {len(backwards)} backwards of steps that overlap"
+        advice = "A rank that trains updates its parameters once for each global batch."
+        raise fault(index.program, 12, what, [*updates, *backwards][:2], advice)
+    for spot in [*backwards, *reductions]:
+        batch = index.at(spot).microbatch
+        update = own.get(batch)
+        if update is None:
+            what = f"{index.at(spot).id} is of no global batch that rank {rank} updates with"
+            raise fault(index.program, 12, what, [spot], "Give it the global batch whose update waits for it.")
+        is_backward = index.at(spot).kind in BACKWARDS
+        early = spot.position > update.position
+        mixed = is_backward and any(
+            spot.position < other.position < update.position for at, other in own.items() if at != batch
+        )
+        if early or mixed or not (is_backward or spot.position in named_by(index, update)):
+            what = f"{index.at(update).id} does not wait for {index.at(spot).id}, or another update comes between them"
+            advice = "List each update behind the backwards of its global batch, and let it wait for its reductions."
+            raise fault(index.program, 12, what, [update, spot], advice)
 
 
 def check_owners(index: Index) -> None:
@@ -432,6 +468,37 @@ def _with_earlier(instructions: Sequence[Instruction], awaited: set[int]) -> set
     }
 
 
+STEPS_CHECKED = 3
+"""Steps of a program whose steps overlap that are checked, beyond those that fill it."""
+
+
+def check_overlap(index: Index) -> None:
+    """Where steps overlap, instructions are behind by no fewer steps than what they name; rule 16.
+
+    Args:
+        index: the program
+
+    Raises:
+        InputError: several microbatches, marks, or something that is needed before it is there
+    """
+    if index.program.microbatches != 1:
+        what = f"it has {index.program.microbatches} microbatches, and its steps overlap"
+        raise fault(index.program, 16, what, [Spot(0, 0)], "Steps that overlap are of one microbatch.")
+    for spot, instruction in index:
+        if instruction.marks:
+            what = f"{instruction.id} has marks, and its steps overlap"
+            raise fault(index.program, 16, what, [spot], "Steps that overlap exchange nothing inside of compute.")
+        for name in instruction.after:
+            found = index.find(spot.rank, name)
+            if found is None:
+                what = f"{instruction.id} waits for {name}, and rank {spot.rank} has no such instruction"
+                raise fault(index.program, 16, what, [spot], "Name an instruction of the same rank.")
+            named = index.at(found)
+            if (named.behind, found.position) > (instruction.behind, spot.position):
+                what = f"{instruction.id} is {instruction.behind} steps behind and waits for {named.id}, {named.behind}"
+                raise fault(index.program, 16, what, [spot, found], "What is waited for comes no later.")
+
+
 def check_program(program: Program) -> None:
     """Refuse a program that breaks a rule.
 
@@ -443,6 +510,11 @@ def check_program(program: Program) -> None:
     """
     index = index_program(program)  # 1
     check_fields(index)  # 2
+    overlapping = program.behind > 0
+    if overlapping:
+        check_overlap(index)  # 16
+        program = unroll(program, STEPS_CHECKED + program.behind)
+        index = index_program(program)
     check_after(index)  # 3
     steps = check_steps(index)  # 4
     check_data(index)  # 5
@@ -452,6 +524,6 @@ def check_program(program: Program) -> None:
     groups = match_collectives(program)  # 9
     check_marks(index)  # 10
     check_groups(index, steps)  # 11
-    check_updates(index)  # 12
+    check_updates(index, overlapping=overlapping)  # 12
     check_owners(index)  # 14
     check_progress(program, [*channels, *groups], index.positions)  # 13

@@ -162,6 +162,7 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
                 **{name: value},
             )
     _check_whole(strategy)
+    _check_stale(strategy)
     _check_devices(strategy)
     _check_nodes(strategy)
     _check_zero(strategy)
@@ -195,6 +196,40 @@ def _check_whole(strategy: Strategy) -> None:
             code="strategy.sync-with-stages",
             sync=strategy.sync,
             pp=strategy.pp,
+        )
+
+
+def stale_obstacle(strategy: Strategy) -> str:
+    """Why steps of a pipeline cannot overlap under a strategy; empty: they can, or are not asked to.
+
+    Example:
+        >>> stale_obstacle(Strategy(pp=2, schedule="pipedream")), stale_obstacle(Strategy(dp=2))
+        ('', '')
+        >>> stale_obstacle(Strategy(pp=2, schedule="pipedream", microbatches=4))
+        'each global batch is one microbatch, and its update follows it at once (--microbatches 1)'
+    """
+    if strategy.schedule != "pipedream":
+        return ""
+    if strategy.pp < 2 or strategy.parts:
+        return "it is for a chain of two stages or more (--pp 2)"
+    if strategy.microbatches > 1:
+        return "each global batch is one microbatch, and its update follows it at once (--microbatches 1)"
+    if strategy.dp > 1 or strategy.tp > 1 or strategy.shards:
+        return "stages are not replicated or sharded (--dp 1 --tp 1)"
+    if strategy.execution != "eager":
+        return "stages that are compiled keep no earlier weights (--execution eager)"
+    return ""
+
+
+def _check_stale(strategy: Strategy) -> None:
+    """Steps overlap only in a plain chain of stages."""
+    wrong = stale_obstacle(strategy)
+    if wrong:
+        raise InputError(
+            f'the schedule "pipedream" keeps earlier weights of each stage: {wrong}; got {strategy.name}. Or take '
+            'another schedule, such as "1f1b"',
+            code="strategy.stale-form",
+            strategy=strategy.name,
         )
 
 

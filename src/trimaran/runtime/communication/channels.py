@@ -336,11 +336,13 @@ class Channels:
 
 
 def _sent(program: Program) -> dict[tuple[int, int], list[int]]:
-    """Sizes of the messages of a step, by source and target [bytes]."""
+    """Sizes of the messages of a step, or of all steps that are under way at once, by source and target [bytes]."""
     found: dict[tuple[int, int], list[int]] = {}
+    # A stage begins this number of global batches before it needs the gradients of the first of them.
+    steps = program.behind + 1
     for instruction in program:
         if instruction.kind in SENDS and instruction.peer is not None:
-            found.setdefault((instruction.rank, instruction.peer), []).append(instruction.nbytes)
+            found.setdefault((instruction.rank, instruction.peer), []).extend([instruction.nbytes] * steps)
     return found
 
 

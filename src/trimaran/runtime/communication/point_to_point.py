@@ -215,6 +215,14 @@ class Exchanges:
             for sent in self._released.get(token, ()):
                 self._in_flight.wait(sent)
 
+    def finish(self, token: str) -> None:
+        """Wait for one message to its end; nothing happens where it is not under way.
+
+        Args:
+            token: of the instruction
+        """
+        self._in_flight.wait(token)
+
     def carried(self, instruction: Instruction) -> Sequence[TensorSpec]:
         """The tensors whose values or gradients a message carries.
 

@@ -9,7 +9,8 @@ rate-limited links, or on several machines, messages go through sockets.
         waits here ◀── pipe "it is out" ◀── one byte
                   only where the ring is full
 
-The ring has room for all messages of a step, so that no rank waits for room that only its own later work would free.
+The ring has room for all messages of a step, or of all steps that overlap, so that no rank waits for room that only its
+own later work would free.
 Ring and pipes have no name in the file system: the receiver opens the sender's descriptors, and the kernel frees them
 with the processes. A rank that ends closes its pipes, which the other end sees.
 
@@ -227,7 +228,8 @@ def open_letterboxes(
     """The letterboxes of this rank, for pairs on one machine and without rate-limited links; all ranks call this.
 
     Args:
-        capacities: bytes of a step, plus those of its largest message, for each pair of source and target [bytes]
+        capacities: bytes of a step, or of those that overlap, plus those of the largest message, for each pair of
+            source and target [bytes]
         world: this process's
         group: all ranks, for host memory
 

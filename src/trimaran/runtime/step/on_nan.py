@@ -84,6 +84,13 @@ def check_on_nan(on_nan: str, strategy: Strategy | None = None, *, observes: str
         )
     if on_nan == "stop":
         return
+    if strategy is not None and strategy.is_stale:
+        raise InputError(
+            f"on_nan={on_nan} cannot be kept under {strategy.name}: passes under way have used weights "
+            "that a step which is not done would have changed. Take on_nan=stop, or a synchronous schedule",
+            code="on-nan.stale",
+            strategy=strategy.name,
+        )
     # A checkpoint has the remainders of before.
     compressed = strategy is not None and strategy.compression is not None and strategy.dp > 1
     if strategy is not None and compressed and on_nan == "skip":
