@@ -495,7 +495,8 @@ def check_starts_ranks(variables: Mapping[str, str]) -> None:
         raise InputError(
             f"{place.started_by} has started {place.size} of these, and `trimaran train` starts the ranks of one "
             "machine itself: each of them would train a whole run. Start it once, with --devices (in Slurm: srun "
-            f"--ntasks 1); or, over several machines, let {place.started_by} start a script with trimaran.init(job)",
+            f"--ntasks 1); or, over several machines, let {place.started_by} start a script with session = "
+            "trimaran.init(job) and session.load_checkpoint(folder, missing_ok=True)",
             code="train.started-by-launcher",
             size=place.size,
             launcher=place.started_by,
