@@ -22,8 +22,10 @@ What cannot be kept exactly is refused before the training begins (`check`).
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -80,6 +82,8 @@ _WEIGHTS: tuple[Kind, ...] = ("parameter", "buffer")
 _PER_GROUP = frozenset(
     ("base_lrs", "_last_lr", "min_lrs", "max_lrs", "lr_lambdas", "base_momentums", "max_momentums", "total_iters")
 )
+_COPYING = 4
+"""Threads that copy a state in host memory: one alone does not take all of the memory's bandwidth."""
 _BY_GROUP = "by group"
 # How an optimizer computes: its own on each device.
 _IMPLEMENTATION = frozenset(("foreach", "fused", "capturable"))
@@ -273,7 +277,10 @@ class TrainingState:
         own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
         if copy:
-            tensors = {name: self._copy(name, tensor) for name, tensor in tensors.items()}
+            # Until it is made nothing is trained. A GPU's copies are in one order anyway.
+            threads = min(_COPYING, os.cpu_count() or 1) if self._world.device == "cpu" else 1
+            with ThreadPoolExecutor(threads) as pool:
+                tensors = dict(zip(tensors, pool.map(self._copy, tensors, tensors.values()), strict=True))
         plain = self._plain(said)
         if plain:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
