@@ -850,6 +850,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/base/signals.py": "opens /dev/null",
     "trimaran/features/training/memory.py": "pipes between this process and one that it has started",
     "trimaran/launch/activity.py": "memory of ranks of the same run",
+    "trimaran/launch/addresses.py": "what the kernel says of its network interfaces",
     "trimaran/launch/memory.py": "files of the kernel",
     "trimaran/launch/watch.py": "files of the kernel",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",

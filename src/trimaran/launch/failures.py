@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError, TrimaranError
-from trimaran.base.files import read_end
+from trimaran.base.files import read_end, shown_path
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
 from trimaran.launch.activity import ACTIVITY
 from trimaran.launch.memory import Limit, exhausted, ran_out, refused_memory
@@ -124,11 +124,11 @@ def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limi
         failure.error.figures.setdefault("rank", failure.rank)
         if failure.steps:
             failure.error.figures.setdefault("step", failure.steps)
-        failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {log}" if kept else ""))
+        failure.error.add_note(f"raised on rank {failure.rank}" + (f"; its log is {shown_path(log)}" if kept else ""))
         return _with_trace(failure.error, failure)
     named = {"log": str(log)} if kept else {}
     if failure.exit_code is None:
-        whole = f"The whole traceback is in {log}" if kept else f"{DEBUG}=1 shows the whole traceback"
+        whole = f"The whole traceback is in {shown_path(log)}" if kept else f"{DEBUG}=1 shows the whole traceback"
         message = "\n".join([f"rank {failure.rank} raised {failure.text}", *failure.lines, whole])
         raised = {"raised": failure.text, "step": failure.steps, **named}
         return _with_trace(ExecutionError(message, code="rank.raised", rank=failure.rank, **raised), failure)
@@ -174,6 +174,6 @@ def describe_exit(code: int | None) -> str:
 def _end_of_log(log: Path, *, kept: bool) -> str:
     lines = read_end(log).splitlines() if log.exists() else []
     if not lines:
-        return f"Its log {log} is empty" if kept else "It printed nothing"
-    title = f"The end of its log {log}:" if kept else "The end of what it printed:"
+        return f"Its log {shown_path(log)} is empty" if kept else "It printed nothing"
+    title = f"The end of its log {shown_path(log)}:" if kept else "The end of what it printed:"
     return "\n".join([title, *(f"    {line}" for line in lines[-LINES_OF_LOG:])])
