@@ -675,12 +675,12 @@ class _Hits:
         """Whether the end of the parent is one that a fault has asked for."""
         kinds = {one.kind for one in self.done[-2:]}
         expected: set[int] = set()
+        if {one.kind for one in self.done} & {"full disk", "limit on files"}:
+            # The training is done, or was asked to end, and not all of the run could be written: it goes on from before.
+            expected.add(4)
         for kind in kinds:
             if "SIGTERM" in kind:
                 expected |= {143, 5}
-                if {one.kind for one in self.done} & {"full disk", "limit on files"}:
-                    # It says what of the run could not be written.
-                    expected.add(4)
             if "SIGKILL of the parent" in kind:
                 expected |= {-signal.SIGKILL}
         return code in expected
