@@ -676,7 +676,7 @@ class _Hits:
         kinds = {one.kind for one in self.done[-2:]}
         expected: set[int] = set()
         if {one.kind for one in self.done} & {"full disk", "limit on files"}:
-            # The training is done, or was asked to end, and not all of the run could be written: it goes on from before.
+            # The training is done, or was asked to end, and not all of the run could be written: it goes on.
             expected.add(4)
         for kind in kinds:
             if "SIGTERM" in kind:
