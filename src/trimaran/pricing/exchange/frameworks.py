@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.exchange.unknowns import COPY_S, INTERFERENCE, LAUNCH_S, OPERATION_S, End, Unknown
 from trimaran.pricing.kernels.software import Software
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -48,6 +49,10 @@ _HOROVOD_21 = 2021.0
 """When containers and packages had taken over the release of November 2020."""
 
 
+_CALL_S = Unknown(OPERATION_S.slow, OPERATION_S.fast, OPERATION_S.slow, OPERATION_S.source)
+"""A call of NCCL by a framework: an operation of its engine, as measured of PyTorch on a V100 [s]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How a framework exchanges gradients.
@@ -59,13 +64,18 @@ class Recipe:
         keys: tensors of a call at most; 0: any number
         cycle_s: calls start at multiples of this time with the gradients complete by then; 0: as soon as they are full
         overlaps: calls may overlap the backward
+        surely_overlaps: they do; else the source code lets them, and nobody has measured whether they do
         call_s: handling of a call: negotiation, launch, synchronization of streams [s]
+        device_s: of a call, where one process serves all devices of a node: for each of these [s]
+        copy_s: handling of a copy, where tensors are copied to an owner and back [s]
         tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
         step_s: handling of a step, whatever is exchanged in it [s]
         passes: how often a gradient is read or written besides the exchange, for those copies
         collectives: of one exchange of a call, by their names in `pricing.collectives`
         interference: factor on the time of compute while a call runs
         gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
+        owners_update: a tensor is updated by the rank that owns it alone
+        unknowns: fields of this that nobody has measured, each with its ends
         source: where this comes from
     """
 
@@ -75,14 +85,39 @@ class Recipe:
     keys: int = 0
     cycle_s: float = 0.0
     overlaps: bool = True
-    call_s: float = 20e-6
+    surely_overlaps: bool = True
+    call_s: float = OPERATION_S.slow
+    device_s: float = 0.0
+    copy_s: float = 0.0
     tensor_s: float = 0.0
     step_s: float = 0.0
     passes: int = 0
     collectives: tuple[str, ...] = ("all_reduce",)
-    interference: float = 1.1
+    interference: float = INTERFERENCE.value
     gathers_rows: bool = False
+    owners_update: bool = False
+    unknowns: tuple[tuple[str, Unknown], ...] = (("call_s", _CALL_S), ("interference", INTERFERENCE))
     source: str
+
+    def at(self, end: End) -> "Recipe":
+        """This with all that nobody has measured at an end.
+
+        Example:
+            >>> KVSTORE_NCCL.at("slow").overlaps, KVSTORE_NCCL.at("typical") == KVSTORE_NCCL
+            (False, True)
+        """
+        if end == "typical":
+            return self
+        found = {name: unknown.at(end) for name, unknown in self.unknowns}
+        return replace(self, overlaps=self.overlaps and (end == "fast" or self.surely_overlaps), **found)
+
+    def on(self, devices: int) -> "Recipe":
+        """This on a node, with what one process does for all its devices in the time of a call.
+
+        Args:
+            devices: of the group in a node
+        """
+        return replace(self, call_s=self.call_s + self.device_s * devices) if self.device_s else self
 
 
 _TENSOR_S = exchange_constants().tensor_s
@@ -130,8 +165,10 @@ HOROVOD_TUNED = Recipe(
 )
 REPLICATED = Recipe(
     name="tf-replicated",
-    call_s=60e-6,
+    call_s=0.0,
+    device_s=LAUNCH_S.value,
     tensor_s=_TENSOR_S,
+    unknowns=(("device_s", LAUNCH_S), ("interference", INTERFERENCE)),
     source="tensorflow/benchmarks scripts/tf_cnn_benchmarks/variable_mgr.py: one NCCL sum per variable",
 )
 MIRRORED = Recipe(
@@ -143,22 +180,28 @@ MIRRORED = Recipe(
     passes=4,
     source="tensorflow cross_device_ops.py: NcclAllReduce packs all gradients once the backward has made them",
 )
+_KEYS = 16
+_LAUNCHES_S = LAUNCH_S.times(2, 2 * _KEYS)
+"""Of a call of MXNet, on each device: a reduce and a broadcast, of all keys (NCCL 2.2 on) or of each key [s]."""
+
 KVSTORE_NCCL = Recipe(
     name="kvstore-nccl",
-    keys=16,
+    keys=_KEYS,
     bucket_bytes=1 << 62,
-    overlaps=False,
-    call_s=0.4e-3,
+    surely_overlaps=False,
+    call_s=0.0,
+    device_s=_LAUNCHES_S.value,
     tensor_s=_TENSOR_S,
     collectives=("reduce", "broadcast"),
-    # That nothing is overlapped is judged by its published speed against copies on networks of many small tensors.
-    source="apache/mxnet src/kvstore/kvstore_nccl.h, MXNET_KVSTORE_NCCL_AGGREGATION_SIZE: 16 keys a call",
+    owners_update=True,
+    unknowns=(("device_s", _LAUNCHES_S), ("interference", INTERFERENCE)),
+    source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an operation of "
+    "the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
 )
 FUSED = Recipe(
     name="fused",
     first_bytes=32 * _MIB,
     bucket_bytes=32 * _MIB,
-    call_s=30e-6,
     tensor_s=_TENSOR_S,
     passes=4,
     source="PaddlePaddle FLAGS_fuse_parameter_memory_size 32 MB; OneFlow fuses at compilation",
@@ -167,7 +210,6 @@ FLAT = Recipe(
     name="flat",
     bucket_bytes=1 << 62,
     overlaps=False,
-    call_s=30e-6,
     tensor_s=_TENSOR_S,
     passes=4,
     source="facebook/fb.resnet.torch: one flat buffer after the backward; MindSpore: one fused all-reduce by default",
@@ -177,24 +219,35 @@ RECIPES = {
     for recipe in (DDP, APEX, HOROVOD, HOROVOD_21, HOROVOD_TUNED, REPLICATED, MIRRORED, KVSTORE_NCCL, FUSED, FLAT)
 }
 
+_OWNER_S = OPERATION_S.times(4)
+_HOST_S = OPERATION_S.times(2)
+_PART_S = OPERATION_S.times(4)
+
 STAR = Recipe(
     name="kvstore-device",
-    call_s=60e-6,
+    call_s=_OWNER_S.value,
+    copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
-    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out",
+    unknowns=(("call_s", _OWNER_S), ("copy_s", COPY_S)),
+    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out; its own "
+    "copy, a sum, an update and its own copy back, each an operation of the engine",
 )
 SERVER = Recipe(
     name="server",
-    call_s=60e-6,
+    call_s=_HOST_S.value,
+    copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
-    source="apache/mxnet src/kvstore/comm.h CommCPU; tensorflow/benchmarks variable_update=parameter_server",
+    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S)),
+    source="apache/mxnet src/kvstore/comm.h CommCPU, kvstore_dist.h: a sum and an update, each an operation of the "
+    "engine; tensorflow/benchmarks variable_update=parameter_server",
 )
 BYTEPS = Recipe(
     name="byteps",
     bucket_bytes=4_096_000,
-    call_s=50e-6,
+    call_s=_PART_S.value,
     tensor_s=_TENSOR_S,
-    source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority",
+    unknowns=(("call_s", _PART_S), ("interference", INTERFERENCE)),
+    source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority; copied out, pushed, pulled, copied in",
 )
 """Meaning of each `sync` other than "nccl"."""
 
