@@ -6,7 +6,7 @@ Points are steps on several devices with the same step on one: calibration rows 
 own measurement of DistributedDataParallel (data/ddp_dgx1v.csv, from pytorch/pytorch@bf69c14:
 benchmarks/distributed/ddp/README.md). The exchange is simulated without these constants; they are then chosen from
 grids so that the mean absolute error, each cut off at 15 %, is least: rows that are starved by a loader of their own
-cannot pull them. Rows whose batches hold sentences of different lengths are kept apart: with the rest known, each says
+cannot pull them. The time of Horovod's calls is among them. Their ends are those of the same fit to draws of networks. Rows whose batches hold sentences of different lengths are kept apart: with the rest known, each says
 one spread of the work of batches, and their median is kept. Writes
 src/trimaran/pricing/exchange_constants.toml with the errors that remain, also on networks that were left out.
 """
@@ -25,7 +25,7 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s
-from trimaran.pricing.exchange.frameworks import RECIPES, Recipe, recipe_of
+from trimaran.pricing.exchange.frameworks import HOROVOD, HOROVOD_21, HOROVOD_TUNED, RECIPES, Recipe, recipe_of
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
@@ -43,10 +43,18 @@ GRIDS = (
     [step * 1e-3 for step in range(7)],
     [step * 0.0025 for step in range(9)],
     [step * 0.002 for step in range(7)],
+    [step * 0.003 for step in range(4)],
 )
-NAMES = ("tensor_s", "cycles_step_s", "straggling", "straggling_growth")
+NAMES = ("tensor_s", "cycles_step_s", "straggling", "straggling_growth", "node_straggling")
+CALLS_S = {"horovod_call_s": (0.1e-3, 0.25e-3, 0.5e-3, 1e-3, 2e-3), "tuned_call_s": (0.05e-3, 0.1e-3, 0.2e-3, 0.4e-3)}
+CALLED_BY = {HOROVOD.name: "horovod_call_s", HOROVOD_21.name: "horovod_call_s", HOROVOD_TUNED.name: "tuned_call_s"}
+RESAMPLED = 200
+SEED = 0
 CUT = 0.15
+CALL_NAMES = tuple(CALLS_S)
 Matrix = NDArray[np.float64]
+Calls = tuple[int, ...]
+Choice = tuple[Calls, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,9 @@ class Point:
 
     Attributes:
         network: its name
-        bare_s: simulated, without what is fitted [s]
+        bare_s: simulated, without what is fitted, for each time of the call that is fitted of its recipe [s]
+        call: that time's name; "": none of its recipe is fitted
+        nodes: that the devices are in
         compute_s: forward and backward in it [s]
         tensors: that are handled each; 0 where the recipe handles them in batches
         cycles: calls start in cycles
@@ -65,7 +75,9 @@ class Point:
     """
 
     network: str
-    bare_s: float
+    bare_s: tuple[float, ...]
+    call: str
+    nodes: int
     compute_s: float
     tensors: int
     cycles: bool
@@ -77,26 +89,47 @@ class Point:
 def main() -> None:
     found = [*_published(), *_ddp()]
     points = [point for point in found if not point.unequal]
-    errors = _errors(points)
-    networks = np.array([point.network for point in points])
-    best = _best(errors, np.ones(len(points), dtype=bool))
+    networks = sorted({point.network for point in points})
+    whole = np.ones(len(points))
+    weights = [whole]
+    for network in networks:
+        weights.append(np.array([float(point.network != network) for point in points]))
+    draw = np.random.default_rng(SEED)
+    for _ in range(RESAMPLED):
+        drawn = draw.choice(len(networks), len(networks))
+        counts = {network: int((drawn == place).sum()) for place, network in enumerate(networks)}
+        weights.append(np.array([float(counts[point.network]) for point in points]))
+    choices = _best(points, np.array(weights).T)
+    best, others, resampled = choices[0], choices[1 : 1 + len(networks)], choices[1 + len(networks) :]
     apart = np.concatenate(
-        [errors[_best(errors, networks != network), networks == network] for network in sorted(set(networks))]
+        [
+            _errors([point for point in points if point.network == network], calls)[linear]
+            for network, (calls, linear) in zip(networks, others, strict=True)
+        ]
     )
+    values = [_values(choice) for choice in resampled]
     lines = [
         "# Written by benchmarks/fits/exchange.py.",
-        f"# {len(points)} steps of {len(set(networks))} networks: {_spread(errors[best])};",
+        f"# {len(points)} steps of {len(networks)} networks, {sum(point.nodes > 1 for point in points)} of them on several",
+        f"# nodes: {_spread(_errors(points, best[0])[best[1]])};",
         f"# of networks left out: {_spread(apart)}.",
-        *(f"{name} = {value:.6g}" for name, value in zip(NAMES, _values(best), strict=True)),
+        *(f"{name} = {value:.6g}" for name, value in _values(best).items()),
         *_lengths([point for point in found if point.unequal], best),
+        "",
+        f"# 5 and 95 % of the same fit to {RESAMPLED} draws of as many networks.",
+        "[ends]",
+        *(
+            f"{name} = [{', '.join(f'{end:.6g}' for end in np.quantile([one[name] for one in values], [0.05, 0.95]))}]"
+            for name in _values(best)
+        ),
     ]
     TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _lengths(points: Sequence[Point], best: int) -> Iterator[str]:
+def _lengths(points: Sequence[Point], best: Choice) -> Iterator[str]:
     """The spread of the work of batches, with what it leaves and how sure it is."""
     measured_s = np.array([point.measured_s for point in points])
-    without = _errors(points)[best]
+    without = _errors(points, best[0])[best[1]]
     waited_s = np.array([largest_of(point.devices) * point.compute_s for point in points])
     spreads = -without * measured_s / waited_s
     spread = float(np.median(spreads))
@@ -174,12 +207,19 @@ def _point(
         software=software,
         options=ExchangeOptions(recipe=recipe, wire_share=wire_share, explain=False),
     )
-    step = data_parallel_step(setup)
     nbytes = round(sum(gradient.nbytes for gradient in work.gradients) * wire_share)
     copies_s = handling_s(replace(recipe, tensor_s=0.0, step_s=0.0), machine, tensors=0, nbytes=nbytes)
+    call = CALLED_BY.get(recipe.name, "")
+    bare_s = []
+    for call_s in CALLS_S.get(call, (recipe.call_s,)):
+        options = replace(setup.options, recipe=replace(recipe, call_s=call_s))
+        step = data_parallel_step(replace(setup, options=options))
+        bare_s.append(step.step.seconds - step.overhead_s + copies_s)
     return Point(
         network=network,
-        bare_s=step.step.seconds - step.overhead_s + copies_s,
+        bare_s=tuple(bare_s),
+        call=call,
+        nodes=setup.nodes,
         compute_s=step.fp_bp_s,
         tensors=len(work.gradients) if recipe.tensor_s else 0,
         cycles=recipe.step_s > 0.0,
@@ -189,27 +229,40 @@ def _point(
     )
 
 
-def _errors(points: Sequence[Point]) -> Matrix:
-    """Relative error of each point (columns) under each choice of the constants (rows)."""
-    bare_s, compute_s, measured_s = (
-        np.array([getattr(point, name) for point in points]) for name in ("bare_s", "compute_s", "measured_s")
-    )
+def _errors(points: Sequence[Point], calls: Calls) -> Matrix:
+    """Relative error of each point (columns) under each choice of the other constants (rows), given times of calls."""
+    bare_s = np.array([point.bare_s[calls[CALL_NAMES.index(point.call)] if point.call else 0] for point in points])
+    compute_s, measured_s = (np.array([getattr(point, name) for point in points]) for name in ("compute_s", "measured_s"))
     tensors = np.array([point.tensors for point in points])
     cycles = np.array([point.cycles for point in points])
-    doublings = np.log2([point.devices for point in points])
+    doublings, nodes = (np.log2([getattr(point, name) for point in points]) for name in ("devices", "nodes"))
     choices = np.array(list(itertools.product(*GRIDS)))
-    tensor_s, step_s, share, growth = choices.T[:, :, None]
-    predicted_s = bare_s + tensor_s * tensors + step_s * cycles + (share + growth * doublings) * compute_s
+    tensor_s, step_s, share, growth, over = choices.T[:, :, None]
+    waits = share + growth * doublings + over * nodes
+    predicted_s = bare_s + tensor_s * tensors + step_s * cycles + waits * compute_s
     found: Matrix = predicted_s / measured_s - 1
     return found
 
 
-def _best(errors: Matrix, used: NDArray[np.bool_]) -> int:
-    return int(np.argmin(np.minimum(CUT, np.abs(errors[:, used])).sum(axis=1)))
+def _best(points: Sequence[Point], weights: Matrix) -> list[Choice]:
+    """The best choice for each weighting of the points (columns of `weights`)."""
+    least = np.full(weights.shape[1], np.inf)
+    found: list[Choice] = [((0,) * len(CALL_NAMES), 0)] * weights.shape[1]
+    for calls in itertools.product(*(range(len(CALLS_S[name])) for name in CALL_NAMES)):
+        losses = np.minimum(CUT, np.abs(_errors(points, calls))) @ weights
+        rows = losses.argmin(axis=0)
+        for place, row in enumerate(rows):
+            if losses[row, place] < least[place] - 1e-12:
+                least[place], found[place] = losses[row, place], (calls, int(row))
+    return found
 
 
-def _values(choice: int) -> tuple[float, ...]:
-    return list(itertools.product(*GRIDS))[choice]
+def _values(choice: Choice) -> dict[str, float]:
+    calls, row = choice
+    linear = list(itertools.product(*GRIDS))[row]
+    return dict(zip(NAMES, linear, strict=True)) | {
+        name: CALLS_S[name][place] for name, place in zip(CALL_NAMES, calls, strict=True)
+    }
 
 
 def _spread(errors: Matrix) -> str:

@@ -40,7 +40,7 @@ from trimaran.pricing.memory import (
     with_wire_buffers,
 )
 from trimaran.pricing.tables import CostTable, StepCosts
-from trimaran.pricing.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
+from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.pricing.types import Cost, Interference, ProgramCosts, SecondRound, Transfer, add
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Feeding, Strategy
@@ -371,7 +371,13 @@ def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str
 
 
 def _interference(program: Program, table: CostTable) -> Interference:
-    """The factors of the kind of transfer that moves most bytes; messages and collectives differ."""
+    """The factors of the kind of transfer that moves most bytes; messages and collectives differ.
+
+    Where gradients go to owners, those of queues of reductions, if they were measured: many small ones share a thread.
+    """
+    reduces = f"{Kind.REDUCE}{QUEUED}"
+    if reduces in table.interference and any(item.kind == Kind.REDUCE and item.communicates for item in program):
+        return table.interference[reduces]
     moved = {SEND: 0, str(Kind.ALL_REDUCE): 0}
     for instruction in program:
         if instruction.communicates:

@@ -24,6 +24,7 @@ from trimaran.base.units import format_count
 from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.types import Machine
+from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
@@ -80,6 +81,28 @@ class DataParallelSetup:
         """Whether each gradient is copied to one owner, which updates the weights."""
         return self.devices > 1 and self.sync in ("kvstore", "server")
 
+    @property
+    def server_machines(self) -> int:
+        """Machines without devices that this takes beside its nodes, as servers; more than workers do not help BytePS."""
+        if self.nodes == 1 or self.sync == "nccl":
+            return 0
+        return min(self.options.servers, self.nodes) if self.sync == "byteps" else self.options.servers
+
+    @property
+    def devices_update(self) -> bool:
+        """Whether every device updates all weights with what the host of the one node has summed."""
+        most = self.recipe.host_updates
+        large = any(gradient.elements > most for gradient in self.workload.gradients)
+        return self.sync == "server" and self.nodes == 1 and bool(most) and large
+
+    @property
+    def updated_share(self) -> float:
+        """Share of the weights that the rank with the most updates, where each weight has one owner; else 1."""
+        nbytes = [gradient.nbytes for gradient in self.workload.gradients]
+        if self.devices == 1 or not self.recipe.owners_update or not sum(nbytes):
+            return 1.0
+        return max(size for size, _ in owner_loads(nbytes, self.local_devices)) / sum(nbytes)
+
     def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
         """The exchange during the last microbatch's backward.
 
@@ -100,9 +123,9 @@ class DataParallelSetup:
                 devices=self.local_devices,
                 nodes=self.nodes,
                 on_host=self.sync == "server",
-                update_s=self.estimate.update.seconds,
+                update_s=0.0 if self.devices_update else self.estimate.update.seconds,
                 links=links,
-                servers=self.options.servers,
+                servers=self.server_machines,
                 end=self.options.end,
             )
             return exchange_star(ready, star, backward_s=backward_s)
@@ -113,7 +136,7 @@ class DataParallelSetup:
             nodes=self.nodes,
             sync=self.sync,
             year=self.software.year,
-            options=self.options,
+            options=replace(self.options, servers=self.server_machines),
         )
         return exchange_calls(ready, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s)
 
@@ -316,8 +339,8 @@ def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[floa
     device's part of the update counts in full; a host's part counts as far as the step waits for it.
     """
     update_s = setup.estimate.update.seconds
-    if not setup.is_star:
-        return done.exposed_s, update_s / setup.devices if setup.recipe.owners_update else update_s
+    if not setup.is_star or setup.devices_update:
+        return done.exposed_s, update_s * setup.updated_share
     of_owner = setup.sync == "kvstore" and setup.nodes == 1
     update_s = update_s / setup.devices if of_owner else min(done.exposed_s, update_s)
     return max(0.0, done.exposed_s - update_s), update_s

@@ -75,6 +75,8 @@ class Recipe:
         interference: factor on the time of compute while a call runs
         gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
         owners_update: a tensor is updated by the rank that owns it alone
+        host_updates: with a tensor of more elements than this every device updates, not the host of the one node; 0:
+            the host does
         unknowns: fields of this that nobody has measured, each with its ends
         source: where this comes from
     """
@@ -96,6 +98,7 @@ class Recipe:
     interference: float = INTERFERENCE.value
     gathers_rows: bool = False
     owners_update: bool = False
+    host_updates: int = 0
     unknowns: tuple[tuple[str, Unknown], ...] = (("call_s", _CALL_S), ("interference", INTERFERENCE))
     source: str
 
@@ -237,9 +240,10 @@ SERVER = Recipe(
     call_s=_HOST_S.value,
     copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
+    host_updates=16 * 1024 * 1024,
     unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S)),
     source="apache/mxnet src/kvstore/comm.h CommCPU, kvstore_dist.h: a sum and an update, each an operation of the "
-    "engine; tensorflow/benchmarks variable_update=parameter_server",
+    "engine; python/mxnet/model.py _create_kvstore; tensorflow/benchmarks variable_update=parameter_server",
 )
 BYTEPS = Recipe(
     name="byteps",
