@@ -6,8 +6,10 @@ Points are steps on several devices with the same step on one: calibration rows 
 own measurement of DistributedDataParallel (data/ddp_dgx1v.csv, from pytorch/pytorch@bf69c14:
 benchmarks/distributed/ddp/README.md). The exchange is simulated without these constants; they are then chosen from
 grids so that the mean absolute error, each cut off at 15 %, is least: rows that are starved by a loader of their own
-cannot pull them. The time of Horovod's calls is among them. Their ends are those of the same fit to draws of networks. Rows whose batches hold sentences of different lengths are kept apart: with the rest known, each says
-one spread of the work of batches, and their median is kept. Writes
+cannot pull them. Constants of one recipe are among them: the time of Horovod's calls, and the rate at which TensorFlow
+sums and updates on the host. Their ends are those of the same fit to draws of networks. Rows whose batches hold
+sentences of different lengths are kept apart: with the rest known, each says one spread of the work of batches, and
+their median is kept. Writes
 src/trimaran/pricing/exchange_constants.toml with the errors that remain, also on networks that were left out.
 """
 
@@ -25,7 +27,15 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s
-from trimaran.pricing.exchange.frameworks import HOROVOD, HOROVOD_21, HOROVOD_TUNED, RECIPES, Recipe, recipe_of
+from trimaran.pricing.exchange.frameworks import (
+    HOROVOD,
+    HOROVOD_21,
+    HOROVOD_TUNED,
+    RECIPES,
+    TF_SERVER,
+    Recipe,
+    recipe_of,
+)
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
@@ -46,12 +56,21 @@ GRIDS = (
     [step * 0.003 for step in range(4)],
 )
 NAMES = ("tensor_s", "cycles_step_s", "straggling", "straggling_growth", "node_straggling")
-CALLS_S = {"horovod_call_s": (0.1e-3, 0.25e-3, 0.5e-3, 1e-3, 2e-3), "tuned_call_s": (0.05e-3, 0.1e-3, 0.2e-3, 0.4e-3)}
-CALLED_BY = {HOROVOD.name: "horovod_call_s", HOROVOD_21.name: "horovod_call_s", HOROVOD_TUNED.name: "tuned_call_s"}
+FIELDS = {
+    "horovod_call_s": ("call_s", (0.02e-3, 0.05e-3, 0.1e-3, 0.2e-3, 0.5e-3, 1e-3)),
+    "tuned_call_s": ("call_s", (0.02e-3, 0.05e-3, 0.1e-3, 0.2e-3, 0.4e-3)),
+    "tf_host_bytes_per_s": ("host_bytes_per_s", (20e9, 30e9, 40e9, 60e9, 80e9, 120e9)),
+}
+FITTED_OF = {
+    HOROVOD.name: "horovod_call_s",
+    HOROVOD_21.name: "horovod_call_s",
+    HOROVOD_TUNED.name: "tuned_call_s",
+    TF_SERVER.name: "tf_host_bytes_per_s",
+}
 RESAMPLED = 200
 SEED = 0
 CUT = 0.15
-CALL_NAMES = tuple(CALLS_S)
+OF_RECIPES = tuple(FIELDS)
 Matrix = NDArray[np.float64]
 Calls = tuple[int, ...]
 Choice = tuple[Calls, int]
@@ -63,8 +82,8 @@ class Point:
 
     Attributes:
         network: its name
-        bare_s: simulated, without what is fitted, for each time of the call that is fitted of its recipe [s]
-        call: that time's name; "": none of its recipe is fitted
+        bare_s: simulated, without what is fitted of all, for each value of what is fitted of its recipe [s]
+        of_recipe: that constant's name; "": none of its recipe is fitted
         nodes: that the devices are in
         compute_s: forward and backward in it [s]
         tensors: that are handled each; 0 where the recipe handles them in batches
@@ -76,7 +95,7 @@ class Point:
 
     network: str
     bare_s: tuple[float, ...]
-    call: str
+    of_recipe: str
     nodes: int
     compute_s: float
     tensors: int
@@ -92,8 +111,7 @@ def main() -> None:
     networks = sorted({point.network for point in points})
     whole = np.ones(len(points))
     weights = [whole]
-    for network in networks:
-        weights.append(np.array([float(point.network != network) for point in points]))
+    weights += [np.array([float(point.network != network) for point in points]) for network in networks]
     draw = np.random.default_rng(SEED)
     for _ in range(RESAMPLED):
         drawn = draw.choice(len(networks), len(networks))
@@ -108,10 +126,11 @@ def main() -> None:
         ]
     )
     values = [_values(choice) for choice in resampled]
+    several = sum(point.nodes > 1 for point in points)
     lines = [
         "# Written by benchmarks/fits/exchange.py.",
-        f"# {len(points)} steps of {len(networks)} networks, {sum(point.nodes > 1 for point in points)} of them on several",
-        f"# nodes: {_spread(_errors(points, best[0])[best[1]])};",
+        f"# {len(points)} steps of {len(networks)} networks, {several} on several nodes:",
+        f"# {_spread(_errors(points, best[0])[best[1]])};",
         f"# of networks left out: {_spread(apart)}.",
         *(f"{name} = {value:.6g}" for name, value in _values(best).items()),
         *_lengths([point for point in found if point.unequal], best),
@@ -209,16 +228,17 @@ def _point(
     )
     nbytes = round(sum(gradient.nbytes for gradient in work.gradients) * wire_share)
     copies_s = handling_s(replace(recipe, tensor_s=0.0, step_s=0.0), machine, tensors=0, nbytes=nbytes)
-    call = CALLED_BY.get(recipe.name, "")
+    of_recipe = FITTED_OF.get(recipe.name, "")
+    field, values = FIELDS.get(of_recipe, ("call_s", (recipe.call_s,)))
     bare_s = []
-    for call_s in CALLS_S.get(call, (recipe.call_s,)):
-        options = replace(setup.options, recipe=replace(recipe, call_s=call_s))
+    for value in values:
+        options = replace(setup.options, recipe=replace(recipe, **{field: value}))
         step = data_parallel_step(replace(setup, options=options))
         bare_s.append(step.step.seconds - step.overhead_s + copies_s)
     return Point(
         network=network,
         bare_s=tuple(bare_s),
-        call=call,
+        of_recipe=of_recipe,
         nodes=setup.nodes,
         compute_s=step.fp_bp_s,
         tensors=len(work.gradients) if recipe.tensor_s else 0,
@@ -230,9 +250,12 @@ def _point(
 
 
 def _errors(points: Sequence[Point], calls: Calls) -> Matrix:
-    """Relative error of each point (columns) under each choice of the other constants (rows), given times of calls."""
-    bare_s = np.array([point.bare_s[calls[CALL_NAMES.index(point.call)] if point.call else 0] for point in points])
-    compute_s, measured_s = (np.array([getattr(point, name) for point in points]) for name in ("compute_s", "measured_s"))
+    """Relative error of each point (columns) under each choice of the common constants (rows), given the others."""
+    places = [calls[OF_RECIPES.index(point.of_recipe)] if point.of_recipe else 0 for point in points]
+    bare_s = np.array([point.bare_s[place] for point, place in zip(points, places, strict=True)])
+    compute_s, measured_s = (
+        np.array([getattr(point, name) for point in points]) for name in ("compute_s", "measured_s")
+    )
     tensors = np.array([point.tensors for point in points])
     cycles = np.array([point.cycles for point in points])
     doublings, nodes = (np.log2([getattr(point, name) for point in points]) for name in ("devices", "nodes"))
@@ -247,8 +270,8 @@ def _errors(points: Sequence[Point], calls: Calls) -> Matrix:
 def _best(points: Sequence[Point], weights: Matrix) -> list[Choice]:
     """The best choice for each weighting of the points (columns of `weights`)."""
     least = np.full(weights.shape[1], np.inf)
-    found: list[Choice] = [((0,) * len(CALL_NAMES), 0)] * weights.shape[1]
-    for calls in itertools.product(*(range(len(CALLS_S[name])) for name in CALL_NAMES)):
+    found: list[Choice] = [((0,) * len(OF_RECIPES), 0)] * weights.shape[1]
+    for calls in itertools.product(*(range(len(FIELDS[name][1])) for name in OF_RECIPES)):
         losses = np.minimum(CUT, np.abs(_errors(points, calls))) @ weights
         rows = losses.argmin(axis=0)
         for place, row in enumerate(rows):
@@ -261,7 +284,7 @@ def _values(choice: Choice) -> dict[str, float]:
     calls, row = choice
     linear = list(itertools.product(*GRIDS))[row]
     return dict(zip(NAMES, linear, strict=True)) | {
-        name: CALLS_S[name][place] for name, place in zip(CALL_NAMES, calls, strict=True)
+        name: FIELDS[name][1][place] for name, place in zip(OF_RECIPES, calls, strict=True)
     }
 
 

@@ -266,8 +266,8 @@ def predict_scaling(
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
-        servers: machines without devices beside several nodes, which sum gradients ("server", "kvstore", "byteps"), each
-            with the network of a node; 0: the nodes' hosts do
+        servers: machines without devices beside several nodes, which sum gradients ("server", "kvstore", "byteps"),
+            each with the network of a node; 0: the nodes' hosts do
         price: of the machine, such as "24.48 USD/node-hour"
         server_price: of a server machine, such as "2 USD/node-hour"
         progress: told what is being done
@@ -487,9 +487,7 @@ def _rows(
     return rows
 
 
-def _row(
-    job: DataParallelJob, step: ScaledStep, base: float, prices: tuple[Price, Price | None] | None
-) -> ScalingRow:
+def _row(job: DataParallelJob, step: ScaledStep, base: float, prices: tuple[Price, Price | None] | None) -> ScalingRow:
     samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base

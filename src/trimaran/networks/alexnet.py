@@ -134,7 +134,14 @@ class AlexNet2012(ConvolutionalClassifier):
     """
 
     def __init__(
-        self, classes: int = 1000, channels: int = 3, width: float = 1.0, *, groups: int = 2, dropout: float = 0.5, pooled: int = 6
+        self,
+        classes: int = 1000,
+        channels: int = 3,
+        width: float = 1.0,
+        *,
+        groups: int = 2,
+        dropout: float = 0.5,
+        pooled: int = 6,
     ) -> None:
         super().__init__()
         one, two, three, four, five = (2 * scaled(maps, width) for maps in (48, 128, 192, 192, 128))

@@ -13,6 +13,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate, score
+from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.explain import (
     AnalyticalCase,
     Case,
@@ -310,6 +311,7 @@ def _of_file(path: Path, plan: Plan, request: PlanRequest, progress: Progress) -
             *memory,
             *_rescored(plan, chosen, problem, request),
             *outdated(chosen.strategy, found),
+            *doubts_of_exchange(chosen, found.candidates, problem),
         ),
     )
     return planned, found

@@ -115,8 +115,8 @@ def parse_syncs(text: str) -> tuple[Sync, ...]:
         known = [sync for sync in SYNCS if sync == asked]
         if not known:
             meant = (
-                ': MXNet\'s exchange, tensor by tensor, is "kvstore"; "p2p" is that of plans (`trimaran plan`): buckets '
-                "that are summed and updated at their owners"
+                ': MXNet\'s exchange, tensor by tensor, is "kvstore"; "p2p" is that of plans (`trimaran plan`), with '
+                "buckets that are summed and updated at their owners"
             )
             raise InputError(
                 f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"{meant if asked == "p2p" else ""}',

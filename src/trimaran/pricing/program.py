@@ -28,6 +28,7 @@ from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, o
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.unknowns import ENDS
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
 from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
@@ -171,7 +172,7 @@ def price(
             key = (*what, instruction.group, instruction.root, instruction.nbytes, coding, ours is None, counted)
             if key not in known and coding is not None:
                 first, second = bucket_transfers(instruction, coding, reducing, cluster)
-                known[key] = first if ours is None else _called(first, ours), second
+                known[key] = first if ours is None else _called(first, ours, instruction, cluster), second
             elif key not in known and counted:
                 known[key] = _NOTHING, None
             elif key not in known and ours is not None:
@@ -248,15 +249,16 @@ def _is_gradients(item: Instruction) -> bool:
     return bool(item.group) and any("!" in name for name in item.after)
 
 
-def _called(transfer: Transfer, recipe: Recipe) -> Transfer:
+def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allocation) -> Transfer:
     """A collective as a framework calls it: the handling of the call, then all of it overlapping the backward."""
-    seconds = transfer.latency_s + transfer.flow_s
+    devices = min(len(item.group), cluster.machine.node.devices)
+    fast_s, usual_s, slow_s = (recipe.at(end).on(devices).call_s for end in ENDS)
     return replace(
         transfer,
-        latency_s=recipe.call_s,
-        flow_s=seconds,
-        low=transfer.low + recipe.call_s,
-        high=transfer.high + recipe.call_s,
+        latency_s=usual_s,
+        flow_s=transfer.latency_s + transfer.flow_s,
+        low=transfer.low + fast_s,
+        high=transfer.high + slow_s,
     )
 
 
@@ -274,7 +276,7 @@ def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster:
             low=first.low + other.low,
             high=first.high + other.high,
         )
-    return _called(first, recipe)
+    return _called(first, recipe, item, cluster)
 
 
 def _copies_s(program: Program, recipe: Recipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:

@@ -8,12 +8,10 @@ apart from each other: one may be at its fast ends while the other is at its slo
 
 from dataclasses import dataclass, replace
 
-from trimaran.pricing.exchange.unknowns import End
+from trimaran.pricing.exchange.unknowns import ENDS, End
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.types import Cost
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
-
-_ENDS: tuple[End, ...] = ("fast", "typical", "slow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class StepEnds:
     @property
     def interval(self) -> tuple[float, float]:
         """The step with usual compute, at both ends of the exchange [s, s]."""
-        return self.pairs[_ENDS.index("typical")]
+        return self.pairs[ENDS.index("typical")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def step_ends(setup: DataParallelSetup) -> StepEnds:
     """
     options = replace(setup.options, explain=False)
     pairs = []
-    for compute in _ENDS:
+    for compute in ENDS:
         of_compute = replace(setup, estimate=_at(setup.estimate, compute), options=options)
         low_s, high_s = (
             data_parallel_step(replace(of_compute, options=replace(options, end=end))).step.seconds
@@ -104,6 +102,4 @@ def _at(estimate: StepEstimate, end: End) -> StepEstimate:
         seconds = {"fast": cost.low, "typical": cost.seconds, "slow": cost.high}[end]
         return replace(cost, seconds=seconds, low=min(cost.low, seconds), high=max(cost.high, seconds))
 
-    return replace(
-        estimate, forward=at(estimate.forward), backward=at(estimate.backward), update=at(estimate.update)
-    )
+    return replace(estimate, forward=at(estimate.forward), backward=at(estimate.backward), update=at(estimate.update))

@@ -14,8 +14,9 @@ network (from a device through its host), which sum over the nodes and update, a
     node 2 ──▶ owner ──push──┼─▶ servers: sum, update ───┼──pull──▶ owner ──▶ node 2
 
 Servers are on the nodes' hosts, each with as much of every tensor, or on machines beside the nodes. Nodes are alike, so
-one is followed. A copy occupies every link of its route, first come first served, so a large tensor waits for the links of its owner and
-for links through the host. Left out: slices of a copy, and the time that sums take from the backward of their owner.
+one is followed. A copy occupies every link of its route, first come first served, so a large tensor waits for the links
+of its owner and for links through the host. Left out: slices of a copy, and the time that sums take from the backward
+of their owner.
 """
 
 import heapq
@@ -28,7 +29,7 @@ from trimaran.machine.types import Edge, Machine, Node
 from trimaran.pricing.collectives.links import fabric_of
 from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
 from trimaran.pricing.exchange.frameworks import Recipe
-from trimaran.pricing.exchange.unknowns import HOST_SUM_BYTES_PER_S, READS_BETWEEN_SOCKETS, STAGED, STAGED_TOGETHER, End
+from trimaran.pricing.exchange.unknowns import READS_BETWEEN_SOCKETS, STAGED, STAGED_TOGETHER, End
 from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, Span
 
@@ -232,7 +233,7 @@ def star_of(
     else:
         owners = owners_by_size(nbytes, members)
     memory = node.device.bandwidth
-    on_device, of_host = memory.bytes_per_s * memory.fraction, HOST_SUM_BYTES_PER_S.at(end)
+    on_device, of_host = memory.bytes_per_s * memory.fraction, recipe.host_bytes_per_s
     places = dict.fromkeys(owners)
     ends = {(member, owner) for owner in places for member in members if member != owner}
     if nodes > 1:

@@ -204,7 +204,9 @@ def exchange_document(found: ReproducedExchange) -> dict[str, Any]:
                 "published_nccl_over_kvstore": None
                 if network.published is None
                 else network.published.nccl_over_copies,
-                "predicted_nccl_over_kvstore": None if network.predicted is None else _ratio_document(network.predicted),
+                "predicted_nccl_over_kvstore": None
+                if network.predicted is None
+                else _ratio_document(network.predicted),
                 "nccl_over_kvstore": {str(batch): network.ratio(batch, 8) for batch in network.batches},
                 "rows": [row_document(row) for row in network.rows],
             }

@@ -173,7 +173,11 @@ def test_large_tensors_are_updated_by_the_devices() -> None:
     """MXNet's "local" does not update on the host where a tensor has more than 16 Mi elements."""
     assert scaled(LARGE_FIRST, 8, "server").update_s == pytest.approx(1e-3)
     setup = DataParallelSetup(
-        workload=LARGE_FIRST, estimate=estimate(LARGE_FIRST), machine=find_machine("dgx1-v100"), devices=8, sync="server"
+        workload=LARGE_FIRST,
+        estimate=estimate(LARGE_FIRST),
+        machine=find_machine("dgx1-v100"),
+        devices=8,
+        sync="server",
     )
     assert setup.devices_update
     assert not replace(setup, workload=SMALL, estimate=estimate(SMALL)).devices_update

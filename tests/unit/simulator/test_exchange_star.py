@@ -115,7 +115,7 @@ def test_servers_of_several_nodes_follow_the_closed_forms(spare: int) -> None:
 
 def test_hosts_sum_faster_at_the_fast_end() -> None:
     stars = [
-        star_of([8], find_machine("dgx1-v100"), SERVER, devices=2, on_host=True, update_s=0.0, end=end)
+        star_of([8], find_machine("dgx1-v100"), SERVER.at(end), devices=2, on_host=True, update_s=0.0, end=end)
         for end in ("fast", "typical", "slow")
     ]
     assert [one.sum_bytes_per_s for one in stars] == sorted((one.sum_bytes_per_s for one in stars), reverse=True)

@@ -103,10 +103,6 @@ def handling_s(recipe: Recipe, machine: Machine, *, tensors: int, nbytes: int) -
     )
 
 
-NODE_STRAGGLING = 0.003
-"""Growth of waits for the slowest with each doubling of the nodes, as a share of the step; assumed."""
-
-
 def straggling(devices: int, nodes: int = 1) -> float:
     """How much longer a step is because all wait for the slowest, as a share of the step.
 
@@ -121,4 +117,4 @@ def straggling(devices: int, nodes: int = 1) -> float:
     if devices == 1:
         return 0.0
     known = exchange_constants()
-    return known.straggling + known.straggling_growth * math.log2(devices) + NODE_STRAGGLING * math.log2(nodes)
+    return known.straggling + known.straggling_growth * math.log2(devices) + known.node_straggling * math.log2(nodes)

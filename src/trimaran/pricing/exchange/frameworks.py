@@ -5,12 +5,22 @@ step times. `pricing.collectives` prices bytes on the machine's links.
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.pricing.exchange.step import Sync
-from trimaran.pricing.exchange.unknowns import COPY_S, INTERFERENCE, LAUNCH_S, OPERATION_S, End, Unknown
+from trimaran.pricing.exchange.unknowns import (
+    COPY_S,
+    HOST_SUM_BYTES_PER_S,
+    INTERFERENCE,
+    LAUNCH_S,
+    OPERATION_S,
+    End,
+    Unknown,
+)
 from trimaran.pricing.kernels.software import Software
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -26,22 +36,45 @@ class ExchangeConstants:
         cycles_step_s: handling of a step where calls start in cycles that all ranks agree on [s]
         straggling: waits for the slowest of a group, as a share of the step
         straggling_growth: of that with each doubling of the devices, as a share of the step
+        node_straggling: of that with each doubling of the nodes, as a share of the step
+        horovod_call_s: a call of Horovod: all ranks agree on what is complete [s]
+        tuned_call_s: the same with cycles of 0.1 ms [s]
+        tf_host_bytes_per_s: at which TensorFlow sums and updates in a host's memory, by all cores [bytes/s]
         length_spread: where batches hold sentences of different lengths: standard deviation of a batch's work by its
             mean
+        ends: 5 and 95 % of the same fit to draws of as many networks, by name
     """
 
     tensor_s: float
     cycles_step_s: float
     straggling: float
     straggling_growth: float
+    node_straggling: float
+    horovod_call_s: float
+    tuned_call_s: float
+    tf_host_bytes_per_s: float
     length_spread: float
+    ends: Mapping[str, tuple[float, float]]
+
+    def fitted(self, name: str, *, rate: bool = False) -> Unknown:
+        """A constant with its ends.
+
+        Args:
+            name: of the constant
+            rate: the larger end is the fast one
+        """
+        value = float(getattr(self, name))
+        low, high = min(value, *self.ends[name]), max(value, *self.ends[name])
+        source = "fitted to published steps by benchmarks/fits/exchange.py"
+        return Unknown(value, high if rate else low, low if rate else high, source)
 
 
 @functools.cache
 def exchange_constants() -> ExchangeConstants:
     """The constants as fitted."""
     found = packaged_toml("trimaran.pricing", "exchange_constants.toml")
-    return ExchangeConstants(**{name: float(found[name]) for name in ExchangeConstants.__slots__})
+    ends = {name: (float(low), float(high)) for name, (low, high) in found["ends"].items()}
+    return ExchangeConstants(**{name: float(value) for name, value in found.items() if name != "ends"}, ends=ends)
 
 
 _MIB = 1 << 20
@@ -68,6 +101,7 @@ class Recipe:
         call_s: handling of a call: negotiation, launch, synchronization of streams [s]
         device_s: of a call, where one process serves all devices of a node: for each of these [s]
         copy_s: handling of a copy, where tensors are copied to an owner and back [s]
+        host_bytes_per_s: at which a host's cores read and write what they sum and update [bytes/s]
         tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
         step_s: handling of a step, whatever is exchanged in it [s]
         passes: how often a gradient is read or written besides the exchange, for those copies
@@ -91,6 +125,7 @@ class Recipe:
     call_s: float = OPERATION_S.slow
     device_s: float = 0.0
     copy_s: float = 0.0
+    host_bytes_per_s: float = HOST_SUM_BYTES_PER_S.value
     tensor_s: float = 0.0
     step_s: float = 0.0
     passes: int = 0
@@ -111,7 +146,7 @@ class Recipe:
         """
         if end == "typical":
             return self
-        found = {name: unknown.at(end) for name, unknown in self.unknowns}
+        found: dict[str, Any] = {name: unknown.at(end) for name, unknown in self.unknowns}
         return replace(self, overlaps=self.overlaps and (end == "fast" or self.surely_overlaps), **found)
 
     def on(self, devices: int) -> "Recipe":
@@ -123,7 +158,9 @@ class Recipe:
         return replace(self, call_s=self.call_s + self.device_s * devices) if self.device_s else self
 
 
-_TENSOR_S = exchange_constants().tensor_s
+_KNOWN = exchange_constants()
+_TENSOR_S = _KNOWN.tensor_s
+_HOROVOD_S, _TUNED_S = _KNOWN.fitted("horovod_call_s"), _KNOWN.fitted("tuned_call_s")
 
 DDP = Recipe(
     name="ddp",
@@ -145,10 +182,11 @@ HOROVOD = Recipe(
     name="horovod",
     bucket_bytes=64 * _MIB,
     cycle_s=5e-3,
-    call_s=0.5e-3,
+    call_s=_HOROVOD_S.value,
     tensor_s=_TENSOR_S,
-    step_s=exchange_constants().cycles_step_s,
+    step_s=_KNOWN.cycles_step_s,
     passes=4,
+    unknowns=(("call_s", _HOROVOD_S), ("interference", INTERFERENCE)),
     source="horovod/horovod docs: fusion buffer of 64 MB, cycles of 5 ms; every call is negotiated by all ranks",
 )
 HOROVOD_21 = replace(
@@ -162,8 +200,9 @@ HOROVOD_TUNED = Recipe(
     name="horovod-tuned",
     bucket_bytes=64 * _MIB,
     cycle_s=0.1e-3,
-    call_s=0.1e-3,
+    call_s=_TUNED_S.value,
     passes=4,
+    unknowns=(("call_s", _TUNED_S), ("interference", INTERFERENCE)),
     source="NVIDIA/DeepLearningExamples MxNet/Classification/RN50v1.5: HOROVOD_CYCLE_TIME 0.1, copies in batches",
 )
 REPLICATED = Recipe(
@@ -179,7 +218,7 @@ MIRRORED = Recipe(
     bucket_bytes=1 << 62,
     overlaps=False,
     tensor_s=_TENSOR_S,
-    step_s=exchange_constants().cycles_step_s,
+    step_s=_KNOWN.cycles_step_s,
     passes=4,
     source="tensorflow cross_device_ops.py: NcclAllReduce packs all gradients once the backward has made them",
 )
@@ -198,8 +237,8 @@ KVSTORE_NCCL = Recipe(
     collectives=("reduce", "broadcast"),
     owners_update=True,
     unknowns=(("device_s", _LAUNCHES_S), ("interference", INTERFERENCE)),
-    source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an operation of "
-    "the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
+    source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an operation "
+    "of the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
 )
 FUSED = Recipe(
     name="fused",
@@ -231,7 +270,7 @@ STAR = Recipe(
     call_s=_OWNER_S.value,
     copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
-    unknowns=(("call_s", _OWNER_S), ("copy_s", COPY_S)),
+    unknowns=(("call_s", _OWNER_S), ("copy_s", COPY_S), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
     source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out; its own "
     "copy, a sum, an update and its own copy back, each an operation of the engine",
 )
@@ -241,9 +280,18 @@ SERVER = Recipe(
     copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
     host_updates=16 * 1024 * 1024,
-    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S)),
+    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
     source="apache/mxnet src/kvstore/comm.h CommCPU, kvstore_dist.h: a sum and an update, each an operation of the "
-    "engine; python/mxnet/model.py _create_kvstore; tensorflow/benchmarks variable_update=parameter_server",
+    "engine; python/mxnet/model.py _create_kvstore: which updates on the host",
+)
+_TF_HOST = _KNOWN.fitted("tf_host_bytes_per_s", rate=True)
+TF_SERVER = replace(
+    SERVER,
+    name="tf-server",
+    host_updates=0,
+    host_bytes_per_s=_TF_HOST.value,
+    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S), ("host_bytes_per_s", _TF_HOST)),
+    source="tensorflow/benchmarks variable_update=parameter_server: variables and their updates on the host",
 )
 BYTEPS = Recipe(
     name="byteps",
@@ -273,6 +321,8 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
         'kvstore-nccl'
     """
     others = {"kvstore": STAR, "server": SERVER, "byteps": BYTEPS}
+    if sync == "server" and software.framework == "tensorflow":
+        return TF_SERVER
     if sync in others:
         return others[sync]
     if sync != "nccl":

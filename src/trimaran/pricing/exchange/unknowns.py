@@ -14,6 +14,8 @@ from trimaran.machine import topology
 End = Literal["fast", "typical", "slow"]
 """All unknowns of a method at their fast ends, at their values, or at their slow ends."""
 
+ENDS: tuple[End, ...] = ("fast", "typical", "slow")
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
@@ -62,7 +64,9 @@ def between(fast: float, slow: float, source: str) -> Unknown:
     return Unknown(float(f"{math.sqrt(fast * slow):.3g}"), fast, slow, source)
 
 
-LAUNCH_S = between(5.9e-6, 10.5e-6, "microsoft/superbenchmark@700d650 (A100): on the device, and of the launching thread")
+LAUNCH_S = between(
+    5.9e-6, 10.5e-6, "microsoft/superbenchmark@700d650 (A100): on the device, and of the launching thread"
+)
 """Launch of a kernel, one after another [s]."""
 
 OPERATION_S = between(5.9e-6, 20e-6, f"{LAUNCH_S.source}; PyTorch on a V100, from the call to the kernel's start")
@@ -76,10 +80,14 @@ HOST_SUM_BYTES_PER_S = between(
 )
 """At which cores of a host read and write what they sum [bytes/s]."""
 
-STAGED = Unknown(topology.STAGED, 0.87, topology.STAGED, "uuudown/Tartan@e3166ab, P2P disabled: 9.2e9 to 10.8e9 of 12.4e9 B/s")
+STAGED = Unknown(
+    topology.STAGED, 0.87, topology.STAGED, "uuudown/Tartan@e3166ab, P2P disabled: 9.2e9 to 10.8e9 of 12.4e9 B/s"
+)
 """Share of a slot that one copy between devices through the host's memory sustains."""
 
-STAGED_TOGETHER = between(1.0, topology.STAGED, "nobody measured several at once: as one alone, to all that a slot carries")
+STAGED_TOGETHER = between(
+    1.0, topology.STAGED, "nobody measured several at once: as one alone, to all that a slot carries"
+)
 """Share of a slot that several such copies sustain together."""
 
 READS_BETWEEN_SOCKETS = between(1.0, 6.0 / 19.2, "all of the raw rate; what NCCL counts on for copies between devices")

@@ -1,0 +1,72 @@
+"""Whether it is sure that the chosen exchange of gradients is the fastest one.
+
+    chosen     step with all transfers at their low and at their high ends
+    others     the same, the best candidate of each other exchange
+    not sure   where the intervals of the two steps overlap
+
+Compute is the same for both, so it stays at its median. Transfers of one exchange may be at their low ends while those
+of the other one are at their high ones: a time of a call of one kind says nothing of another kind.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trimaran.base.units import format_seconds
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import fastest
+from trimaran.planner.problem import Problem, costs_of
+from trimaran.pricing.types import ProgramCosts, Transfer
+from trimaran.simulator.engine import simulate
+
+
+def doubts_of_exchange(chosen: Candidate, candidates: Sequence[Candidate], problem: Problem) -> tuple[str, ...]:
+    """Other exchanges of gradients that may be faster than the chosen one, as notes for people.
+
+    Args:
+        chosen: of the search
+        candidates: simulated in it
+        problem: their job and machine
+    """
+    if chosen.strategy.dp == 1:
+        return ()
+    found = []
+    ours = exchange_interval(chosen, problem)
+    of_sync: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        if candidate.strategy.dp > 1 and candidate.strategy.sync != chosen.strategy.sync:
+            of_sync.setdefault(candidate.strategy.sync, []).append(candidate)
+    for sync, others in of_sync.items():
+        best = fastest(others)
+        theirs = exchange_interval(best, problem)
+        if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
+            found.append(
+                f"not sure whether {chosen.strategy.sync} ({chosen.name}, {_interval(ours)} a step) or {sync} "
+                f"({best.name}, {_interval(theirs)}) is faster: that depends on times of calls and transfers that are "
+                "known between these ends only"
+            )
+    return tuple(found)
+
+
+def exchange_interval(candidate: Candidate, problem: Problem) -> tuple[float, float]:
+    """The step of a candidate with all its transfers at their low and at their high ends [s, s].
+
+    Args:
+        candidate: simulated
+        problem: its job and machine
+    """
+    costs = costs_of(candidate, problem)
+    low, high = (simulate(candidate.program, _at(costs, is_low=is_low)).makespan_s for is_low in (True, False))
+    return min(low, high), max(low, high)
+
+
+def _at(costs: ProgramCosts, *, is_low: bool) -> ProgramCosts:
+    def moved(transfer: Transfer) -> Transfer:
+        seconds = transfer.latency_s + transfer.flow_s
+        factor = (transfer.low if is_low else transfer.high) / seconds if seconds else 1.0
+        return replace(transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor)
+
+    return replace(costs, transfers={name: moved(transfer) for name, transfer in costs.transfers.items()})
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
