@@ -111,6 +111,7 @@ def measure(session: Any, batch: Any, folder: Path, rounds: int) -> dict[str, li
             session.step(batch)
             steps += 1
         slower.append(time.perf_counter() - start - steps * plain)
+    session.save_checkpoint(folder)  # until the older ones are deleted
     return {"waited_s": waited, "first_s": returned[:1], "returned_s": returned[1:], "slower_s": slower[1:]}
 
 
