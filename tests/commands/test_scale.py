@@ -156,7 +156,7 @@ def test_the_study_has_published_ratios_beside_ours(tmp_path: Path) -> None:
     done = trimaran("reproduce", "dgx1", "--networks", "lenet,alexnet", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lenet, alexnet = json.loads(done.stdout)["networks"]
-    assert lenet["published_nccl_over_p2p"] is None
-    assert alexnet["published_nccl_over_p2p"] == pytest.approx(4.65, abs=0.01)
+    assert lenet["published_nccl_over_kvstore"] is None
+    assert alexnet["published_nccl_over_kvstore"] == pytest.approx(4.65, abs=0.01)
     assert len(alexnet["rows"]) == 3 * 4 * 2
-    assert all(ratio > 1.0 for ratio in alexnet["nccl_over_p2p"].values())
+    assert all(ratio > 1.0 for ratio in alexnet["nccl_over_kvstore"].values())

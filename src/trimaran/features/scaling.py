@@ -266,7 +266,7 @@ def predict_scaling(
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
-        servers: machines without devices beside several nodes, which sum gradients ("server", "kvstore", "byteps"),
+        servers: machines without devices that sum gradients of several nodes ("server", "kvstore", "byteps"),
             each with the network of a node; 0: the nodes' hosts do
         price: of the machine, such as "24.48 USD/node-hour"
         server_price: of a server machine, such as "2 USD/node-hour"
@@ -434,10 +434,12 @@ def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterato
             continue
         within = {"kvstore": "devices", "server": "hosts", "byteps": "all-reduce"}[sync]
         if any(row.server_machines for row in several):
-            over = "machines without devices, which this takes beside the nodes, each with the network of a node"
+            over = (
+                "machines without devices, which this takes in addition to the nodes, each with the network of a node"
+            )
             over += "; the nodes' hosts take part too" if sync == "byteps" else ""
         else:
-            over = "the nodes' hosts; no machine beside the nodes (--servers adds some)"
+            over = "the nodes' hosts, without further machines (--servers adds some)"
         yield f"{sync} sums within a node by {within}, over nodes on {over}"
 
 
@@ -453,10 +455,10 @@ def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMet
         if len(ends) == 1:
             continue
         best = min(ends, key=lambda sync: ends[sync].seconds)
-        rivals = {sync: speed_ratio(ends[best], other) for sync, other in ends.items() if sync != best}
-        sure = all(ratio.faster for ratio in rivals.values())
+        others = {sync: speed_ratio(ends[best], step) for sync, step in ends.items() if sync != best}
+        sure = all(ratio.faster for ratio in others.values())
         found.append(
-            FasterMethod(local_batch=batch, devices=devices, sync=best if sure else None, best=best, rivals=rivals)
+            FasterMethod(local_batch=batch, devices=devices, sync=best if sure else None, best=best, ratios=others)
         )
     return tuple(found)
 

@@ -120,7 +120,7 @@ def parse_syncs(text: str) -> tuple[Sync, ...]:
             )
             raise InputError(
                 f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"{meant if asked == "p2p" else ""}',
-                code="exchange.unknown-sync",
+                code="scaling.unknown-sync",
                 sync=part,
             )
         found += known

@@ -54,7 +54,7 @@ class ScalingRow:
         peak_bytes: memory of the rank that needs the most, as its framework's allocator counts [bytes]
         own_peak_bytes: memory of a rank that owns no tensor of others [bytes]
         card_bytes: memory of a device, as its driver reports [bytes]
-        server_machines: machines without devices, as servers, beside the nodes
+        server_machines: machines without devices, as servers, in addition to the nodes
         exchange_low: samples/s with all that nobody has measured of the exchange at its slow end
         exchange_high: the same at its fast end
         cost_of_million: of a million samples, server machines included; None: no price is given [currency]
@@ -92,14 +92,14 @@ class FasterMethod:
         devices: in the group
         sync: the fastest; None: not sure, as it depends on constants that nobody has measured
         best: the fastest with every constant at its value
-        rivals: speed of `best` by that of each other method, between the ends of the constants
+        ratios: speed of `best` by that of each other method, between the ends of the constants
     """
 
     local_batch: int
     devices: int
     sync: str | None
     best: str
-    rivals: Mapping[str, Ratio]
+    ratios: Mapping[str, Ratio]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def _faster_document(faster: FasterMethod) -> dict[str, Any]:
         "sync": faster.sync,
         "best": faster.best,
         "ratios": {
-            sync: {"ratio": ratio.value, "interval": [ratio.low, ratio.high]} for sync, ratio in faster.rivals.items()
+            sync: {"ratio": ratio.value, "interval": [ratio.low, ratio.high]} for sync, ratio in faster.ratios.items()
         },
     }
 
@@ -182,7 +182,7 @@ def faster_lines(study: ScalingStudy) -> list[str]:
 def _faster_words(faster: FasterMethod) -> str:
     ratios = ", ".join(
         f"{ratio.value:.2f} times as fast as {sync} ({ratio.low:.2f} to {ratio.high:.2f})"
-        for sync, ratio in faster.rivals.items()
+        for sync, ratio in faster.ratios.items()
     )
     if faster.sync is None:
         return f"not sure: {faster.best}, {ratios}, depending on constants that nobody has measured"
@@ -343,7 +343,7 @@ def _wait(seconds: float) -> str:
 
 
 def machine_lines(study: ScalingStudy) -> list[str]:
-    """Machines of each set-up that has servers beside its nodes, and costs where a price is given."""
+    """Machines of each set-up that has machines as servers, and costs where a price is given."""
     lines = []
     for row in study.rows:
         if not row.server_machines and row.cost_of_million is None:

@@ -83,7 +83,7 @@ class DataParallelSetup:
 
     @property
     def server_machines(self) -> int:
-        """Machines without devices, as servers beside the nodes; BytePS has no use for more of them than nodes."""
+        """Machines without devices, as servers; BytePS has no use for more of them than there are nodes."""
         if self.nodes == 1 or self.sync == "nccl":
             return 0
         return min(self.options.servers, self.nodes) if self.sync == "byteps" else self.options.servers

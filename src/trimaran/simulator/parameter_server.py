@@ -13,7 +13,7 @@ network (from a device through its host), which sum over the nodes and update, a
     node 1 ──▶ owner ──push──┐                           ┌──pull──▶ owner ──▶ node 1
     node 2 ──▶ owner ──push──┼─▶ servers: sum, update ───┼──pull──▶ owner ──▶ node 2
 
-Servers are on the nodes' hosts, each with as much of every tensor, or on machines beside the nodes. Nodes are alike, so
+Servers are on the nodes' hosts, each with as much of every tensor, or on further machines. Nodes are alike, so
 one is followed. A copy occupies every link of its route, first come first served, so a large tensor waits for the links
 of its owner and for links through the host. Left out: slices of a copy, and the time that sums take from the backward
 of their owner.
@@ -220,7 +220,7 @@ def star_of(
         on_host: owners are on the hosts, else on the devices
         update_s: of the optimizer on a device, for the whole model [s]
         links: how many times as fast links are
-        servers: machines beside several nodes that sum over these; 0: their hosts do
+        servers: further machines that sum over several nodes; 0: their hosts do
         end: where the constants are taken that nobody has measured
 
     Raises:

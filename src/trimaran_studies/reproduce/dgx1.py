@@ -59,7 +59,7 @@ RATIO_BATCH = 4
 """Samples of a device in the runs with a published ratio, as declared before any prediction."""
 
 MXNET_FORMS = {"alexnet": "alexnet-mxnet"}
-"""Networks that MXNet's examples have in a form of their own."""
+"""Networks whose form in MXNet's examples differs from the usual one."""
 
 PUBLISHED_RATIOS = {
     "alexnet": PublishedRatio(over_copies=6.60, over_nccl=1.42),

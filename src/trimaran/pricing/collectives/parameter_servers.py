@@ -27,7 +27,7 @@ def colocated_server_time(nbytes: float, *, workers: int, bytes_per_s: float) ->
 
 
 def separate_server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
-    """Time of an exchange where `k` machines beside the workers are servers of `1/k`: `max(M/B, nM/(kB))`.
+    """Time of an exchange where `k` further machines are servers of `1/k`: `max(M/B, nM/(kB))`.
 
     Args:
         nbytes: of gradients [bytes]

@@ -26,7 +26,7 @@ class ExchangeOptions:
         explain: say which layers the step waits for
         correction: of collectives, from a person's own runs; None: none
         length_spread: standard deviation of a microbatch's work by its mean, as sentences of different lengths have it
-        servers: machines without devices that sum gradients of several nodes, beside the nodes; 0: the nodes' hosts do
+        servers: machines without devices that sum gradients of several nodes; 0: the nodes' hosts do
         end: where the constants are taken that nobody has measured
     """
 
