@@ -43,7 +43,7 @@ class Unknown:
         return {"fast": self.fast, "typical": self.value, "slow": self.slow}[end]
 
     def times(self, fewest: float, most: float | None = None) -> "Unknown":
-        """What so many of them take, from the fewest at the fast end to the most at the slow end.
+        """What a number of them takes, from the fewest at the fast end to the most at the slow end.
 
         Example:
             >>> operations = between(1e-6, 4e-6, "example").times(2, 8)
@@ -86,7 +86,7 @@ STAGED = Unknown(
 """Share of a slot that one copy between devices through the host's memory sustains."""
 
 STAGED_TOGETHER = between(
-    1.0, topology.STAGED, "nobody measured several at once: as one alone, to all that a slot carries"
+    1.0, topology.STAGED, "no measurement of several at once: from all that a slot carries to what one alone reaches"
 )
 """Share of a slot that several such copies sustain together."""
 
