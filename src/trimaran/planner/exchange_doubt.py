@@ -1,6 +1,6 @@
 """Whether it is sure that the chosen exchange of gradients is the fastest one.
 
-    chosen     step with all transfers at their low and at their high ends
+    chosen     step with all transfers, and all that nobody has measured of calls, at their low and at their high ends
     others     the same, the best candidate of each other exchange
     not sure   where the intervals of the two steps overlap
 
@@ -15,6 +15,7 @@ from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import fastest
 from trimaran.planner.problem import Problem, costs_of
+from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.types import ProgramCosts, Transfer
 from trimaran.simulator.engine import simulate
 
@@ -54,15 +55,20 @@ def exchange_interval(candidate: Candidate, problem: Problem) -> tuple[float, fl
         candidate: simulated
         problem: its job and machine
     """
-    costs = costs_of(candidate, problem)
-    low, high = (simulate(candidate.program, _at(costs, is_low=is_low)).makespan_s for is_low in (True, False))
+    fast, slow = (_at(costs_of(candidate, problem, end=end), end) for end in _BOTH)
+    low, high = (simulate(candidate.program, costs).makespan_s for costs in (fast, slow))
     return min(low, high), max(low, high)
 
 
-def _at(costs: ProgramCosts, *, is_low: bool) -> ProgramCosts:
+_BOTH: tuple[End, End] = ("fast", "slow")
+
+
+def _at(costs: ProgramCosts, end: End) -> ProgramCosts:
+    """Costs whose transfers are at an end of their intervals."""
+
     def moved(transfer: Transfer) -> Transfer:
         seconds = transfer.latency_s + transfer.flow_s
-        factor = (transfer.low if is_low else transfer.high) / seconds if seconds else 1.0
+        factor = (transfer.low if end == "fast" else transfer.high) / seconds if seconds else 1.0
         return replace(transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor)
 
     return replace(costs, transfers={name: moved(transfer) for name, transfer in costs.transfers.items()})

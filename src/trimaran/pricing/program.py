@@ -28,7 +28,7 @@ from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, o
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
-from trimaran.pricing.exchange.unknowns import ENDS
+from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
 from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
@@ -121,7 +121,14 @@ def _is_in_line(feeding: Feeding) -> bool:
 
 
 def price(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
+    program: Program,
+    graph: Graph,
+    strategy: Strategy,
+    table: CostTable,
+    cluster: Allocation,
+    *,
+    batch: int,
+    end: End = "typical",
 ) -> ProgramCosts:
     """Cost of each instruction of a program.
 
@@ -132,6 +139,7 @@ def price(
         table: measured costs, for this graph and device
         cluster: who sits where
         batch: global batch size [samples]
+        end: where constants of a framework's exchange are taken that nobody has measured, on a machine of the catalog
 
     Returns:
         Costs, marks and memory of every instruction.
@@ -159,7 +167,7 @@ def price(
     handling: dict[str, float] = {}
     known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
     seconds: dict[str, Transfer] = {}
-    recipe = None if table.software is None else recipe_of(table.software)
+    recipe = None if table.software is None else recipe_of(table.software).at(end)
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
@@ -252,13 +260,13 @@ def _is_gradients(item: Instruction) -> bool:
 def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allocation) -> Transfer:
     """A collective as a framework calls it: the handling of the call, then all of it overlapping the backward."""
     devices = min(len(item.group), cluster.machine.node.devices)
-    fast_s, usual_s, slow_s = (recipe.at(end).on(devices).call_s for end in ENDS)
+    call_s = recipe.on(devices).call_s
     return replace(
         transfer,
-        latency_s=usual_s,
+        latency_s=call_s,
         flow_s=transfer.latency_s + transfer.flow_s,
-        low=transfer.low + fast_s,
-        high=transfer.high + slow_s,
+        low=transfer.low + call_s,
+        high=transfer.high + call_s,
     )
 
 
