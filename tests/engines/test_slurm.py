@@ -113,9 +113,9 @@ def test_a_warned_job_saves_is_queued_again_and_loses_nothing(
 def test_a_job_whose_node_dies_is_queued_again_and_ends_with_the_same_losses(
     cluster: Slurm, tmp_path: Path, which: int, record_testsuite_property: Record
 ) -> None:
-    """The node is gone with all that runs on it, and comes back: at once, or where the script of the job ran on it, when
-    Slurm has given it up. (Of a job that began less than 20 s ago Slurm does not ask a node that is back, and next asks
-    after 200 s.)"""
+    """The node is gone with all that runs on it, and comes back: at once; or, where the script of the job ran on it,
+    when Slurm has given it up. (Of a job that began less than 20 s ago Slurm does not ask a node that is back, and next
+    asks after 200 s.)"""
     training = Training(cluster, tmp_path / "training", 1)
     training.wait_for_steps(2 * EVERY + 20)
     node = cluster.nodes[which]
