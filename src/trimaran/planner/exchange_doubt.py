@@ -2,7 +2,7 @@
 
     chosen     step with all transfers, and all that nobody has measured of calls, at their low and at their high ends
     others     the same, the best candidate of each other exchange
-    not sure   where the intervals of the two steps overlap
+    not sure   where the other one may be faster by more than the model's error, and may be slower
 
 Compute is the same for both, so it stays at its median. Transfers of one exchange may be at their low ends while those
 of the other one are at their high ones: a time of a call of one kind says nothing of another kind.
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.choice import fastest
+from trimaran.planner.choice import MODEL_ERROR, fastest
 from trimaran.planner.problem import Problem, costs_of
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.types import ProgramCosts, Transfer
@@ -39,7 +39,7 @@ def doubts_of_exchange(chosen: Candidate, candidates: Sequence[Candidate], probl
     for sync, others in of_sync.items():
         best = fastest(others)
         theirs = exchange_interval(best, problem)
-        if theirs[0] <= ours[1] and ours[0] <= theirs[1]:
+        if theirs[0] * (1.0 + MODEL_ERROR) < ours[1] and ours[0] <= theirs[1]:
             found.append(
                 f"not sure whether {chosen.strategy.sync} ({chosen.name}, {_interval(ours)} a step) or {sync} "
                 f"({best.name}, {_interval(theirs)}) is faster: that depends on times of calls and transfers that are "
