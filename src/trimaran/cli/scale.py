@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, Plot, PrecisionName
+from trimaran.cli.options import (
+    AnyReference,
+    Json,
+    LoadingOptions,
+    MachineName,
+    MachineSoftware,
+    Plot,
+    PrecisionName,
+    Workers,
+    grouped,
+)
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -58,9 +68,11 @@ LengthSpread = Annotated[
 ]
 
 
+@grouped
 def scale(
     job: AnyReference,
     cluster: MachineName,
+    loading: LoadingOptions,
     devices: Counts = "1,2,4,8",
     batch: Batches = None,
     local_batch: LocalBatches = None,
@@ -73,6 +85,7 @@ def scale(
     nccl_log: NcclLog = None,
     kineto: Kineto = None,
     length_spread: LengthSpread = 0.0,
+    workers: Workers = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -98,6 +111,8 @@ def scale(
                 nccl_log=nccl_log,
                 kineto=kineto,
                 length_spread=length_spread,
+                workers=workers,
+                loading=loading.read(),
                 progress=progress,
             )
         found = replace(found, notes=(*spelled, *found.notes))
