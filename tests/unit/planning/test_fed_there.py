@@ -1,13 +1,16 @@
 """`scale`, `plan` and `explain` on a target cluster with an input pipeline: one step, one limiter."""
 
+import io
 import json
 from functools import cache
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import trimaran
 from trimaran import InputError, Loading, Pins
+from trimaran.cli.views.explanation import print_explanation
 from trimaran.planner.critical_path import Part
 from trimaran.planning.explanation import explain_plan
 from trimaran.planning.results import Planned
@@ -103,6 +106,17 @@ def test_explanations_name_the_input_pipeline_with_its_gain_and_remedies() -> No
     assert outcome.gain == pytest.approx(1.0 - ready_s / chosen.step_time_s, abs=0.01)
     assert explained.explanation.chosen.parts[Part.LOAD] > 0.5 * chosen.step_time_s
     assert any("the input pipeline limits the step by the cores of the host" in note for note in planned.notes)
+
+
+def test_an_explanation_of_a_fed_plan_is_printed() -> None:
+    planned = _planned(CORES)
+    out = Console(record=True, width=100, file=io.StringIO())
+    print_explanation(out, explain_plan(planned.source, planned.request))
+    text = out.export_text()
+    assert "The input pipeline binds" in text
+    assert "limited by input pipeline" in text
+    assert "decode in half the time" in text
+    assert "copies of gradients and stragglers" in text
 
 
 def test_scaling_advises_what_explanations_advise() -> None:

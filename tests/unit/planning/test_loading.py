@@ -16,7 +16,9 @@ MACHINE = find_machine("dgx1-v100")
 def _pipeline(workers: int | None = None, **said: object) -> InputPipeline:
     loading = Loading(**said)  # type: ignore[arg-type]
     check_loading(loading, workers=workers)
-    found = pipeline_of(loading, JobSource(reference="resnet50"), MACHINE, workers=workers, sample_bytes=lambda: 600_000)
+    found = pipeline_of(
+        loading, JobSource(reference="resnet50"), MACHINE, workers=workers, sample_bytes=lambda: 600_000
+    )
     assert found is not None
     return found
 
