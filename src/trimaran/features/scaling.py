@@ -307,7 +307,7 @@ def predict_scaling(
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
-        workers: of each device that load; 0: its own process does; None: as many as its step needs
+        workers: of each device that load; 0: its own process does; None: the fewest that keep up
         loading: input pipeline of each node, such as `Loading(loader="135 images/s per worker")`; nothing: data are
             always ready
         progress: told what is being done
@@ -515,6 +515,7 @@ def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, st
             FedCount(
                 devices=devices,
                 limit=step.fed.limit if step.fed is not None and step.limiter == "feeding" else None,
+                workers=0 if step.fed is None else step.fed.workers,
                 wanted_samples_per_s=local * share / ready_s,
                 samples_per_s=local * share / step.step.seconds,
             )

@@ -150,7 +150,7 @@ def pipeline_of(
         loading: as users write it, checked by `check_loading`
         source: of the job, whose data set may be measured
         machine: of the catalog
-        workers: of each rank; None: as many as its step needs
+        workers: of each rank; None: the fewest that keep up
         sample_bytes: gives the size of a sample that is copied to a device [bytes]
 
     Raises:
@@ -256,7 +256,7 @@ def _measured(source: JobSource) -> SampleCosts:
 
 
 def _measure(world: World, source: JobSource) -> Any:
-    """Samples of a job, on a rank of its own."""
+    """Measure the samples of a job on one rank."""
     from trimaran.measure.input_pipeline import measure_samples
     from trimaran.runtime.data.datasets import make_dataset
 

@@ -306,7 +306,7 @@ class InputPipeline:
 
     Attributes:
         samples: what a sample costs
-        workers: of each rank; 0: its own thread loads; None: as many as its step needs (`enough_workers`)
+        workers: of each rank; 0: its own thread loads; None: the fewest that keep up (`enough_workers`)
         copies_ahead: microbatches that are copied to the device before they are asked for; 0: copied when asked for
         cores: of a node, that load
         node: whose links to the devices copies take; None: copies take what `samples` says
@@ -370,7 +370,7 @@ class InputPipeline:
     def enough_workers(
         self, samples: SampleCosts, ready_s: float, *, microbatch: int, microbatches: int, readers: int
     ) -> int:
-        """The least number of workers of a rank with which a step hardly waits for them, as far as cores start so many.
+        """The least number of workers of a rank with which a step hardly waits for them, limited by the cores.
 
         Args:
             samples: what a sample costs

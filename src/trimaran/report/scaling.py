@@ -82,12 +82,14 @@ class FedCount:
     Attributes:
         devices: in the group
         limit: what of the input pipeline limits the step; None: it does not
+        workers: of each device
         wanted_samples_per_s: that the devices of a node would take if data were always ready [samples/s]
         samples_per_s: that they get [samples/s]
     """
 
     devices: int
     limit: Resource | None
+    workers: int
     wanted_samples_per_s: float
     samples_per_s: float
 
@@ -352,7 +354,7 @@ def feeding_lines(study: ScalingStudy) -> list[str]:
             most = max(limit.tried, key=lambda one: one.wanted_samples_per_s)
             lines.append(
                 f"{what}: at no number of devices up to {last.devices}; {most.devices} take "
-                f"{most.wanted_samples_per_s:,.0f} {study.unit}/s a node"
+                f"{most.wanted_samples_per_s:,.0f} {study.unit}/s a node, {_loading_words(most)}"
             )
         else:
             again = f", but not on {', '.join(map(str, limit.free_again))}" if limit.free_again else ""
@@ -360,9 +362,13 @@ def feeding_lines(study: ScalingStudy) -> list[str]:
             lines.append(
                 f"{what}: from {format_count(first.devices, 'device')} on{again}, by {by}: "
                 f"a node would take {first.wanted_samples_per_s:,.0f} {study.unit}/s and gets "
-                f"{first.samples_per_s:,.0f}"
+                f"{first.samples_per_s:,.0f}, {_loading_words(first)}"
             )
     return lines
+
+
+def _loading_words(count: FedCount) -> str:
+    return f"with {format_count(count.workers, 'worker')} a device" if count.workers else "loaded in line"
 
 
 def _wait(seconds: float) -> str:
