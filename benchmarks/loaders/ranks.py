@@ -2,7 +2,7 @@
 
 A small network is trained with torch's own `DataLoader`, on one process or on two with DDP. For each data set there is
 a loader with each number of workers, and a batch that is there already; their blocks of steps take turns. Nothing of
-Trimaran runs here.
+Trimaran trains or loads here.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, Sampler
+
+from trimaran.measure.others import Reading, others_share, read_spent
 
 PIXELS, CLASSES, WIDTH = 32, 10, 12
 LEAST_STEPS = 6
@@ -205,27 +207,16 @@ def _block(ranks: int, step: Step, steps: int, *, before: int) -> tuple[float, f
         step()
     if ranks > 1:
         dist.barrier()
-    busy_s, own_s, began = _busy_s(), _own_s(), time.perf_counter()
+    before, began = _spent(), time.perf_counter()
     for _ in range(steps):
         step()
     seconds = time.perf_counter() - began
-    others_s = max(0.0, (_busy_s() - busy_s) - (_own_s() - own_s))
-    return seconds / steps, others_s / (seconds * len(os.sched_getaffinity(0)))
+    return seconds / steps, others_share(before, _spent(), cores=len(os.sched_getaffinity(0)))
 
 
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-
-
-def _busy_s() -> float:
-    """Time that the usable cores have not been idle, by any program, so far [s]."""
-    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    total = 0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *ticks = line.split()
-        if name in usable:
-            user, nice, system, _, _, irq, softirq, *_ = map(int, ticks)
-            total += user + nice + system + irq + softirq
-    return total * _TICK_S
+def _spent() -> Reading:
+    """What has been spent until now, workers and the other process included."""
+    return replace(read_spent(), own_s=_own_s())
 
 
 def _own_s() -> float:
@@ -238,4 +229,4 @@ def _own_s() -> float:
             continue
         if int(fields[2]) == group:
             total += int(fields[11]) + int(fields[12])
-    return total * _TICK_S
+    return total / os.sysconf("SC_CLK_TCK")

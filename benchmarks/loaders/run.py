@@ -10,6 +10,7 @@ does. Writes the rows (`src/trimaran_studies/published/loaders.csv`), the blocks
 import argparse
 import csv
 import json
+import math
 import os
 import statistics
 import sys
@@ -26,13 +27,21 @@ import torch  # noqa: E402
 from benchmarks.environment import RESULTS, describe_environment, environment_line, write_result  # noqa: E402
 from benchmarks.loaders.ranks import DATA, SlowData, time_loaders  # noqa: E402
 
+from trimaran_studies.validation.measured_loaders import (  # noqa: E402
+    LoaderStep,
+    answer_measured_loaders,
+    loader_lines,
+    measured_steps,
+)
+from trimaran_studies.validation.validate import scored  # noqa: E402
+
 ROWS = ROOT / "src" / "trimaran_studies" / "published" / "loaders.csv"
 WORKERS = (0, 1, 2, 3, 4)
 RANKS = (1, 2)
 BATCH = 16
 
-QUIET = 0.1
-"""Blocks count in which other programs took no more than this share of the usable cores; all, where there are none."""
+COUNTED = 0.6
+"""Share of the blocks of a loader that count: those in which other programs took the least of the usable cores."""
 
 
 def main() -> None:
@@ -56,7 +65,25 @@ def main() -> None:
     cases = sorted([*known, *cases], key=lambda case: order.index(case["loader"]))
     write_result({"schema_version": 1, "environment": environment, "cases": cases}, "loaders")
     write_rows(cases, environment)
+    print_table()
     print(environment_line(environment))
+
+
+def print_table() -> None:
+    """Print the table of the README from the rows that come with Trimaran."""
+    steps = measured_steps()
+    predicted = {answer.row.row_id: answer.predicted for answer in answer_measured_loaders(steps)}
+    print("| data set | processes | data ready |" + "".join(f" {count} workers |" for count in WORKERS))
+    print("|---" * (3 + len(WORKERS)) + "|")
+    for name, ranks in dict.fromkeys((step.loader, step.ranks) for step in steps):
+        own = [step for step in steps if (step.loader, step.ranks) == (name, ranks)]
+        cells = [f"{1e3 * step.step_s:.0f} ({_cell(step, predicted[step.row_id])})" for step in own]
+        print(f"| {name} | {ranks} | {1e3 * own[0].ready_step_s:.1f} | " + " | ".join(cells) + " |")
+    print(*loader_lines(scored(answer) for answer in answer_measured_loaders(steps)), sep="\n")
+
+
+def _cell(step: LoaderStep, seconds: float | None) -> str:
+    return "fitted" if seconds is None else f"{1e3 * seconds:.0f}, {seconds / step.step_s - 1:+.0%}"
 
 
 def known_cases() -> list[dict[str, Any]]:
@@ -118,12 +145,13 @@ def case_of(
         "step_blocks_s": [seconds for seconds, _ in found[workers]],
         "step_blocks_others": [share for _, share in found[workers]],
         "ready_blocks_s": [seconds for seconds, _ in found[None]],
+        "ready_blocks_others": [share for _, share in found[None]],
     }
 
 
 def _median(blocks: list[tuple[float, float]]) -> tuple[float, float, int]:
-    """Median step of the quiet blocks [s], the median share of others in them, and their number."""
-    quiet = [block for block in blocks if block[1] <= QUIET] or blocks
+    """Median step of the blocks that count [s], the median share of others in them, and their number."""
+    quiet = sorted(blocks, key=lambda block: block[1])[: math.ceil(COUNTED * len(blocks))]
     return statistics.median(one for one, _ in quiet), statistics.median(share for _, share in quiet), len(quiet)
 
 
