@@ -436,11 +436,12 @@ def fed_there(problem: Problem, find: Find) -> Search[Candidate]:
     ranked = sorted(found.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
     least_s, best_s = _least_there(problem), math.inf
     read: list[Candidate] = []
+    shown = {id(one) for one in found.references}
     rejected = list(found.rejected)
     for one in ranked:
         # Both are lower bounds on its fed step.
         bound_s = max(one.objective_s, least_s)
-        if bound_s < best_s or len(read) < MOST_FED:
+        if bound_s < best_s or len(read) < MOST_FED or id(one) in shown:
             read.append(fed_one(one))
             best_s = min(best_s, read[-1].objective_s)
         else:

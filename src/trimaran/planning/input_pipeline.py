@@ -81,7 +81,7 @@ MEASURED = "measured"
 """The loader of the job itself, measured on this machine."""
 
 _RATE = re.compile(
-    r"\s*([\d,]*\.?\d+(?:e\+?\d+)?)\s*\w+\s*/\s*s(?:ec)?(?:\s+(?:(per|a)\s+worker|with\s+(\d+)\s+workers?))?\s*",
+    r"\s*([\d,]*\.?\d+(?:e\+?\d+)?)\s*(?:\w+\s*)?/\s*s(?:ec)?(?:\s+(?:(per|a)\s+worker|with\s+(\d+)\s+workers?))?\s*",
     flags=re.IGNORECASE,
 )
 

@@ -125,6 +125,15 @@ def test_scaling_advises_what_explanations_advise() -> None:
     assert "more-workers" not in advice
 
 
+def test_every_reference_of_a_fed_plan_is_fed_and_may_be_chosen() -> None:
+    planned = trimaran.plan("lenet", cluster=CLUSTER, devices=2, batch=512, loading=CORES)
+    found = planned.simulated.search
+    assert found is not None
+    assert "what you decided" not in found.rule()
+    assert all(one.strategy.feeding.workers for one in (*found.candidates, *found.references, found.baseline))
+    assert found.bound_s <= min(one.objective_s for one in found.candidates)
+
+
 def test_many_batches_are_compared_with_their_data_ready() -> None:
     with pytest.raises(InputError) as caught:
         trimaran.plan(JOB, cluster=CLUSTER, devices=2, objective="time", loading=CORES)
