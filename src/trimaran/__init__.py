@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trimaran.planner.pins import Pins as Pins
     from trimaran.planning.explanation import Explained as Explained
     from trimaran.planning.meta_trace import parse_split as parse_split
+    from trimaran.planning.requests import Loading as Loading
     from trimaran.planning.requests import TargetRequest as TargetRequest
     from trimaran.planning.results import Planned as Planned
     from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm as CollectiveAlgorithm
@@ -92,7 +93,7 @@ _MODULES = {
     "trimaran.planner.pins": ("Pins",),
     "trimaran.planning.explanation": ("Explained",),
     "trimaran.planning.meta_trace": ("parse_split",),
-    "trimaran.planning.requests": ("TargetRequest",),
+    "trimaran.planning.requests": ("Loading", "TargetRequest"),
     "trimaran.planning.results": ("Planned",),
     "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
     "trimaran.pricing.types": ("Cost", "ProgramCosts"),

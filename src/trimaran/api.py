@@ -14,8 +14,10 @@ from trimaran.planner.pins import NO_PINS, Pins, pins_of_strategy
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import (
+    NO_LOADING,
     NO_TARGET,
     Executions,
+    Loading,
     TargetRequest,
     parse_request,
 )
@@ -59,6 +61,7 @@ def plan(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     accept_inexact: bool = False,
+    loading: Loading = NO_LOADING,
 ) -> Planned:
     """Find the best way to train a job on this machine or on one of the catalog.
 
@@ -81,6 +84,8 @@ def plan(
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
         gap: the search may stop when its best is within this share of what anything takes at least
         accept_inexact: plans by which something else would be trained than by one process are not refused
+        loading: input pipeline of a machine of the catalog, such as `Loading(loader="135 images/s per worker")`; the
+            number of workers is a pin. Nothing: data are always ready there
 
     Raises:
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
@@ -106,6 +111,7 @@ def plan(
         gap=gap,
         target=target,
         accept_inexact=accept_inexact,
+        loading=loading,
     )
     return make_plan(job, request)
 

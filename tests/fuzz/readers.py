@@ -877,6 +877,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/runtime/checkpoint/weights.py": "opens what it writes; what it reads is on the list",
     "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",
     "trimaran_studies/reproduce/input_pipeline_rank.py": "samples that it has just packed",
+    "trimaran_studies/validation/measured_loaders.py": "a file of the package",
     "trimaran/jobs/learning_rate.py": "the digest of a file of code",
     "trimaran/measure/costs.py": "the digest of a file of code",
     "trimaran/memory_budget/__init__.py": "opens no file: a window of a step",

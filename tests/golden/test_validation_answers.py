@@ -24,6 +24,7 @@ FAMILIES = (
     "activation_memory",
     "time_to_train",
     "feeding",
+    "feeding_measured",
 )
 SCORES = ("all", "nodes", "use", "setting")
 """Of a family; those of machines, networks and sources follow from its rows."""
@@ -47,11 +48,11 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def _family(documents: list[Any], name: str) -> dict[str, Any]:
-    document = documents[name == "feeding"]
+    document = documents[name.startswith("feeding")]
     rows = [
         [row["row_id"], row["skipped"] if row["predicted"] is None else float(f"{row['predicted']:.{DIGITS}g}")]
         for row in document["rows"]
-        if row["family"] == name or name == "feeding"
+        if row["family"] == name
     ]
     return {"summary": kept({key: document["summary"][name][key] for key in SCORES}), "rows": rows}
 

@@ -55,6 +55,18 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         needs="page-locked memory of the host",
         actor="plan",
     ),
+    "more-workers": KnownRemedy(
+        text="load in more worker processes", needs="cores and memory of the host", actor="plan"
+    ),
+    "faster-decoding": KnownRemedy(
+        text="decode samples in less time", needs="smaller or decoded samples, or a faster library", actor="script"
+    ),
+    "more-host-cores": KnownRemedy(
+        text="load on more cores of the host", needs="hosts with more cores", actor="script"
+    ),
+    "faster-storage": KnownRemedy(
+        text="read samples from a faster disk", needs="a faster disk, or samples in memory", actor="script"
+    ),
     "compress-gradients": KnownRemedy(
         text="send gradients in fewer bytes", needs="opt-in: gradients lose precision", actor="plan"
     ),

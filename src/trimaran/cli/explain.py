@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import CurveName, Json, PinOptions, SearchOptions, Subject, grouped
+from trimaran.cli.options import CurveName, Json, LoadingOptions, PinOptions, SearchOptions, Subject, grouped
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 WhyNot = Annotated[
@@ -33,6 +33,7 @@ def explain(
     subject: Subject,
     asked: SearchOptions,
     pins: PinOptions,
+    loading: LoadingOptions,
     why_not: WhyNot = None,
     what_if: WhatIf = None,
     curve: CurveName = None,
@@ -48,7 +49,7 @@ def explain(
 
         path = plan_path(subject)
         reference = subject if path is None else read_plan(path).job
-        request = asked.read(pins, target=parse_target(curve=curve))
+        request = asked.read(pins, target=parse_target(curve=curve), loading=loading.read())
         with progress_shown() as progress:
             explained = explain_plan(
                 JobSource(reference=reference),

@@ -21,7 +21,7 @@ from trimaran.base.units import parse_seconds
 
 if TYPE_CHECKING:
     from trimaran.planner.pins import Pins
-    from trimaran.planning.requests import PlanRequest
+    from trimaran.planning.requests import Loading, PlanRequest
 
 Reference = Annotated[
     str,
@@ -148,6 +148,56 @@ Workers = Annotated[
         help="Processes of each rank that load its data during the training; 0: its own thread loads.",
         min=0,
         show_default="what is worth it",
+    ),
+]
+Loader = Annotated[
+    str | None,
+    typer.Option(
+        "--loader",
+        help='On a target cluster: rate at which data are loaded, of a node ("1070 images/s"), of a worker ("135 '
+        'images/s per worker"), of a published row ("1070 images/s with 8 workers"); a library (torchvision, '
+        'tensorflow, mxnet, dali-cpu, dali); or "measured": the data set of the job on this machine.',
+        show_default="data are always ready",
+    ),
+]
+Decode = Annotated[
+    str | None,
+    typer.Option(
+        "--decode",
+        help='On a target cluster: work of a core for a sample, such as "7.4ms"; in place of --loader.',
+        show_default=False,
+    ),
+]
+Disk = Annotated[
+    str | None,
+    typer.Option(
+        "--disk",
+        help='On a target cluster: rate of the disk of a node, which its devices share, such as "500MB/s"; with '
+        "--sample-size.",
+        show_default=False,
+    ),
+]
+SampleSize = Annotated[
+    str | None,
+    typer.Option("--sample-size", help='What a sample takes on that disk, such as "110kB".', show_default=False),
+]
+HostCores = Annotated[
+    int | None,
+    typer.Option(
+        "--host-cores",
+        help="On a target cluster: cores of a node that load.",
+        min=1,
+        show_default="all, less one for each of its devices; of a library all",
+    ),
+]
+CopiesAhead = Annotated[
+    int | None,
+    typer.Option(
+        "--copies-ahead",
+        help="On a target cluster: microbatches that are copied to a device before they are asked for; 0: when asked "
+        "for.",
+        min=0,
+        show_default="1",
     ),
 ]
 CompressionName = Annotated[
@@ -416,6 +466,24 @@ class SearchOptions(RequestOptions):
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadingOptions:
+    """Options of the input pipeline of a target cluster."""
+
+    loader: Loader = None
+    decode: Decode = None
+    disk: Disk = None
+    sample_size: SampleSize = None
+    host_cores: HostCores = None
+    copies_ahead: CopiesAhead = None
+
+    def read(self) -> "Loading":
+        """The input pipeline as it was written."""
+        from trimaran.planning.requests import Loading
+
+        return Loading(**vars(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

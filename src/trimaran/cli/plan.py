@@ -10,6 +10,7 @@ from rich.markup import escape
 from trimaran.cli.options import (
     AcceptInexact,
     Json,
+    LoadingOptions,
     PinOptions,
     Reference,
     SearchOptions,
@@ -28,6 +29,7 @@ def plan(
     asked: SearchOptions,
     pins: PinOptions,
     target: TargetOptions,
+    loading: LoadingOptions,
     seed: Seed = None,
     output: Output = None,
     accept_inexact: AcceptInexact = False,
@@ -40,7 +42,10 @@ def plan(
         from trimaran.planning.requests import parse_target
 
         request = asked.read(
-            pins, target=parse_target(batch=asked.batch, **vars(target)), accept_inexact=accept_inexact
+            pins,
+            target=parse_target(batch=asked.batch, **vars(target)),
+            accept_inexact=accept_inexact,
+            loading=loading.read(),
         )
         planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json)
         if as_json or not request.is_here:

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import AnyReference, Json, MachineName, MachineSoftware, Plot, PrecisionName
+from trimaran.cli.options import (
+    AnyReference,
+    Json,
+    LoadingOptions,
+    MachineName,
+    MachineSoftware,
+    Plot,
+    PrecisionName,
+    Workers,
+    grouped,
+)
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
@@ -71,9 +81,11 @@ ServerPrice = Annotated[
 ]
 
 
+@grouped
 def scale(
     job: AnyReference,
     cluster: MachineName,
+    loading: LoadingOptions,
     devices: Counts = "1,2,4,8",
     batch: Batches = None,
     local_batch: LocalBatches = None,
@@ -89,6 +101,7 @@ def scale(
     servers: Servers = 0,
     price: Price = None,
     server_price: ServerPrice = None,
+    workers: Workers = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -117,6 +130,8 @@ def scale(
                 servers=servers,
                 price=price,
                 server_price=server_price,
+                workers=workers,
+                loading=loading.read(),
                 progress=progress,
             )
         found = replace(found, notes=(*spelled, *found.notes))

@@ -15,7 +15,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
-from trimaran.measure.others import Beside
+from trimaran.measure.others import Others
 from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
 from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
@@ -92,7 +92,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         )
     program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
-    beside = Beside()
+    taken = Others()
     found = launch(
         emulate_on_rank,
         (program, costs, steps + WARM_UP_STEPS),
@@ -101,7 +101,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         link=emulated.cluster.machine.node.rate_limit,
         uplink=_uplink(emulated.cluster, strategy.devices),
     )
-    others, measured = beside.share(), found[0]
+    others, measured = taken.share(), found[0]
     return Emulated(
         strategy=strategy,
         program=program,

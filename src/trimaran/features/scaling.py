@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
@@ -22,30 +22,47 @@ from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
+from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Price, parse_price
+from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.data_parallel_job import DataParallelJob
+from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import (
+    NO_LOADING,
+    Loading,
+    check_loading,
     check_spread,
     default_software,
     parse_figures,
     parse_software,
     parse_syncs,
 )
+from trimaran.planning.workloads import workload
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.kernels.corrections import Correction, correction_from_profile, correction_from_steps, read_kineto
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.report.scaling import FasterMethod, ScalingRow, ScalingStudy
+from trimaran.report.scaling import FasterMethod, FedCount, FeedingLimit, ScalingRow, ScalingStudy
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran.simulator.exchange_comparison import StepEnds, speed_ratio, step_ends
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
-StepOf = Callable[[Workload, StepEstimate, ScalingRow], Cost]
+
+
+class StepOf(Protocol):
+    """A step of a changed workload in a row's set-up, or with another input pipeline [s]."""
+
+    def __call__(
+        self, work: Workload, estimate: StepEstimate, row: ScalingRow, pipeline: InputPipeline | None = None, /
+    ) -> Cost:
+        """The step, where a row's own input pipeline stays without another one."""
+
 
 _WORTH = 0.02
 _SMALL_BYTES = 64 * 1024
@@ -53,13 +70,16 @@ _LARGE_SHARE = 0.15
 _TINY = (WorkKind.ELEMENTWISE, WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKind.COPY, WorkKind.REDUCTION)
 
 
-def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[Remedy, ...]:
+def advise(
+    rows: Sequence[ScalingRow], known: Known, step_of: StepOf, pipeline: InputPipeline | None = None
+) -> tuple[Remedy, ...]:
     """Remedies that give at least two per cent more throughput, the largest gain first.
 
     Args:
         rows: of the study
         known: workload and estimate at a batch
-        step_of: a step of a changed workload in a row's set-up [s]
+        step_of: a step of a changed workload in a row's set-up, or with another input pipeline [s]
+        pipeline: input pipeline of each node; None: data are always ready
     """
     found: list[Remedy] = []
     for row in _largest(rows):
@@ -69,6 +89,8 @@ def advise(rows: Sequence[ScalingRow], known: Known, step_of: StepOf) -> tuple[R
         found += _joining(row, work, estimate, step_of)
         found += _merging(row, work, estimate)
         found += _enlarging(row, known, step_of)
+        if pipeline is not None:
+            found += _loading(row, work, estimate, step_of, pipeline)
     least = 1 - 1 / (1 + _WORTH)
     worth = [remedy for remedy in found if remedy.predicted_gain >= least]
     return tuple(sorted(worth, key=lambda remedy: -remedy.predicted_gain))
@@ -158,7 +180,7 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
-    if not estimate.launch_bound or not launches:
+    if not estimate.launch_bound or not launches or row.limiter == "feeding":
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
@@ -195,6 +217,26 @@ def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
             setting={"local_batch_size": work.batch},
             **_simulated(row, step_of(work, estimate, row), batches=2),
         )
+    ]
+
+
+def _loading(
+    row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf, pipeline: InputPipeline
+) -> list[Remedy]:
+    """The input pipeline otherwise, where a step waits for it."""
+    fed = row.step.fed
+    if fed is None or fed.limit is None:
+        return []
+    return [
+        Remedy(
+            id=one.id,
+            limiter="feeding",
+            name=one.name,
+            action=one.action,
+            assumption=one.assumption,
+            **_simulated(row, step_of(work, estimate, row, one.pipeline)),
+        )
+        for one in loading_changes(pipeline, fed.workers, fed.limit)
     ]
 
 
@@ -248,6 +290,8 @@ def predict_scaling(
     servers: int = 0,
     price: str | None = None,
     server_price: str | None = None,
+    workers: int | None = None,
+    loading: Loading = NO_LOADING,
     progress: Progress = ignore_progress,
 ) -> ScalingStudy:
     """Predict throughput and speedup of data parallelism, and what limits them.
@@ -270,6 +314,9 @@ def predict_scaling(
             each with the network of a node; 0: the nodes' hosts do
         price: of the machine, such as "24.48 USD/node-hour"
         server_price: of a server machine, such as "2 USD/node-hour"
+        workers: of each device that load; 0: its own process does; None: the fewest that keep up
+        loading: input pipeline of each node, such as `Loading(loader="135 images/s per worker")`; nothing: data are
+            always ready
         progress: told what is being done
 
     Raises:
@@ -287,6 +334,16 @@ def predict_scaling(
     chosen = choose_precision(job, precision, machine.node.device)
     estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))
     links = None if nccl_log is None else corrected_by(read_logs(nccl_log), machine=machine, year=framework.year)
+    check_loading(loading, workers=workers)
+    pipeline = pipeline_of(
+        loading,
+        JobSource(reference=job),
+        machine,
+        workers=workers,
+        sample_bytes=lambda: sample_bytes(
+            workload(job, batch=SAMPLED_BATCH, precision=chosen.name, options=options or None)
+        ),
+    )
     steps = DataParallelJob(
         reference=job,
         machine=machine,
@@ -295,14 +352,18 @@ def predict_scaling(
         options=options or {},
         exchange=ExchangeOptions(correction=links, length_spread=check_spread(length_spread), servers=servers),
         estimator=lambda work: estimates.of(work, steps.workload),
+        pipeline=pipeline,
     )
     prices = _prices(price, server_price, servers)
-    notes: list[str] = []
+    notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
     rows: list[ScalingRow] = []
+    limits: list[FeedingLimit] = []
     for place, samples in enumerate(batches):
         progress(f"{job}, batch {samples}", place, len(batches))
         for method in syncs:
             rows += _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
+            if pipeline is not None:
+                limits.append(feeding_limit(steps, samples, method, max(devices), strong=batch is not None))
     if not rows:
         raise InputError("; ".join(notes) or "nothing is asked for", cluster=cluster)
     return ScalingStudy(
@@ -317,7 +378,8 @@ def predict_scaling(
         rows=tuple(rows),
         faster=_faster(steps, rows) if len(syncs) > 1 else (),
         currency="" if prices is None else prices[0].currency,
-        advice=advise(rows, steps.known, partial(_changed, steps)),
+        advice=advise(rows, steps.known, partial(_changed, steps), pipeline),
+        feeding=tuple(limits),
         notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows)])),
         source=estimates.source,
     )
@@ -398,10 +460,18 @@ class Estimates:
         return estimate.seconds * base / samples_per_s / modelled.seconds
 
 
-def _changed(job: DataParallelJob, work: Workload, estimate: StepEstimate, row: ScalingRow) -> Cost:
-    """The step of a changed workload in the set-up of a row [s]."""
+def _changed(
+    job: DataParallelJob,
+    work: Workload,
+    estimate: StepEstimate,
+    row: ScalingRow,
+    pipeline: InputPipeline | None = None,
+) -> Cost:
+    """The step of a changed workload in the set-up of a row, or with another input pipeline [s]."""
     setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
     options = replace(setup.options, explain=False)
+    if pipeline is not None:
+        setup = replace(setup, feed=pipeline)
     return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
@@ -487,6 +557,43 @@ def _rows(
             continue
         rows.append(_row(job, job.step(share, devices, sync=sync), base, prices))
     return rows
+
+
+def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, strong: bool) -> FeedingLimit:
+    """From how many devices on the input pipeline limits a step.
+
+    Every number of devices of a node is tried, and whole nodes in doublings up to `most`.
+
+    Args:
+        job: with an input pipeline
+        batch: samples of each device, or of all of them
+        sync: how gradients are exchanged
+        most: largest number of devices that is asked for
+        strong: the batch is of all devices
+    """
+    of_node = job.machine.node.devices
+    counts = list(range(1, of_node + 1))
+    while counts[-1] * 2 <= min(most, job.machine.devices):
+        counts.append(counts[-1] * 2)
+    tried: list[FedCount] = []
+    for devices in counts:
+        share, rest = divmod(batch, devices) if strong else (batch, 0)
+        if rest or not share:
+            continue
+        setup = job.setup(share, devices, sync=sync)
+        step = data_parallel_step(replace(setup, options=replace(setup.options, explain=False)))
+        local = -(-devices // job.nodes(devices))
+        ready_s = step.step.seconds - step.feeding_s
+        tried.append(
+            FedCount(
+                devices=devices,
+                limit=step.fed.limit if step.fed is not None and step.limiter == "feeding" else None,
+                workers=0 if step.fed is None else step.fed.workers,
+                wanted_samples_per_s=local * share / ready_s,
+                samples_per_s=local * share / step.step.seconds,
+            )
+        )
+    return FeedingLimit(sync=sync, batch=batch, strong=strong, tried=tuple(tried))
 
 
 def _row(job: DataParallelJob, step: ScaledStep, base: float, prices: tuple[Price, Price | None] | None) -> ScalingRow:

@@ -1,6 +1,6 @@
 """How much of the machine other programs take while something is timed.
 
-A step of two ranks on two cores ends with the slower one, so whatever runs beside them lengthens it; beside a step of
+A step of two ranks on two cores ends with the slower one, so whatever else runs lengthens it; with a step of
 one rank there is a core left. A low priority does not keep a program off where each session is a scheduling group of
 its own (`kernel.sched_autogroup_enabled`): niceness counts only within a group.
 """
@@ -57,7 +57,7 @@ take less than 0.02.
 """
 
 
-class Beside:
+class Others:
     """What other programs take of this process's cores from now on."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Beside:
 
 
 def busy_note(share: float | None) -> str:
-    """What to say of times that were measured beside other programs; empty where they took little.
+    """What to say of times that were measured while other programs ran; empty where they took little.
 
     Args:
         share: their part of the cores [0..1]; None: not known

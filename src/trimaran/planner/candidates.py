@@ -252,7 +252,10 @@ def score(
         return costs if effect is None else squeezed(costs, program, effect)
 
     costs = costs_of(program, strategy, batch)
-    timeline = simulate(program, with_waits(program, costs))
+    ready = with_waits(program, costs)
+    timeline = simulate(program, ready)
+    # The wait is in the loads then, which costs with a period do not have.
+    waits = costs.period is not None and ready.compute != costs.compute
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
     peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     candidate = Candidate(
@@ -262,7 +265,7 @@ def score(
         step_time_s=median,
         interval_s=(low, high),
         peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
-        limiter=limiter(program, timeline),
+        limiter=limiter(program, timeline, waits=waits),
     )
     if epoch is None:
         return candidate

@@ -18,7 +18,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
-from trimaran.planner.critical_path import Leg, Part, binding_segments, covered, critical_path, parts_of
+from trimaran.planner.critical_path import INPUT_PIPELINE, Leg, Part, binding_segments, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.
@@ -201,6 +201,12 @@ def binding(anatomy: Anatomy) -> str:
     spent = sorted(groups(anatomy).items(), key=lambda entry: -entry[1])
     name, seconds = spent[0]
     share = seconds / step_s if step_s else 0.0
+    if isinstance(anatomy.candidate, Candidate) and anatomy.candidate.limiter.startswith(INPUT_PIPELINE):
+        waits_s = anatomy.parts[Part.LOAD]
+        return (
+            f"the {INPUT_PIPELINE} binds: the step waits {format_seconds(waits_s)} for its data, "
+            f"{100 * waits_s / step_s:.0f} % of it, and nothing else shortens it."
+        )
     others = [
         f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
     ]

@@ -291,12 +291,17 @@ NEGLIGIBLE_SHARE = 0.05
 LOADING_SHARE = 0.25
 
 
-def limiter(program: Program, timeline: Timeline) -> str:
+INPUT_PIPELINE = "input pipeline"
+"""Begin of the name of the bottleneck where the whole step waits for its data."""
+
+
+def limiter(program: Program, timeline: Timeline, *, waits: bool = False) -> str:
     """Name the bottleneck of a step, with its share.
 
     Args:
         program: one step
         timeline: the simulation of it
+        waits: the whole step waits for its data, so that nothing else shortens it
 
     Returns:
         A short phrase for people, such as "compute" or "gradient exchange, 3.10 ms exposed (22 %)".
@@ -310,6 +315,8 @@ def limiter(program: Program, timeline: Timeline) -> str:
     rank = max(busy, key=lambda one: (busy[one], -one))
     waiting = step_s - busy[rank] - timeline.after_s
     load_s = covered(span for span in by_rank[rank] if kinds[span.instruction] == Kind.LOAD)
+    if waits and load_s > 0.0:
+        return f"{INPUT_PIPELINE}, {format_seconds(load_s)} ({load_s / step_s:.0%})"
     if load_s > max(waiting, LOADING_SHARE * step_s):
         return f"loading, {format_seconds(load_s)} ({load_s / step_s:.0%})"
     if timeline.after_s > max(waiting, LOADING_SHARE * step_s):

@@ -11,19 +11,28 @@ same space is searched again with loads that cost a hand-over: a strategy that w
 now be best. Each of the best few then gets the least number of workers that are ahead of it (`FILLED`), and is
 simulated with its remaining wait. In line wins where it may be as fast within the uncertainty; reading wins over
 keeping likewise.
+
+On a machine of the catalog (`fed_there`) data are taken to be read each time, in workers unless that is asked for
+otherwise, and the search is exact: strategies are searched with their data ready, which bounds their fed steps, and fed
+in that order until none that is left can be faster.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
+from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.planner.candidates import Candidate, Cases
 from trimaran.planner.choice import MODEL_ERROR, choose, fastest, may_be_as_fast, pareto_front, simplicity
 from trimaran.planner.problem import Problem, Room, reassess
 from trimaran.planner.result import Search
+from trimaran.planner.space import Rejection
 from trimaran.pricing import input_pipeline as fed_step
-from trimaran.pricing.program import microbatch_size, price
+from trimaran.pricing.input_pipeline import InputPipeline
+from trimaran.pricing.program import microbatch_size, price, readers_of_host
 from trimaran.pricing.tables import CostTable, SampleCosts
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Kind
@@ -139,7 +148,6 @@ def not_kept(samples: SampleCosts, room: Room, *, left_bytes: float) -> str:
 # Resources of the host for workers and kept samples, and the part that the ranks leave
 
 
-WORKERS_PER_CORE = 16
 WORKER_BYTES = 256 * 2**20
 """Memory of a worker: an interpreter with torch, without memory shared with the parent [bytes]."""
 
@@ -159,7 +167,7 @@ def most_workers(candidate: Candidate, samples: SampleCosts, problem: Problem) -
         return 0
     readers, batches = _readers(candidate), _batch_bytes(candidate, samples, problem)
     by_memory = int(_left_bytes(candidate, problem.room, problem) // ((WORKER_BYTES + batches) * readers))
-    by_cores = max(1, WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
+    by_cores = max(1, fed_step.WORKERS_PER_CORE * problem.table.fingerprint.cores // readers)
     return min(by_memory, by_cores)
 
 
@@ -221,13 +229,6 @@ def _batch_bytes(candidate: Candidate, samples: SampleCosts, problem: Problem) -
 
 MOST_FED = 4
 """Strategies that are fed like the chosen one and the baseline."""
-
-FILLED = 0.85
-"""Workers are enough when a microbatch is made in this share of the time that the rest of a step takes: what is left is
-for samples that take longer than others."""
-
-# A number of workers such that only cores and the training's threads limit a step.
-_ANY_NUMBER = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,15 +324,16 @@ def _wanted_workers(candidate: Candidate, samples: SampleCosts, problem: Problem
         samples: their costs
         problem: as it is
     """
-    program, one = candidate.program, _workers_of(1, problem)
+    program = candidate.program
     size = microbatch_size(program, candidate.strategy, batch=problem.batch)
     loads = [item.rank for item in program if item.kind == Kind.LOAD]
-    made_s = (
-        fed_step.waiting(samples, one, microbatch=size).seconds
-        + fed_step.working(samples, one, microbatch=size).seconds
-    ) * max(1, len(loads) // max(1, len(set(loads))))
-    limit_s = max(candidate.step_time_s, _period_s(candidate, _workers_of(_ANY_NUMBER, problem), problem))
-    return max(1, math.ceil(made_s / (FILLED * limit_s))) if limit_s > 0 else 1
+    return fed_step.enough_workers(
+        samples,
+        _workers_of(1, problem),
+        microbatch=size,
+        microbatches=max(1, len(loads) // max(1, len(set(loads)))),
+        limit_s=max(candidate.step_time_s, _period_s(candidate, _workers_of(fed_step.ANY_NUMBER, problem), problem)),
+    )
 
 
 def _period_s(candidate: Candidate, feeding: Feeding, problem: Problem) -> float:
@@ -401,3 +403,269 @@ def _reasons(
         yield f"samples are not kept by the host: {why}"
     elif kept is not None and not why:
         yield not_worth_it(kept.candidate, chosen, mean_s=kept.mean[1] / kept.candidate.samples_factor)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The input pipeline on a machine of the catalog
+
+
+Find = Callable[[Problem], Search[Candidate]]
+
+
+def fed_there(problem: Problem, find: Find) -> Search[Candidate]:
+    """Result of a search on a machine of the catalog, with the input pipeline of its nodes.
+
+    Args:
+        problem: with `Room.pipeline`, whose costs of samples its table has
+        find: searches a problem in which loading takes no time
+
+    Returns:
+        Only fed candidates; those that even with their data ready are slower than the best one are rejected.
+    """
+    pins = replace(problem.pins, workers=None)
+    found = find(replace(problem, table=with_samples(problem.table, None), room=None, pins=pins))
+    ready: dict[int, Candidate] = {}
+    known: dict[int, Candidate] = {}
+
+    def fed_one(one: Candidate) -> Candidate:
+        if id(one) not in known:
+            known[id(one)] = feed(one, problem)
+            ready[id(known[id(one)])] = one
+        return known[id(one)]
+
+    ranked = sorted(found.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
+    least_s, best_s = _least_there(problem), math.inf
+    read: list[Candidate] = []
+    shown = {id(one) for one in found.references}
+    rejected = list(found.rejected)
+    for one in ranked:
+        # Both are lower bounds on its fed step.
+        bound_s = max(one.objective_s, least_s)
+        if bound_s < best_s or len(read) < MOST_FED or id(one) in shown:
+            read.append(fed_one(one))
+            best_s = min(best_s, read[-1].objective_s)
+        else:
+            reason = f"takes at least {format_seconds(bound_s)} with its data, others {format_seconds(best_s)}"
+            rejected.append(Rejection(strategy=one.strategy, cause="bound", reason=reason))
+    chosen = choose(read)
+    return replace(
+        found,
+        candidates=tuple(sorted(read, key=lambda one: (one.objective_s, simplicity(one.strategy)))),
+        chosen=chosen,
+        baseline=fed_one(found.baseline),
+        references=tuple(fed_one(one) for one in found.references),
+        baselines=tuple(
+            one if one.candidate is None else replace(one, candidate=fed_one(one.candidate)) for one in found.baselines
+        ),
+        rejected=tuple(rejected),
+        pareto=pareto_front(read),
+        bound_s=min(best_s, max(found.bound_s, least_s)),
+        feeding=(said_there(ready[id(chosen)], chosen, problem),),
+    )
+
+
+def with_samples(table: CostTable, samples: SampleCosts | None) -> CostTable:
+    """A table with other costs of samples; None: data are always ready."""
+    return replace(table, steps={digest: replace(step, samples=samples) for digest, step in table.steps.items()})
+
+
+def feed(candidate: Candidate, problem: Problem) -> Candidate:
+    """A candidate on a machine of the catalog with the input pipeline of its nodes.
+
+    Args:
+        candidate: simulated with its data ready
+        problem: with `Room.pipeline`
+    """
+    pipeline, samples, step = _there(candidate, problem)
+    workers = problem.pins.workers
+    if workers is None:
+        workers = pipeline.enough_workers(samples, candidate.step_time_s, **step)
+    return _with(candidate, pipeline.feeding(workers), problem)
+
+
+class _Microbatches(TypedDict):
+    """The microbatches of a step, as arguments of `pricing.input_pipeline`."""
+
+    microbatch: int
+    microbatches: int
+    readers: int
+
+
+def _there(candidate: Candidate, problem: Problem) -> tuple[InputPipeline, SampleCosts, _Microbatches]:
+    """The input pipeline of a node, what samples cost on it, and what the busiest node reads for a step."""
+    room, step = problem.room, problem.table.steps[problem.graph.digest]
+    if room is None or room.pipeline is None or step.samples is None:
+        raise InputError("there is no input pipeline: say --loader or --decode", code="loading.none-given")
+    program, strategy = candidate.program, candidate.strategy
+    loads = [item.rank for item in program if item.kind == Kind.LOAD]
+    readers = readers_of_host(program, strategy, problem.cluster)
+    size = microbatch_size(program, strategy, batch=problem.batch)
+    microbatches = max(1, len(loads) // max(1, len(set(loads))))
+    samples = fed_step.on_links(step.samples, problem.cluster.machine.node, readers)
+    return room.pipeline, samples, {"microbatch": size, "microbatches": microbatches, "readers": readers}
+
+
+def _least_there(problem: Problem) -> float:
+    """Lower bound on any fed step: the samples of a node by its cores, workers, and what its ranks use in turn [s]."""
+    samples = problem.table.steps[problem.graph.digest].samples
+    if samples is None:
+        return 0.0
+    hosts = Counter(problem.cluster.hosts[: problem.devices])
+    decode_s, shared_s = samples.prepare.seconds, samples.shared.seconds
+    each_s = max(decode_s / max(1, problem.table.fingerprint.cores), shared_s)
+    if problem.pins.workers:
+        workers = problem.pins.workers * max(hosts.values())
+        each_s = max(each_s, (samples.read.seconds + decode_s + shared_s) / workers)
+    return problem.batch / len(hosts) * each_s
+
+
+LIMITS = "the input pipeline limits the step"
+"""Begin of the sentence where a step waits for data."""
+
+
+def said_there(ready: Candidate, fed: Candidate, problem: Problem) -> str:
+    """How the ranks of a plan are fed, and whether the step waits for that.
+
+    Args:
+        ready: the plan with its data ready
+        fed: the plan
+        problem: with `Room.pipeline`
+    """
+    feeding, limit = fed.strategy.feeding, limit_there(fed, problem)
+    who = f"{format_count(feeding.workers, 'worker')} a rank" if feeding.workers else "ranks load in line"
+    figures = f"a step takes {format_seconds(fed.step_time_s)}, with its data ready {format_seconds(ready.step_time_s)}"
+    if fed.step_time_s <= ready.step_time_s:
+        return f"data are ready in time ({who}): {figures}"
+    if limit is None:
+        return f"loading adds to the step ({who}): {figures}"
+    return f"{LIMITS} by {fed_step.RESOURCES[limit]} ({who}): {figures}"
+
+
+def limit_there(fed: Candidate, problem: Problem) -> fed_step.Resource | None:
+    """What sets the step of a candidate that waits for its data; None: it does not, or loads in line.
+
+    Args:
+        fed: with its input pipeline
+        problem: with `Room.pipeline`
+    """
+    pipeline, samples, step = _there(fed, problem)
+    found = fed_step.bounds(samples, fed.strategy.feeding, cores=pipeline.cores, **step)
+    for name in sorted(found, key=lambda one: -found[one].seconds)[:1]:
+        if found[name].seconds >= fed.step_time_s * (1.0 - _ROUNDING):
+            return name
+    return None
+
+
+_ROUNDING = 1e-9
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Known remedies for a step that waits for its data, as changed input pipelines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingChange:
+    """A remedy before it is tried.
+
+    Attributes:
+        id: of the remedy
+        name: in a few words
+        action: what to do, in a sentence
+        pipeline: as it is then
+        assumption: what that takes for granted
+    """
+
+    id: str
+    name: str
+    action: str
+    pipeline: InputPipeline
+    assumption: str = "nothing more."
+
+
+def loading_changes(
+    pipeline: InputPipeline, workers: int, limit: fed_step.Resource | None = None
+) -> Iterator[LoadingChange]:
+    """The known remedies for a step that waits for its data.
+
+    Args:
+        pipeline: as it is
+        workers: of each rank
+        limit: what the step waits for; on more cores of the host more workers load, where it is the cores
+    """
+    samples, cores = pipeline.samples, pipeline.cores
+    if not workers:
+        yield LoadingChange(
+            id="load-ahead",
+            name="load in workers",
+            action="Let workers load the next batches while this one computes (--workers).",
+            pipeline=replace(pipeline, workers=None),
+        )
+    else:
+        yield LoadingChange(
+            id="more-workers",
+            name=f"{format_count(2 * workers, 'worker')} a rank",
+            action=f"Load in {2 * workers} workers of each rank in place of {workers} (--workers {2 * workers}).",
+            pipeline=replace(pipeline, workers=2 * workers),
+        )
+    if not pipeline.copies_ahead and samples.sample_bytes:
+        yield LoadingChange(
+            id="copy-ahead",
+            name="copy ahead",
+            action="Copy the next microbatch to the device while this one computes (--copies-ahead 1).",
+            pipeline=replace(pipeline, copies_ahead=1),
+            assumption="a copy does not slow compute down.",
+        )
+    if samples.prepare.seconds:
+        yield LoadingChange(
+            id="faster-decoding",
+            name="decode in half the time",
+            action="Halve the work for a sample: smaller or decoded samples on the disk, a faster library, or decoding "
+            "on the device.",
+            pipeline=replace(pipeline, samples=replace(samples, prepare=samples.prepare.scaled(0.5))),
+            assumption="there is such a library or format.",
+        )
+        yield LoadingChange(
+            id="more-host-cores",
+            name=f"{2 * cores} cores of a node load",
+            action=f"Take hosts with {2 * cores} cores for loading in place of {cores}.",
+            pipeline=replace(pipeline, cores=2 * cores, workers=2 * workers if limit == "cores" else pipeline.workers),
+            assumption="there are such hosts.",
+        )
+    if samples.shared.seconds or samples.read.seconds:
+        halved = replace(samples, read=samples.read.scaled(0.5), shared=samples.shared.scaled(0.5))
+        yield LoadingChange(
+            id="faster-storage",
+            name="a disk or loader twice as fast",
+            action="Take a disk, or a loader of the node, that is twice as fast; or keep samples in memory.",
+            pipeline=replace(pipeline, samples=halved),
+            assumption="there is one.",
+        )
+
+
+def changed_loading(candidate: Candidate, problem: Problem, pipeline: InputPipeline) -> Candidate:
+    """A fed candidate with another input pipeline of its nodes.
+
+    Args:
+        candidate: fed by that of the problem
+        problem: of it
+        pipeline: another one
+    """
+    plain = replace(candidate, strategy=replace(candidate.strategy, feeding=IN_LINE))
+    ready = reassess(plain, replace(problem, table=with_samples(problem.table, None)))
+    return feed(ready, with_pipeline(problem, pipeline))
+
+
+def with_pipeline(problem: Problem, pipeline: InputPipeline) -> Problem:
+    """A problem on a machine of the catalog with an input pipeline of its nodes.
+
+    Args:
+        problem: with or without one
+        pipeline: of each node; its number of workers is a pin
+    """
+    table = with_samples(problem.table, pipeline.samples)
+    return replace(
+        problem,
+        table=replace(table, fingerprint=replace(table.fingerprint, cores=pipeline.cores)),
+        room=Room(pipeline=pipeline),
+        pins=replace(problem.pins, workers=pipeline.workers),
+    )

@@ -16,6 +16,7 @@ from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.exchange.unknowns import End
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.program import price
@@ -35,10 +36,13 @@ class Room:
     Attributes:
         memory_bytes: of the host, that this process may use [bytes]
         epochs: passes over the training data
+        pipeline: input pipeline of each node of a machine of the catalog; None: this machine, whose samples are
+            measured
     """
 
-    memory_bytes: int
-    epochs: int
+    memory_bytes: int = 0
+    epochs: int = 1
+    pipeline: InputPipeline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,14 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.critical_path import Part
+from trimaran.planner.critical_path import INPUT_PIPELINE, Part
+from trimaran.planner.input_pipeline import changed_loading, limit_there, loading_changes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
 from trimaran.planner.space import METHODS, bucket_sizes, may_be_compressed, samples_factor, unplaced
 from trimaran.planner.what_if import Change, changed
 from trimaran.pricing.gradient_compression import is_priced
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -72,6 +74,8 @@ def default_changes(problem: Problem) -> tuple[Change, ...]:
 def _of_a_machine(problem: Problem) -> tuple[Change, ...]:
     """Changes for devices that were not measured."""
     changes = [Change(what="compute", factor=2.0), Change(what="memory", factor=0.5)]
+    if problem.room is not None:
+        changes.append(Change(what="load", factor=0.0))
     if problem.devices > 1:
         changes += [Change(what="link", factor=2.0), Change(what="wire", factor=0.5)]
         changes.append(Change(what="devices", value=problem.devices // 2))
@@ -158,7 +162,7 @@ _WORTH_TREATING = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A remedy before it is tried: a change of costs, or another strategy with perhaps another batch."""
+    """A remedy before it is tried: a change of costs, another input pipeline, or another strategy or batch."""
 
     id: str
     limiter: str
@@ -168,6 +172,7 @@ class _Trial:
     change: Change | None = None
     strategy: Strategy | None = None
     batch_ratio: int = 1
+    pipeline: InputPipeline | None = None
 
 
 def remedies_for(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> tuple[Remedy, ...]:
@@ -184,7 +189,12 @@ def remedies_for(chosen: Candidate, parts: Mapping[str, float], problem: Problem
     found = []
     for trial in _trials(chosen, parts, problem):
         after = _try(trial, chosen, problem)
-        if after is None or (trial.change is None and after.program == chosen.program and trial.batch_ratio == 1):
+        if after is None or (
+            trial.change is None
+            and trial.pipeline is None
+            and after.program == chosen.program
+            and trial.batch_ratio == 1
+        ):
             continue
         # An epoch of twice the batch has half the steps already.
         spread = gains(chosen, after, per=float(trial.batch_ratio) if problem.epoch is None else 1.0)
@@ -209,7 +219,18 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
     least_s = _WORTH_TREATING * chosen.step_time_s
     bound = {part for part, seconds in parts.items() if seconds > least_s}
     strategy = chosen.strategy
-    if Part.LOAD in bound:
+    room = problem.room
+    if Part.LOAD in bound and room is not None and room.pipeline is not None:
+        for one in loading_changes(room.pipeline, strategy.feeding.workers, limit_there(chosen, problem)):
+            yield _Trial(
+                id=one.id,
+                limiter=INPUT_PIPELINE,
+                name=one.name,
+                action=one.action,
+                assumption=one.assumption,
+                pipeline=one.pipeline,
+            )
+    elif Part.LOAD in bound:
         yield _Trial(
             id="load-ahead",
             limiter=str(Part.LOAD),
@@ -328,6 +349,8 @@ def _for_any(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
 def _try(trial: _Trial, chosen: Candidate, problem: Problem) -> Candidate | None:
     if trial.change is not None:
         return reassess(chosen, changed(problem, trial.change))
+    if trial.pipeline is not None:
+        return changed_loading(chosen, problem, trial.pipeline)
     larger = replace(problem, batch=problem.batch * trial.batch_ratio)
     try:
         after = assess(trial.strategy or chosen.strategy, larger)

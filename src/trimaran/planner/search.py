@@ -58,7 +58,7 @@ from trimaran.planner.choice import (
     may_be_as_fast,
     simplicity,
 )
-from trimaran.planner.input_pipeline import fed
+from trimaran.planner.input_pipeline import fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, assess_split, execution_key
 from trimaran.planner.result import Search, simulated_search, unpinned_references
@@ -382,6 +382,8 @@ def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
         InfeasibleError: nothing fits, with the memory of the nearest one
         InputError: a pin names a module that the network does not have
     """
+    if problem.room is not None and problem.room.pipeline is not None:
+        return fed_there(problem, _search_in_line)
     found = _search_in_line(problem, trials)
     return found if problem.room is None else fed(found, problem, _search_in_line)
 

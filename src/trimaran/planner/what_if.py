@@ -292,6 +292,8 @@ def changed(problem: Problem, change: Change) -> Problem:
         machine = problem.cluster.machine
         # Links that an earlier change put between each two devices have a latency that is known.
         known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+        if problem.room is not None:
+            known = known | {"load"}
         if one.what not in known:
             raise InputError(
                 f'what-if "{one.text}" is for devices that were measured; a machine of the catalog can be asked for '

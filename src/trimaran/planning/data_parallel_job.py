@@ -13,6 +13,7 @@ from trimaran.planning.workloads import memory_of_step, workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.replica_memory import ReplicaMemory, replica_memory
 from trimaran.pricing.exchange.step import ScaledStep, Sync
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.gradients import owners_by_size
@@ -34,6 +35,7 @@ class DataParallelJob:
         options: of the job
         exchange: settings of the job that differ from its framework's defaults
         estimator: of a step on one device; None: by the device's curves alone
+        pipeline: input pipeline of each node; None: data are always ready
     """
 
     reference: str
@@ -43,6 +45,7 @@ class DataParallelJob:
     options: Mapping[str, str] = field(default_factory=dict)
     exchange: ExchangeOptions = field(default_factory=lambda: ExchangeOptions(explain=False))
     estimator: Callable[[Workload], StepEstimate] | None = None
+    pipeline: InputPipeline | None = None
     _known: dict[int, tuple[Workload, StepEstimate]] = field(default_factory=dict)
     _steps: dict[tuple[int, int, Sync, float], ScaledStep] = field(default_factory=dict)
 
@@ -91,6 +94,7 @@ class DataParallelJob:
             sync=sync,
             software=self.software,
             options=replace(self.exchange, wire_share=self.exchange.wire_share / links),
+            feed=self.pipeline,
         )
 
     def step(self, batch: int, devices: int, *, sync: Sync = "nccl", links: float = 1.0) -> ScaledStep:

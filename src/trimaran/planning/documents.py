@@ -323,13 +323,14 @@ def plan_document(planned: Planned) -> dict[str, Any]:
 
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
-        backend does not say it. Plans of this machine also say how ranks are fed (`feeding`), those of the analytical
-        model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and `tokens_per_s`.
+        backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
+        analytical model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and
+        `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
     document = head_document(planned)
-    if isinstance(evidence, Simulated) and planned.request.is_here:
+    if isinstance(evidence, Simulated) and (planned.request.is_here or planned.request.loading.is_given):
         document["feeding"] = feeding_document(evidence.chosen.strategy, evidence.search)
     if found is None:
         return document | {"chosen": option_document(chosen)}

@@ -29,6 +29,7 @@ from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.exchange_doubt import doubts_of_exchange
+from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.result import Search, said_of_compression, simulated_search
@@ -37,6 +38,7 @@ from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
+from trimaran.planning.input_pipeline import pipeline_words
 from trimaran.planning.plan_files import costs_digest, plan_of
 from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
@@ -185,7 +187,25 @@ def _earliest(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
 
 def one_device(problem: Problem) -> Candidate:
     """A step with the whole batch on one device, in one piece, whether it fits there or not."""
-    return assess(Strategy(execution=problem.executions[0]), dataclasses.replace(problem, devices=1, pins=NO_PINS))
+    alone = dataclasses.replace(problem, devices=1, pins=NO_PINS)
+    room = problem.room
+    if room is None or room.pipeline is None:
+        return assess(Strategy(execution=problem.executions[0]), alone)
+    ready = dataclasses.replace(alone, table=with_samples(problem.table, None))
+    return feed(assess(Strategy(execution=problem.executions[0]), ready), alone)
+
+
+def pipeline_notes(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
+    """What the input pipeline is taken to be, and whether a plan waits for it; nothing where it was not given.
+
+    Args:
+        problem: of the plan
+        found: the search
+    """
+    room = problem.room
+    if room is None or room.pipeline is None:
+        return ()
+    return (pipeline_words(room.pipeline), *found.feeding)
 
 
 class Estimated(CatalogBackend):
@@ -234,6 +254,7 @@ class Estimated(CatalogBackend):
             *placement_notes(problem, found.chosen.strategy),
             *said,
             *doubts_of_exchange(found.chosen, found.candidates, problem),
+            *pipeline_notes(problem, found),
         )
         return self._planned(problem, found, notes)
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
-from trimaran.jobs.resolve import resolve
+from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
+from trimaran.planner.input_pipeline import with_pipeline
 from trimaran.planner.problem import Problem
 from trimaran.planner.target_search import accumulations, device_counts
 from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.workloads import graph_of, make_request, workload
@@ -59,6 +61,13 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         sizes |= {1 << power for power in range(max(batches).bit_length())}
         shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
         sizes |= {share // number for share in shares for number in accumulations(share)}
+    pipeline = pipeline_of(
+        request.loading,
+        JobSource(reference=reference),
+        machine,
+        workers=request.pins.workers,
+        sample_bytes=lambda: sample_bytes(works(SAMPLED_BATCH)),
+    )
     table = estimated_table(
         graph,
         works,
@@ -66,7 +75,7 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         batches=sizes,
         softwares=softwares_of(request.software or Software(), executions),
     )
-    return {
+    problems = {
         batch: Problem(
             graph=graph,
             table=table,
@@ -81,6 +90,9 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         )
         for batch in batches
     }
+    if pipeline is None:
+        return problems
+    return {batch: with_pipeline(problem, pipeline) for batch, problem in problems.items()}
 
 
 def executions_of(request: PlanRequest) -> tuple[Execution, ...]:

@@ -36,6 +36,7 @@ from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, wi
 from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
 from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
@@ -347,8 +348,8 @@ def _score(
 ) -> tuple[Candidate, Mapping[int, TracedStep]]:
     """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
 
-    Its ranks have the devices that the plan names; where it names none, those that suit it best. Data are taken to be
-    there, so how ranks are fed is left out.
+    Its ranks have the devices that the plan names; where it names none, those that suit it best. They are fed as the
+    plan says where an input pipeline is given; else data are always ready, and how ranks are fed is left out.
     """
     check_plan(
         plan,
@@ -358,7 +359,12 @@ def _score(
     )
     program = plan_program(plan, source=str(path))
     check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
-    strategy = replace(plan.strategy, feeding=IN_LINE)
+    room = problem.room
+    strategy = plan.strategy
+    if room is None or room.pipeline is None:
+        strategy = replace(strategy, feeding=IN_LINE)
+    else:
+        strategy = fed_as_asked(strategy, problem.pins)
     traces: Mapping[int, TracedStep] = {}
     if strategy.memory_bytes is not None:
         traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)

@@ -20,7 +20,7 @@ from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.analytical import Analytical, of_interest, shape_of
+from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -148,6 +148,12 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         return Measured(source, request, progress)
     progress("reading the job and the machine", 0, 0)
     shape = shape_of(source.reference, request)
+    if shape is not None and request.loading.is_given:
+        raise InputError(
+            f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
+            f"its like out, or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion parameters",
+            code="loading.analytical",
+        )
     if shape is not None:
         return Analytical(source, request, shape, progress)
     return Estimated(source, request, progress)
@@ -177,6 +183,12 @@ def make_plan(
     source = JobSource(reference=job) if isinstance(job, str) else job
     batch = request.batch or source.global_batch_size
     source, request = replace(source, global_batch_size=batch), replace(request, batch=batch)
+    if request.loading.is_given and request.asks_for_outlook:
+        raise InputError(
+            "batches are compared with their data ready: leave --loader and its like out, or --objective time, --curve "
+            "and their options, and ask at one batch (--batch)",
+            code="loading.and-target",
+        )
     if not request.asks_for_outlook:
         return (backend or find_backend(source, request, progress)).plan()
     goal = goal_of(request.objective, request.target)

@@ -360,6 +360,8 @@ def costs_digest(problem: Problem, request: PlanRequest) -> str:
     # As files written before have it, so that their costs are still known to be these.
     precision = request.precision and ("tf32" if request.precision == "tf32" else product_dtype(request.precision))
     costs = f"{request.cluster} {problem.table.fingerprint.torch} {precision}"
+    if request.loading.is_given:
+        costs += f" {request.loading}"
     return hashlib.sha256(costs.encode()).hexdigest()[:16]
 
 

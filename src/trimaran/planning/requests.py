@@ -8,7 +8,7 @@ device: parameters, gradients, optimizer state, activations.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -225,6 +225,77 @@ def _doubled(first: int, last: int) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# The input pipeline of a target cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How each node of a target cluster loads data, as users write it; nothing: data are always ready.
+
+    Attributes:
+        loader: a rate of a node ("1070 images/s"), of a worker ("135 images/s per worker"), of a published row ("1070
+            images/s with 8 workers"); a library ("torchvision"); or "measured": the job's data set on this machine
+        decode: work of a core for a sample, such as "7.4 ms"
+        disk: rate of the disk of a node, which its devices share, such as "500 MB/s"
+        sample_size: what a sample takes on that disk, such as "110 kB"
+        host_cores: cores of a node that load; None: all, less one for each of its devices
+        copies_ahead: microbatches that are copied to a device before they are asked for; 0: when asked for; None: 1
+    """
+
+    loader: str | None = None
+    decode: str | None = None
+    disk: str | None = None
+    sample_size: str | None = None
+    host_cores: int | None = None
+    copies_ahead: int | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is said."""
+        return self != NO_LOADING
+
+
+NO_LOADING = Loading()
+
+
+def check_loading(loading: Loading, *, workers: int | None) -> None:
+    """Refuse options of an input pipeline that contradict each other, or that nothing would depend on.
+
+    Args:
+        loading: the options
+        workers: of each rank; None: not said
+
+    Raises:
+        InputError: naming them
+    """
+    loads = any(one is not None for one in (loading.loader, loading.decode, loading.disk))
+    for option, value in (("--workers", workers), ("--host-cores", loading.host_cores)):
+        if value is not None and not loads:
+            raise InputError(
+                f"{option} {value} with --cluster is about loading, whose cost is not given: say --loader or --decode",
+                code="loading.no-cost",
+                option=option,
+            )
+    for option, given, needed in (
+        ("--disk", loading.disk, loading.sample_size),
+        ("--sample-size", loading.sample_size, loading.disk),
+    ):
+        if given is not None and needed is None:
+            raise InputError(
+                f"{option} {given}: what a sample takes of a disk follows from --disk and --sample-size together; give "
+                "both",
+                code="loading.disk-and-size",
+                option=option,
+            )
+    if loading.loader is not None and loading.decode is not None:
+        raise InputError(
+            f"--loader {loading.loader} and --decode {loading.decode} say the same, how long a sample takes: leave one "
+            "of them out",
+            code="loading.loader-and-decode",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Request for a training to a target: a curve, batches, limits, prices
 
 
@@ -333,6 +404,7 @@ class PlanRequest:
         gap: the search may stop when its best is within this share of the lower bound
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused
+        loading: input pipeline of a machine of the catalog; nothing: data are always ready there
     """
 
     cluster: str = ""
@@ -353,6 +425,7 @@ class PlanRequest:
     gap: float = 0.0
     target: TargetRequest = NO_TARGET
     accept_inexact: bool = False
+    loading: Loading = NO_LOADING
 
     @property
     def is_here(self) -> bool:
@@ -386,6 +459,7 @@ def parse_request(
     gap: float = 0.0,
     target: TargetRequest = NO_TARGET,
     accept_inexact: bool = False,
+    loading: Loading = NO_LOADING,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -406,6 +480,7 @@ def parse_request(
         gap: as in `PlanRequest`
         target: as in `PlanRequest`
         accept_inexact: as in `PlanRequest`
+        loading: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing, or an option that means nothing there or here
@@ -416,9 +491,10 @@ def parse_request(
         (1024, 125000000.0)
     """
     if cluster is not None:
-        _check_elsewhere(link=link, calibration=calibration, pins=pins)
+        _check_elsewhere(link=link, calibration=calibration)
+        check_loading(loading, workers=pins.workers)
     else:
-        _check_here(precision=precision, software=software)
+        _check_here(precision=precision, software=software, loading=loading)
     return PlanRequest(
         cluster=cluster or "",
         devices=devices,
@@ -436,6 +512,7 @@ def parse_request(
         gap=gap,
         target=target,
         accept_inexact=accept_inexact,
+        loading=loading,
     )
 
 
@@ -444,26 +521,21 @@ def _execution_of(asked: Executions, pins: Pins) -> Executions:
     return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
-def _check_elsewhere(*, link: str | None, calibration: Path | None, pins: Pins) -> None:
+def _check_elsewhere(*, link: str | None, calibration: Path | None) -> None:
     """Refuse options of this machine in a request for a machine of the catalog."""
     for option, value in (("link", link), ("calibration", calibration)):
         if value is not None:
             raise InputError(
                 f"--{option} is for plans of this machine and means nothing with --cluster: leave it out", option=option
             )
-    if pins.workers is not None:
-        raise InputError(
-            "--workers is for plans of this machine and means nothing with --cluster, where data are taken to be "
-            "there: leave it out",
-            option="workers",
-        )
 
 
-def _check_here(*, precision: str | None, software: str | None) -> None:
+def _check_here(*, precision: str | None, software: str | None, loading: Loading) -> None:
     """Refuse options of catalog machines in a request for this machine."""
     for option, value, instead in (
         ("precision", precision, "here a job computes as `Job.precision` says"),
         ("software", software, "here its operations are measured"),
+        *((name.replace("_", "-"), value, "here loading is measured") for name, value in asdict(loading).items()),
     ):
         if value is not None:
             raise InputError(

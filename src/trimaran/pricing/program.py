@@ -17,6 +17,7 @@ It does where all replicas have the same costs and none shares a link with anoth
 links only. Collectives of several replicas are priced for the whole group.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ from trimaran.pricing.memory import (
     segment_memory,
     with_wire_buffers,
 )
-from trimaran.pricing.tables import CostTable, StepCosts
+from trimaran.pricing.tables import CostTable, SampleCosts, StepCosts
 from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.pricing.types import Cost, Interference, ProgramCosts, SecondRound, Transfer, add
 from trimaran.program.lowering.partition import segment_ops
@@ -55,6 +56,7 @@ def price_feeding(
     program: Program,
     strategy: Strategy,
     table: CostTable,
+    cluster: Allocation,
     step: StepCosts | None,
     compute: MutableMapping[str, Cost],
     transfers: Iterable[Transfer],
@@ -67,7 +69,8 @@ def price_feeding(
     Args:
         program: one step; an evaluation loads in line, whatever its strategy says
         strategy: says how ranks are fed
-        table: of this machine
+        table: of its costs
+        cluster: who sits where; the ranks of a host share its cores and disk
         step: has the costs of samples; where not measured, loads keep their cost in line as an upper bound
         compute: price of each instruction that is not communication; those of loads are replaced
         transfers: of all communication; of a collective of two sums both
@@ -80,20 +83,24 @@ def price_feeding(
     feeding = strategy.feeding
     loads = [item for item in program if item.kind == Kind.LOAD]
     is_training = any(item.kind == Kind.FORWARD for item in program)
-    if not is_training or not loads or _is_in_line(feeding):
-        return None
     samples = None if step is None else step.samples
+    # In line, a load measured here is what it was measured to be; elsewhere it follows from the costs of samples.
+    given = table.software is not None and samples is not None
+    if not is_training or not loads or (_is_in_line(feeding) and not given):
+        return None
     if samples is None:
         for item in loads:
             compute[item.id] = replace(compute[item.id], low=0.0, source="assumed: at most its time in line")
         return None
+    readers = len({item.rank for item in loads})
+    copies = strategy.devices / len(program.ranks)  # one replica may stand for all
+    if given:
+        return _price_given(program, strategy, table, cluster, samples, compute, microbatch=microbatch)
     cost = fed_step.load(samples, feeding, microbatch=microbatch)
     for item in loads:
         compute[item.id] = cost
     if not feeding.workers and not feeding.copies_ahead:
         return None
-    copies = strategy.devices / len(program.ranks)  # one replica may stand for all
-    readers = len({item.rank for item in loads})
     on_host = table.fingerprint.kind == "cpu"
     cores = table.fingerprint.cores
     busy_s = 0.0
@@ -114,6 +121,49 @@ def price_feeding(
         busy_s=busy_s,
         cores=cores if on_host else max(1, cores - strategy.devices),
     )
+
+
+def _price_given(
+    program: Program,
+    strategy: Strategy,
+    table: CostTable,
+    cluster: Allocation,
+    samples: SampleCosts,
+    compute: MutableMapping[str, Cost],
+    *,
+    microbatch: int,
+) -> Cost | None:
+    """The same on a machine of the catalog, whose busiest host sets the period: it has the most ranks that read."""
+    loads = [item for item in program if item.kind == Kind.LOAD]
+    reading = {item.rank for item in loads}
+    readers, cores = readers_of_host(program, strategy, cluster), table.fingerprint.cores
+    samples = fed_step.on_links(samples, cluster.machine.node, readers)
+    cost = fed_step.load(samples, strategy.feeding, microbatch=microbatch, readers=readers, cores=cores)
+    for item in loads:
+        compute[item.id] = cost
+    return fed_step.period(
+        samples,
+        strategy.feeding,
+        microbatch=microbatch,
+        microbatches=max(1, len(loads) // max(1, len(reading))),
+        readers=readers,
+        cores=cores,
+    )
+
+
+def readers_of_host(program: Program, strategy: Strategy, cluster: Allocation) -> int:
+    """Ranks that read on the host with the most of them.
+
+    Args:
+        program: one step; on many devices that of one replica, which stands for all
+        strategy: says how many ranks there are
+        cluster: who sits where, in the order of the strategy or in that of the machine
+    """
+    if strategy.device_order:
+        cluster = cluster.ordered(strategy.device_order)
+    reading, size = {item.rank for item in program if item.kind == Kind.LOAD}, len(program.ranks)
+    hosts = Counter(cluster.hosts[rank] for rank in range(strategy.devices) if rank % size in reading)
+    return max(hosts.values(), default=1)
 
 
 def _is_in_line(feeding: Feeding) -> bool:
@@ -205,7 +255,7 @@ def price(
     decoding = {name: coding.decode for name, coding in codings.items()}
     spent = [*handling.values(), *(cost.seconds for cost in (*decoding.values(), *encoded.between.values()))]
     moved = (*transfers.values(), *seconds.values())
-    period = price_feeding(program, strategy, table, step, compute, moved, spent, microbatch=microbatch)
+    period = price_feeding(program, strategy, table, cluster, step, compute, moved, spent, microbatch=microbatch)
     return ProgramCosts(
         compute=compute,
         transfers=transfers,

@@ -48,6 +48,7 @@ class SampleCosts:
         recall: work of a core to get a sample out of a cache and collate it [s/sample]
         copy: to bring a microbatch to the device, without its bytes; 0 where the device is the host [s]
         copy_per_byte: the same for its bytes [s/byte]
+        shared: time for which a sample has what all ranks of a host use in turn, such as a disk [s/sample]
     """
 
     read: Cost
@@ -66,6 +67,7 @@ class SampleCosts:
     recall: Cost = _NOTHING
     copy: Cost = _NOTHING
     copy_per_byte: float = 0.0
+    shared: Cost = _NOTHING
 
     @property
     def knows_workers(self) -> bool:
@@ -77,7 +79,7 @@ class SampleCosts:
         """Everything that was measured as a duration."""
         each = (self.read, self.read_again, self.prepare, self.batch, self.take, self.give, self.give_each)
         rates = (self.take_per_byte, self.copy_per_byte, self.start_s)
-        return (*each, self.recall, self.copy, *(Cost(rate, rate, rate, "") for rate in rates))
+        return (*each, self.recall, self.copy, self.shared, *(Cost(rate, rate, rate, "") for rate in rates))
 
     def scaled(self, factor: float) -> "SampleCosts":
         """The same data set, `factor` times as long in everything.
@@ -105,6 +107,7 @@ class SampleCosts:
             recall=self.recall.scaled(factor),
             copy=self.copy.scaled(factor),
             copy_per_byte=self.copy_per_byte * factor,
+            shared=self.shared.scaled(factor),
         )
 
 

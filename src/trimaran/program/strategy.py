@@ -493,6 +493,7 @@ STRATEGY_WORDS = (
     ("m", "microbatches of a replica"),
     ("b", "size of a bucket of gradients"),
     ("w", "loader processes of a rank"),
+    ("c", "microbatches copied ahead"),
 )
 """Abbreviations in names of strategies, and what they stand for."""
 

@@ -30,6 +30,7 @@ from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, add_words
@@ -103,6 +104,55 @@ class FasterMethod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FedCount:
+    """A number of devices with an input pipeline.
+
+    Attributes:
+        devices: in the group
+        limit: what of the input pipeline limits the step; None: it does not
+        workers: of each device
+        wanted_samples_per_s: that the devices of a node would take if data were always ready [samples/s]
+        samples_per_s: that they get [samples/s]
+    """
+
+    devices: int
+    limit: Resource | None
+    workers: int
+    wanted_samples_per_s: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedingLimit:
+    """From how many devices on the input pipeline limits.
+
+    Attributes:
+        sync: how gradients are exchanged
+        batch: samples of each device, or of all
+        strong: they are of all
+        tried: numbers of devices, ascending
+    """
+
+    sync: str
+    batch: int
+    strong: bool
+    tried: tuple[FedCount, ...]
+
+    @property
+    def first(self) -> FedCount | None:
+        """The smallest number of devices whose step the input pipeline limits; None: there is none."""
+        return next((one for one in self.tried if one.limit is not None), None)
+
+    @property
+    def free_again(self) -> tuple[int, ...]:
+        """Larger numbers of devices that it does not limit."""
+        first = self.first
+        return tuple(
+            one.devices for one in self.tried if first is not None and one.devices > first.devices and one.limit is None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStudy:
     """All set-ups.
 
@@ -121,6 +171,7 @@ class ScalingStudy:
         advice: remedies for the largest groups, the largest gain first
         notes: what was assumed
         source: of the times
+        feeding: from how many devices on the input pipeline limits, by batch and method; empty: data are always ready
     """
 
     job: str
@@ -137,6 +188,7 @@ class ScalingStudy:
     source: str
     faster: tuple[FasterMethod, ...] = ()
     currency: str = ""
+    feeding: tuple[FeedingLimit, ...] = ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,8 +196,8 @@ class ScalingStudy:
 
 
 def study_document(study: ScalingStudy) -> dict[str, Any]:
-    """The study as plain data."""
-    return {
+    """The study as plain data; with an input pipeline also from how many devices on that limits."""
+    document: dict[str, Any] = {
         "job": study.job,
         "cluster": study.cluster,
         "device": study.device,
@@ -159,6 +211,19 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "currency": study.currency or None,
         "advice": remedies_document(study.advice),
         "notes": list(study.notes),
+    }
+    if study.feeding:
+        document["input_pipeline"] = [_limit_document(one) for one in study.feeding]
+    return document
+
+
+def _limit_document(limit: FeedingLimit) -> dict[str, Any]:
+    return {
+        "sync": limit.sync,
+        "global_batch_size" if limit.strong else "local_batch_size": limit.batch,
+        "limits_from_devices": None if limit.first is None else limit.first.devices,
+        "limits_by": None if limit.first is None else limit.first.limit,
+        "tried": [asdict(one) for one in limit.tried],
     }
 
 
@@ -190,9 +255,9 @@ def _faster_words(faster: FasterMethod) -> str:
 
 
 def row_document(row: ScalingRow) -> dict[str, Any]:
-    """One set-up."""
+    """One set-up; with an input pipeline also how it is fed."""
     step = row.step
-    return {
+    document: dict[str, Any] = {
         "devices": step.devices,
         "local_batch_size": step.local_batch,
         "sync": step.sync,
@@ -224,6 +289,9 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "card_bytes": row.card_bytes,
         "exposed": [asdict(layer) for layer in step.exposed],
     }
+    if step.fed is not None:
+        document["feeding"] = {"workers": step.fed.workers, "limited_by": step.fed.limit}
+    return document
 
 
 _SHORT = {
@@ -338,6 +406,35 @@ def layer_lines(study: ScalingStudy) -> list[str]:
     return lines
 
 
+def feeding_lines(study: ScalingStudy) -> list[str]:
+    """From how many devices on the input pipeline limits."""
+    lines = []
+    for limit in study.feeding:
+        what = f"{limit.sync}, batch {limit.batch} {'in all' if limit.strong else 'a device'}"
+        first, last = limit.first, limit.tried[-1] if limit.tried else None
+        if last is None:
+            lines.append(f"{what}: no number of devices has equal shares")
+        elif first is None:
+            most = max(limit.tried, key=lambda one: one.wanted_samples_per_s)
+            lines.append(
+                f"{what}: at no number of devices up to {last.devices}; {most.devices} take "
+                f"{most.wanted_samples_per_s:,.0f} {study.unit}/s a node, {_loading_words(most)}"
+            )
+        else:
+            again = f", but not on {', '.join(map(str, limit.free_again))}" if limit.free_again else ""
+            by = RESOURCES[first.limit or "thread"]
+            lines.append(
+                f"{what}: from {format_count(first.devices, 'device')} on{again}, by {by}: "
+                f"a node would take {first.wanted_samples_per_s:,.0f} {study.unit}/s and gets "
+                f"{first.samples_per_s:,.0f}, {_loading_words(first)}"
+            )
+    return lines
+
+
+def _loading_words(count: FedCount) -> str:
+    return f"with {format_count(count.workers, 'worker')} a device" if count.workers else "loaded in line"
+
+
 def _wait(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms" if seconds < 1.0 else format_seconds(seconds)
 
@@ -382,10 +479,11 @@ def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
 def legend_lines(study: ScalingStudy) -> list[str]:
     """The legend of the columns."""
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
+    data = ", waits for data" if study.feeding else ""
     return [
         f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
-        "that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest. ±: half of the 90 % "
-        "interval.",
+        f"that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest{data}. ±: half of "
+        "the 90 % interval.",
         "memory: of the rank that needs the most, in GiB; !: more than a device has.",
         f"Times are {study.source}; {study.software}.",
         *study.notes,
@@ -508,6 +606,7 @@ def print_study(out: Console, study: ScalingStudy) -> None:
         out.print(table, "")
     _print_list(out, "Fastest method of exchange, with the ends of its ratio to the others", faster_lines(study))
     _print_list(out, "Machines and cost", machine_lines(study))
+    _print_list(out, "Where the input pipeline limits", feeding_lines(study))
     _print_list(out, "Layers whose gradients do not overlap", layer_lines(study))
     if study.advice:
         out.print(remedy_table(best_advice(study.advice)), "")

@@ -28,7 +28,7 @@ from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
-from trimaran.pricing.input_pipeline import LoaderThroughput
+from trimaran.pricing.input_pipeline import FedStep, InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
@@ -63,7 +63,7 @@ class DataParallelSetup:
     sync: Sync = "nccl"
     software: Software = field(default_factory=Software)
     options: ExchangeOptions = field(default_factory=ExchangeOptions)
-    feed: LoaderThroughput | None = None
+    feed: InputPipeline | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -314,7 +314,10 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
     overhead_s = _overhead_s(setup, gradients, compute_s=forward_s + backward_s)
     step_s = forward_s + backward_s + exposed_s + update_s + overhead_s
     batch = setup.workload.batch * options.accumulation
-    feeding_s = feed.wait_s(batch, devices=setup.local_devices, step_s=step_s) if feed is not None else 0.0
+    fed = None
+    if feed is not None:
+        fed = feed.fed(step_s, batch=batch, devices=setup.local_devices, microbatches=options.accumulation)
+    feeding_s = 0.0 if fed is None else fed.wait_s
     return ScaledStep(
         devices=setup.devices,
         local_batch=batch,
@@ -327,7 +330,8 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
         update_s=update_s,
         overhead_s=overhead_s,
         feeding_s=feeding_s,
-        limiter="feeding" if feeding_s > 0.0 else _limiter(setup, gradients, update_s=update_s),
+        fed=fed,
+        limiter=_limiter(setup, gradients, update_s=update_s, fed=fed),
         exposed=exposed_gradients(setup, gradients, done) if options.explain else (),
     )
 
@@ -365,8 +369,13 @@ def _interval(setup: DataParallelSetup, step_s: float, *, unsure_s: float) -> Co
     return Cost(step_s, max(0.0, step_s - less), step_s + more, f"{estimate.source}; exchange simulated")
 
 
-def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float) -> Limiter:
-    """The part that saves the most time when it is twice as fast."""
+def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float, fed: FedStep | None) -> Limiter:
+    """The part that saves the most time when it is twice as fast; nothing but data where the whole step waits for them.
+
+    The training's own thread loads in addition to everything else: then loading is a part like the others.
+    """
+    if fed is not None and fed.limit not in (None, "thread"):
+        return "feeding"
     estimate, options = setup.estimate, setup.options
     whole_s = setup.run(gradients).end_s
     others = (options.accumulation - 1) * estimate.backward.seconds + options.accumulation * estimate.forward.seconds
@@ -374,8 +383,11 @@ def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: 
         "compute": whole_s - setup.run(gradients, compute=2.0).end_s + others / 2,
         "communication": whole_s - setup.run(gradients, links=2.0).end_s,
         "update": update_s / 2,
+        "feeding": 0.0 if fed is None else fed.wait_s / 2,
     }
     largest = max(saved, key=lambda name: saved[name])
     if largest == "compute":
         return "launches" if estimate.launch_bound else "compute"
+    if largest == "feeding":
+        return "feeding"
     return "communication" if largest == "communication" else "update"

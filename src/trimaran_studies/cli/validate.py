@@ -50,6 +50,7 @@ def validate(
 ) -> None:
     """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
+        from trimaran_studies.validation.measured_loaders import loader_lines
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
         from trimaran_studies.validation.scores import (
             by_family,
@@ -77,6 +78,7 @@ def validate(
             out.print(family_table(name, part))
             out.print(*skipped_lines(part), sep="\n", end="\n\n")
         out.print(worst_table(found))
+        out.print(*loader_lines(found), sep="\n", end="\n\n")
         if lines := regret_lines(jobs):
             out.print(regret_table(jobs))
             out.print(*lines, sep="\n", end="\n\n")

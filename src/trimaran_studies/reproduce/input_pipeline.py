@@ -26,11 +26,12 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.exchange.replica_memory import ReplicaMemory
+from trimaran.pricing.input_pipeline import photograph_feed
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.simulator.data_parallel import data_parallel_step
-from trimaran_studies.facts.loaders import loader_of, photograph_feed
+from trimaran_studies.facts.loaders import loader_of
 from trimaran_studies.reproduce.input_pipeline_report import FeedingRow, ReproducedFeeding
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
@@ -304,16 +305,17 @@ def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
     """Machines on which decoding photographs on all cores would limit the step with every remedy."""
     for name in dict.fromkeys(row.machine for row in rows):
         node = find_machine(name).node
-        feed = photograph_feed(node, loader=loader_of(SOFTWARE), devices=DEVICES)
+        feed = photograph_feed(node, loader=loader_of(SOFTWARE))
         ours = [
             row
             for row in rows
             if row.machine == name and row.network in IMAGES and (row.baseline, row.remedy) == ("ddp", "all")
         ]
+        rate = feed.most_samples_per_s(devices=DEVICES)
         limited = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
         if limited:
             yield (
                 f"Decoding of photographs is not included: the {node.cpu_cores} cores of {name} decode "
-                f"{feed.samples_per_s:,.0f} images/s, too few for {len(limited)} of {len(ours)} steps of image "
+                f"{rate:,.0f} images/s, too few for {len(limited)} of {len(ours)} steps of image "
                 "networks with all remedies. There decoding is the bottleneck, which none of the three changes."
             )

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.input_pipeline import LoaderThroughput
+from trimaran.pricing.input_pipeline import rate_of_host
 from trimaran_studies.published.rows import FED_FAMILIES
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.measurement import (
@@ -348,7 +348,7 @@ def _answer(one: LoaderRow, setup: Setup, ready: ReadyDataStep, rate: LoaderRate
         waits = setup.local_batch * setup.accumulation / rate.samples_per_s
     elif rate is not None:
         per_s = rate.samples_per_s * (_working(one, setup) if rate.of_worker else 1)
-        feed = LoaderThroughput(samples_per_s=per_s, source=f"row {rate.row_id}")
+        feed = rate_of_host(per_s, source=f"row {rate.row_id}")
         batch = setup.local_batch * setup.accumulation
         waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=ready.step_s)
     step_s = ready.step_s + waits

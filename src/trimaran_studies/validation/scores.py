@@ -238,6 +238,7 @@ ORDER = (
     "activation_memory",
     "time_to_train",
     "feeding",
+    "feeding_measured",
 )
 """Families as they are shown."""
 

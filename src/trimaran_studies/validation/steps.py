@@ -16,10 +16,10 @@ from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
 from trimaran.pricing.exchange.step import ScaledStep
-from trimaran.pricing.input_pipeline import LoaderThroughput
+from trimaran.pricing.input_pipeline import InputPipeline, photograph_feed, rate_of_host
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
-from trimaran_studies.facts.loaders import loader_of, photograph_feed
+from trimaran_studies.facts.loaders import loader_of
 from trimaran_studies.facts.sizes import SIZED, sized_workload
 from trimaran_studies.validation.measurement import Row, Setup
 from trimaran_studies.validation.recipes import Recipe
@@ -133,10 +133,10 @@ def _anchored(asked: Workload, setup: Setup, estimate: StepEstimate, anchor_s: f
     return estimate_step(asked, setup.machine.node.device, setup.software, anchor_s=one)
 
 
-def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> LoaderThroughput | None:
+def _feed(setup: Setup, recipe: Recipe, asked: Workload) -> InputPipeline | None:
     """The input pipeline of photographs of the row's devices; None where data need no decoding."""
     if recipe.feed_samples_per_s > 0:
-        return LoaderThroughput(samples_per_s=recipe.feed_samples_per_s, source="the script's own loader, one process")
+        return rate_of_host(recipe.feed_samples_per_s, source="the script's own loader, one process")
     per_sample = asked.input_bytes / max(1, asked.batch)
     if not setup.real_data or per_sample < _PHOTOGRAPH_BYTES:
         return None

@@ -25,6 +25,7 @@ from trimaran_studies.time_to_train import answer_times
 from trimaran_studies.validation.collectives import answer_collectives
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.loader_rates import FEEDING, answer_feeding
+from trimaran_studies.validation.measured_loaders import answer_measured_loaders
 from trimaran_studies.validation.measurement import (
     Anchor,
     Answer,
@@ -196,6 +197,8 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
     """
     if request.family == FEEDING:
         answers = answer_feeding(_rows(request), anchor=request.anchor)
+        if not request.files:
+            answers = (*answers, *answer_measured_loaders())
         progress("rows", len(answers), len(answers))
         return answers
     return answer_rows(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from trimaran.measure.others import BUSY, Beside, Reading, busy_note, others_share, read_spent
+from trimaran.measure.others import BUSY, Others, Reading, busy_note, others_share, read_spent
 
 TICK_S = 0.01
 
@@ -35,9 +35,9 @@ def test_own_work_counts_for_this_program_and_for_the_machine():
 def test_a_program_that_spins_beside_is_seen_and_told():
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        beside = Beside()
+        others = Others()
         time.sleep(1.0)
-        share = beside.share()
+        share = others.share()
     finally:
         other.kill()
         other.wait()

@@ -11,7 +11,7 @@ from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
-from trimaran.pricing.input_pipeline import LoaderThroughput
+from trimaran.pricing.input_pipeline import rate_of_host
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
@@ -75,7 +75,7 @@ def scaled(job: Workload, devices: int, sync: Sync = "nccl", **fields: object) -
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_parts_sum_to_the_step(sync: Sync, devices: int) -> None:
     for job in (SMALL, LARGE_LAST, LARGE_FIRST):
-        step = scaled(job, devices, sync, feed=LoaderThroughput(samples_per_s=1000.0, source="example"))
+        step = scaled(job, devices, sync, feed=rate_of_host(1000.0, source="example"))
         assert step.fp_bp_s + step.wu_exposed_s + step.feeding_s == pytest.approx(step.step.seconds, rel=1e-12)
         assert step.exposed_communication_s <= step.communication_s + 1e-12
         assert step.step.low <= step.step.seconds <= step.step.high
@@ -112,7 +112,7 @@ def test_accumulated_gradients_are_exchanged_once() -> None:
 
 
 def test_a_starved_step_is_as_long_as_its_data_take() -> None:
-    step = scaled(SMALL, 8, feed=LoaderThroughput(samples_per_s=500.0, source="example"))
+    step = scaled(SMALL, 8, feed=rate_of_host(500.0, source="example"))
     assert step.step.seconds == pytest.approx(8 * 32 / 500.0)
     assert step.limiter == "feeding"
 

@@ -94,6 +94,7 @@ _MEANINGS: Mapping[str, str] = {
     Part.MESSAGES: "between stages, not overlapped",
     Part.BUBBLE: "other stages, while the one that binds waits",
     Part.UPDATE: "optimizer and clipping",
+    Part.AFTER: "of all ranks, once a step",
     Part.WAIT: "nothing runs",
     PARTS["compute_s"]: "products, attention and the rest, on the slowest stage",
     PARTS["tensor_s"]: "in groups that share layers or sequences",

@@ -51,12 +51,12 @@ from trimaran.measure.findings import sample_costs
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.rank import COMPRESSIONS, ExchangeTime, RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way, mean_split
-from trimaran.planner.input_pipeline import MEMORY_SHARE, WORKER_BYTES, WORKERS_PER_CORE
+from trimaran.planner.input_pipeline import MEMORY_SHARE, WORKER_BYTES
 from trimaran.planner.pins import Pins
 from trimaran.planner.space import samples_factor
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.gradient_compression import coding_keys
-from trimaran.pricing.input_pipeline import load, period
+from trimaran.pricing.input_pipeline import WORKERS_PER_CORE, load, period
 from trimaran.pricing.tables import SampleCosts
 from trimaran.pricing.types import Cost
 from trimaran.program.gradients import Compression, gradient_buckets

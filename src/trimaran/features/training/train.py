@@ -56,7 +56,7 @@ from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import read_place
-from trimaran.measure.others import Beside, busy_note
+from trimaran.measure.others import Others, busy_note
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -416,7 +416,7 @@ class _Launching:
         from trimaran.launch.watch import HangLimits, collective_timeout
 
         simulated = planned.simulated
-        beside = Beside()
+        others = Others()
         limits = HangLimits(step_s=self.hang_timeout) if self.hang_timeout != math.inf else None
         results = launch(
             train_rank,
@@ -446,7 +446,7 @@ class _Launching:
             timeout_s=collective_timeout(limits),
         )
         result: RankResult = results[0]
-        return result, beside.share()
+        return result, others.share()
 
 
 def how_to_resume(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from trimaran.pricing.input_pipeline import FedStep
 from trimaran.pricing.types import Cost
 
 Sync = Literal["nccl", "kvstore", "server", "byteps"]
@@ -54,6 +55,7 @@ class ScaledStep:
         feeding_s: wait for data [s]
         limiter: the resource that would shorten the step
         exposed: layers that the step waits for, the longest wait first
+        fed: how its data come, and what sets the wait for them; None: data are ready
     """
 
     devices: int
@@ -69,6 +71,7 @@ class ScaledStep:
     feeding_s: float
     limiter: Limiter
     exposed: tuple[ExposedGradient, ...] = ()
+    fed: FedStep | None = None
 
     @property
     def fp_bp_s(self) -> float:
