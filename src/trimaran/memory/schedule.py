@@ -419,12 +419,13 @@ class Scores:
         if known is None:
             self.evaluations += 1
             found = schedule(self.problem, choice, self.budget_bytes)
-            excess = found.excess + self._host_excess(found)
+            excess = found.excess + self.host_excess(found)
             known = (Score(excess=excess, step_time_s=step_time(self.problem, found)), found)
             self._known[key] = known
         return known
 
-    def _host_excess(self, found: Schedule) -> int:
+    def host_excess(self, found: Schedule) -> int:
+        """Bytes on the host beyond its room, where most lie there [bytes]."""
         if self.host_bytes is None:
             return 0
         return max(0, most_on_host(self.problem, found) - self.host_bytes)

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.strategy import Strategy
@@ -180,12 +181,13 @@ def _refuses_hooks(trace: TracebackType | None) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
 
 
-def planned_memory(strategy: Strategy) -> AbstractContextManager[VirtualMemory | None]:
+def planned_memory(strategy: Strategy, *, local_ranks: int) -> AbstractContextManager[VirtualMemory | None]:
     """Virtual memory around the training of one rank, where the strategy has a memory budget.
 
     Args:
         strategy: what is run
+        local_ranks: of the job on this machine; each has its part of the host's memory
     """
     if strategy.memory_bytes is None:
         return nullcontext()
-    return virtual_memory(strategy.memory_bytes)
+    return virtual_memory(strategy.memory_bytes, host=spare_host_bytes(local_ranks))

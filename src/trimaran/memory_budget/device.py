@@ -38,6 +38,7 @@ class Device:
             to_device_bytes_per_s=rates.to_device_bytes_per_s,
             copy_latency_s=rates.latency_s,
             source="measured on this machine",
+            host_bytes=max(0, self.host_bytes),
         )
 
     def arena(self, nbytes: int) -> HostArena:

@@ -158,7 +158,6 @@ class PlannedRunner(Runner):
                 trace,
                 self._device.costs(trace),
                 budget_bytes=self._budget_bytes,
-                host_bytes=self._device.host_bytes,
                 smallest_bytes=options.smallest_bytes,
                 limit_s=options.limit_s,
                 banned=self._banned,

@@ -52,20 +52,21 @@ class Squeeze:
     peak_bytes: int
 
 
-def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
+def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
     """Cost of a strategy's memory budget.
 
     Args:
         strategy: with a budget; one network on each rank
         traced: the step of its microbatch
+        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
 
     Raises:
         InputError: the strategy has no budget
-        InfeasibleError: the budget is below the memory of the step's largest operation
+        InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
     """
     if strategy.memory_bytes is None:
         raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
-    trace, costs = traced.trace, traced.costs
+    trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
     staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s

@@ -267,7 +267,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
             code="plan.microbatch-not-traced",
             microbatch=size,
         )
-    return squeeze(strategy, traced)
+    return squeeze(strategy, traced, host_bytes=problem.cluster.host_room(strategy.devices))
 
 
 def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:

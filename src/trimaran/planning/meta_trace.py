@@ -271,16 +271,20 @@ class PricedSteps:
         device: prices them
         precision: in which products are computed
         software: framework and libraries
+        host_bytes: most that may lie on the host at once for the device [bytes]; None: no limit
     """
 
     tracer: JobTracer
     device: Device
     precision: Precision
     software: Software = field(default_factory=Software)
+    host_bytes: int | None = None
 
     def costs(self, trace: StepTrace) -> MemoryCosts:
         """Costs of a step."""
-        return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
+        return modelled_costs(
+            trace, self.device, precision=self.precision, software=self.software, host_bytes=self.host_bytes
+        )
 
     def step(self, samples: int) -> PricedStep:
         """The step with this number of samples."""

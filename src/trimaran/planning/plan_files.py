@@ -159,7 +159,7 @@ def load_plan(
         batch=problem.batch,
         clip=problem.clip,
         epoch=problem.epoch,
-        effect=squeeze(strategy, traces[size]) if traces else None,
+        effect=squeeze(strategy, traces[size], host_bytes=cluster.host_room(strategy.devices)) if traces else None,
     )
     return Planned(
         source=source,

@@ -28,6 +28,7 @@ class MemoryCosts:
         to_device_bytes_per_s: rate of copies back [bytes/s]
         copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: not known, so no limit
     """
 
     durations_s: NDArray[np.float64]
@@ -35,6 +36,7 @@ class MemoryCosts:
     to_device_bytes_per_s: float
     copy_latency_s: float
     source: str
+    host_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("to_host_bytes_per_s", "to_device_bytes_per_s"):
@@ -77,6 +79,7 @@ def measured_costs(
     to_device_bytes_per_s: float,
     copy_latency_s: float = 0.0,
     source: str = "measured",
+    host_bytes: int | None = None,
 ) -> MemoryCosts:
     """Costs of a trace whose operations were timed.
 
@@ -86,6 +89,7 @@ def measured_costs(
         to_device_bytes_per_s: measured rate of copies back [bytes/s]
         copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: no limit
 
     Raises:
         InputError: an operation has no duration, or a rate is not above 0
@@ -108,11 +112,17 @@ def measured_costs(
         to_device_bytes_per_s=to_device_bytes_per_s,
         copy_latency_s=copy_latency_s,
         source=source,
+        host_bytes=host_bytes,
     )
 
 
 def modelled_costs(
-    trace: StepTrace, device: Device, *, precision: str = "fp32", software: Software | None = None
+    trace: StepTrace,
+    device: Device,
+    *,
+    precision: str = "fp32",
+    software: Software | None = None,
+    host_bytes: int | None = None,
 ) -> MemoryCosts:
     """Costs of a trace on a device of the catalog, by the kernel model; they add up to the step of `estimate_step`.
 
@@ -124,6 +134,7 @@ def modelled_costs(
         device: of the catalog
         precision: one of `KERNEL_PRECISIONS`
         software: framework and libraries; None: PyTorch of 2024
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: no limit
 
     Raises:
         InputError: no such precision, or no operation of the trace is in it
@@ -152,6 +163,7 @@ def modelled_costs(
         to_device_bytes_per_s=copies.to_device_bytes_per_s,
         copy_latency_s=copies.latency_s,
         source=f"modelled: kernels of {device.name} in {asked}",
+        host_bytes=host_bytes,
     )
 
 

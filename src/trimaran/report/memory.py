@@ -105,12 +105,13 @@ class PolicyFigures:
 
     Attributes:
         name: "none", "all", "conv", "dyn", "ours"
-        fits: whether its peak is within the budget
+        fits: whether its peak is within the budget, and what it offloads within the room on the host
         usage: memory over the step
         step_time_s: of the step under the plan [s]
         slowdown: against the whole step with unlimited memory; 0.02 is 2 % slower
         to_host_bytes: offloaded [bytes]
         to_device_bytes: brought back [bytes]
+        host_peak_bytes: most that lies on the host at once [bytes]
         recomputed_bytes: recomputed [bytes]
         recompute_s: time of recomputing them [s]
         stall_s: time for which operations wait for copies [s]
@@ -124,6 +125,7 @@ class PolicyFigures:
     slowdown: float
     to_host_bytes: int
     to_device_bytes: int
+    host_peak_bytes: int
     recomputed_bytes: int
     recompute_s: float
     stall_s: float
@@ -224,6 +226,8 @@ class MemoryEstimate:
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
+        host_bytes: room on the host for what is offloaded [bytes]; None: no limit is known
+        host_source: where that comes from
         budget_bytes: what the step may use [bytes]
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
@@ -271,6 +275,8 @@ class MemoryEstimate:
     curve: LiveCurve
     card_bytes: int | None = None
     context_bytes: int = 0
+    host_bytes: int | None = None
+    host_source: str = ""
     largest_batch: LargestBatch | None = None
     split: SplitFigures | None = None
     trace_s: float = 0.0
@@ -448,6 +454,13 @@ def budget_line(estimate: MemoryEstimate) -> str:
     return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context"
 
 
+def host_line(estimate: MemoryEstimate) -> str:
+    """Room on the host, where it comes from, and where it is why more is recomputed or a policy does not fit."""
+    if estimate.host_bytes is None:
+        return "host: no limit is known on what may be offloaded"
+    return f"host {format_bytes(estimate.host_bytes)} for what is offloaded: {estimate.host_source}"
+
+
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
     table = frame_table("")
@@ -484,12 +497,18 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         "" if estimate.split is None else split_line(estimate.split),
         f"The minimum memory is that of {estimate.minimum_at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
-        f"{format_bytes(plan.to_host_bytes)} and recomputes {format_bytes(plan.recomputed_bytes)} "
+        f"{format_bytes(plan.to_host_bytes)}{_on_host(plan)} and recomputes {format_bytes(plan.recomputed_bytes)} "
         f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
         f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
     ]
     return [line for line in lines if line]
+
+
+def _on_host(plan: PolicyFigures) -> str:
+    """How much of it lies on the host at once, where that is not all of it."""
+    most = format_bytes(plan.host_peak_bytes)
+    return f" (at most {most} at once)" if most != format_bytes(plan.to_host_bytes) else ""
 
 
 def split_line(split: SplitFigures) -> str:
@@ -579,6 +598,7 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages
         f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
         f"{precision_words(found.precision, found.precision_source)}\n"
         f"{escape(budget_line(found))}\n"
+        f"{escape(host_line(found))}\n"
     )
     out.print(summary_table(found), "")
     for line in explanation_lines(found):

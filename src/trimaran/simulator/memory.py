@@ -311,6 +311,28 @@ def live_bytes(trace: StepTrace, plan: MemoryPlan) -> LiveBytes:
     return LiveBytes(at=at, operations=operations)
 
 
+def host_peak(trace: StepTrace, plan: MemoryPlan) -> int:
+    """Most bytes on the host at once [bytes]: of each offloaded storage from its OFF to its first use after its PRE.
+
+    Args:
+        trace: the step
+        plan: what happens to its storages
+    """
+    changes: list[tuple[int, int, int]] = []
+    for step in plan.steps:
+        nbytes = trace.storages[step.storage].copy_bytes
+        if step.kind == Kind.OFFLOAD:
+            changes.append((step.moment, 1, nbytes))
+        elif step.kind == Kind.PREFETCH:
+            uses = (moment for moment in trace.storages[step.storage].unpacks if moment >= step.moment)
+            changes.append((next(uses, step.moment), 0, -nbytes))
+    there = most = 0
+    for _, _, nbytes in sorted(changes):
+        there += nbytes
+        most = max(most, there)
+    return most
+
+
 def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
     """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes].
 

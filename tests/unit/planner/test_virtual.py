@@ -54,6 +54,16 @@ def test_copies_that_do_not_hide_make_the_step_longer() -> None:
     assert squeeze(builders.strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
 
 
+def test_a_host_without_room_makes_it_recompute_or_refuse() -> None:
+    """2 MiB must leave. With room for one, the other is recomputed in 10 ms; what cannot be recomputed does not fit."""
+    step, once = traced(), traced(repeatable=False)
+    strategy = builders.strategy(memory_bytes=peak(step) - 2 * MIB)
+    assert squeeze(strategy, step, host_bytes=8 * MIB).factor == pytest.approx(1.0, abs=0.01)
+    assert squeeze(strategy, step, host_bytes=MIB).factor > 1.05
+    with raises("memory-plan.not-found", InfeasibleError, host_bytes=MIB):
+        squeeze(strategy, once, host_bytes=MIB)
+
+
 def test_hooks_lengthen_a_step_that_moves_something() -> None:
     """Copies hide behind 16 operations of 10 ms. A pack takes 1 ms; so does copying each of 2 MiB on busy cores."""
     plain = traced(repeatable=False)
