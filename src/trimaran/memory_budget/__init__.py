@@ -22,18 +22,21 @@ from typing import Self, get_args
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
-from trimaran.memory_budget.options import OnViolation, OptimizerState, Options, parse_budget, parse_size
+from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
 _entered = threading.Lock()
+
+SMALLEST = "256KiB"
+"""Smaller storages are kept, unless a user says otherwise."""
 
 
 def virtual_memory(
     budget: str | int,
     *,
     host: str | int | None = None,
-    smallest: str | int = "256KiB",
+    smallest: str | int = SMALLEST,
     limit_s: float | None = None,
     on_violation: OnViolation = "replan",
     enforce: bool = False,
@@ -190,4 +193,16 @@ def planned_memory(strategy: Strategy, *, local_ranks: int) -> AbstractContextMa
     """
     if strategy.memory_bytes is None:
         return nullcontext()
-    return virtual_memory(strategy.memory_bytes, host=spare_host_bytes(local_ranks))
+    return VirtualMemory(
+        Options(
+            budget=Budget(nbytes=strategy.memory_bytes),
+            host_bytes=spare_host_bytes(local_ranks),
+            smallest_bytes=parse_size(SMALLEST, "smallest"),
+            limit_s=None,
+            on_violation="replan",
+            enforce=False,
+            account=False,
+            optimizer_state="auto",
+            whole_steps=strategy.pp > 1,
+        )
+    )

@@ -101,6 +101,8 @@ class Options:
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
         optimizer_state: where it lives; "auto": on the host where otherwise no plan keeps the budget
         recompute: whether storages may be recomputed; otherwise they are moved only
+        whole_steps: one plan for all forwards and backwards of a step, in the order in which they take turns, as for a
+            stage of a pipeline; otherwise one for each forward with its backward
     """
 
     budget: Budget
@@ -112,6 +114,7 @@ class Options:
     account: bool
     optimizer_state: OptimizerState
     recompute: bool = True
+    whole_steps: bool = False
 
 
 def parse_size(size: str | int, name: str) -> int:
