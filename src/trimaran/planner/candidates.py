@@ -91,16 +91,22 @@ def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramC
 
     Returns:
         Forwards and backwards take longer; the first forward of a microbatch takes the rest up to the peak, and its
-        backward gives it back.
+        backward gives it back. Where several microbatches are in flight, the first of them takes it, and the last gives
+        it back.
     """
     compute: dict[str, Cost] = dict(costs.compute)
     memory: dict[str, tuple[int, int]] = dict(costs.memory)
     for rank, instructions in enumerate(program.ranks):
         above = max(0, effect.peak_bytes - (costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0))
+        in_flight = 0
         for instruction in instructions:
-            if instruction.kind in _COMPUTES:
-                compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
-                memory[instruction.id] = (above, 0) if instruction.kind is Kind.FORWARD else (0, above)
+            if instruction.kind not in _COMPUTES:
+                continue
+            forward = instruction.kind is Kind.FORWARD
+            compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
+            alone = in_flight == 0 if forward else in_flight == 1
+            memory[instruction.id] = ((above, 0) if forward else (0, above)) if alone else (0, 0)
+            in_flight += 1 if forward else -1
     return replace(costs, compute=compute, memory=memory)
 
 

@@ -252,12 +252,17 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
 def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
     """Effect of a strategy's memory budget on its step; None where it has none.
 
+    Ranks make the memory plans of stages while they train, from a step that they record: until then a stage is taken to
+    need its budget, and no more time than without one.
+
     Raises:
         InfeasibleError: the budget is below the minimum memory of a step
         InputError: no step with its microbatch was traced
     """
     if strategy.memory_bytes is None:
         return None
+    if strategy.pp > 1:
+        return Squeeze(factor=1.0, peak_bytes=strategy.memory_bytes)
     size = problem.batch // (strategy.dp * strategy.microbatches)
     traced = problem.traces.get(size)
     if traced is None:

@@ -30,7 +30,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.result import Search, said_of_compression, simulated_search
+from trimaran.planner.result import Search, said_of_compression, said_of_stages, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
@@ -63,6 +63,12 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         InfeasibleError: nothing fits
     """
     if "memory" in problem.pins.forbid:
+        return problem, search(problem)
+    if problem.pins.budget_bytes is not None:
+        named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
+        if (problem.pins.pp or 1) == 1 and problem.batch % named == 0:
+            traces = traces_of(reference, {problem.batch // named}, problem, request)
+            problem = dataclasses.replace(problem, traces=traces)
         return problem, search(problem)
     try:
         found = search(problem)
@@ -227,7 +233,7 @@ class Estimated(CatalogBackend):
         problem = machine_problem(reference, request)
         self._progress("searching", 0, 0)
         problem, found = search_within_memory(reference, problem, request)
-        said = filter(None, [said_of_compression(found, request.pins)])
+        said = filter(None, [said_of_compression(found, request.pins), said_of_stages(found.chosen.strategy)])
         notes = (*problem.graph.notes, *placement_notes(problem, found.chosen.strategy), *said)
         return self._planned(problem, found, notes)
 

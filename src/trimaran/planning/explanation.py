@@ -358,7 +358,7 @@ def _score(
     check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
     strategy = replace(plan.strategy, feeding=IN_LINE)
     traces: Mapping[int, TracedStep] = {}
-    if strategy.memory_bytes is not None:
+    if strategy.memory_bytes is not None and strategy.pp == 1:
         traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
         problem = replace(problem, traces=traces)
     try:

@@ -221,8 +221,8 @@ def memory_obstacle(strategy: Strategy) -> str:
         return "branches that are placed on devices keep no memory budget; a chain of stages does (--pp)"
     if strategy.schedule not in MEMORY_SCHEDULES:
         return (
-            f'the schedule "{strategy.schedule}" splits backwards or overlaps steps, so a stage has no memory plan; take '
-            f"{' or '.join(MEMORY_SCHEDULES)}"
+            f'the schedule "{strategy.schedule}" splits backwards or overlaps steps, so a stage has no memory plan; '
+            f"take {' or '.join(MEMORY_SCHEDULES)}"
         )
     if strategy.execution != "eager":
         return "stages that are compiled keep no memory budget (--execution eager)"
