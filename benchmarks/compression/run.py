@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.compression.coding import (  # noqa: E402
-    GPU_PASSES,
     least_codec_rate,
     measure_coding,
     saved_s,
@@ -39,6 +38,7 @@ from trimaran.networks.small_images import (  # noqa: E402
     ResidualNetwork,
 )
 from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
+from trimaran.pricing.copy_codecs import GPU_PASSES  # noqa: E402
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {
     "LeNet": (LeNet, 32, 4e-3),
@@ -161,9 +161,9 @@ def worth(rates: dict[str, float], rows: list[dict[str, Any]]) -> dict[str, Any]
     ratio = min(one["trained"] for one in rows)
     places = {
         "this CPU": (rates["copy_bytes_per_s"], rates["encode_bytes_per_s"]),
-        "titan-x, PCIe 3.0 (modelled)": (12.8e9, 252e9 / GPU_PASSES),
-        "h200, PCIe 5.0 (modelled)": (53e9, 3.6e12 / GPU_PASSES),
-        "NVLink-C2C (modelled)": (350e9, 3.6e12 / GPU_PASSES),
+        "titan-x, PCIe 3.0 (modelled)": (12.8e9, 252e9 / GPU_PASSES["sparse"]),
+        "h200, PCIe 5.0 (modelled)": (53e9, 3.6e12 / GPU_PASSES["sparse"]),
+        "NVLink-C2C (modelled)": (350e9, 3.6e12 / GPU_PASSES["sparse"]),
     }
     return {
         name: {

@@ -138,3 +138,23 @@ def test_the_room_on_the_host_is_that_of_the_usual_machine(job: str, tmp_path: P
     alone, shared = (json.loads(trimaran(*arguments, *more, cwd=tmp_path).stdout) for more in ((), ("--sharing", "4")))
     assert (alone["host_bytes"], shared["host_bytes"]) == (int(51.2 * 2**30), int(51.2 * 2**30) // 4)
     assert "shared by 4 devices" in shared["host_source"]
+
+
+def test_a_named_codec_is_a_decision_of_the_plan(job: str, tmp_path: Path) -> None:
+    """Over a link shared by four, coding shortens the plan; what is coded was offloaded, and the report says so."""
+    options = ("--device", "titan-x", "--batch", "256", "--budget", "45%", "--sharing", "4", "--no-largest-batch")
+
+    def asked(*more: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(trimaran("memory", job, *options, "--json", *more, cwd=tmp_path).stdout)
+        return found
+
+    plain, sparse, rounded = asked(), asked("--codec", "sparse:2.6"), asked("--codec", "bf16")
+    assert (plain["codec"], plain["plan"]["coded_bytes"]) == ("", 0)
+    for found, ratio in ((sparse, 2.6), (rounded, 2.0)):
+        assert found["codec_ratio"] == ratio
+        assert 0 < found["plan"]["coded_bytes"] <= found["plan"]["to_host_bytes"]
+        assert found["plan"]["step_time_s"] < plain["plan"]["step_time_s"]
+        assert found["ratio_to_lower_bound"] >= 1.0 - 1e-6
+    shown = trimaran("memory", job, *options, "--codec", "bf16", cwd=tmp_path).stdout
+    assert "not exact" in " ".join(shown.split())
+    assert asked("--codec", "zip")["error"]["code"] == "codec.unknown"

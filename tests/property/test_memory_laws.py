@@ -19,6 +19,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.memory import lower_bound, minimum_memory, plan_memory
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.memory.schedule import build_plan, most_on_host, schedule, step_time
+from trimaran.pricing.copy_codecs import CopyCodec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.simulator.memory import MemoryRun, host_peak, live_bytes, simulate_memory
@@ -169,6 +170,28 @@ def test_nothing_is_offloaded_beyond_the_room_on_the_host(case: Case, share: flo
     assert found.run.step_time_s >= found.bound.step_time_s * (1 - SOLVER_TOLERANCE)
     free = lower_bound(trace, case.costs(trace), budget, smallest_bytes=0)
     assert free.step_time_s <= found.bound.step_time_s * (1 + SOLVER_TOLERANCE)
+
+
+@given(case=cases(), share=st.floats(0.0, 1.0), draws=st.integers(0, 10_000), exact=st.booleans())
+@settings(max_examples=60)
+def test_a_schedule_with_coded_copies_takes_the_time_of_its_plan(
+    case: Case, share: float, draws: int, exact: bool
+) -> None:
+    """Every second storage has a codec. No plan beats the bound, and nothing rounded is read by a recipe."""
+    trace = case.trace
+    ratios = {storage.number: 2.0 for storage in trace.movable if storage.number % 2}
+    codec = CopyCodec(name="drawn", is_exact=exact, coding_bytes_per_s=8 * case.rate, ratios=ratios)
+    costs = replace(case.costs(trace), codec=codec)
+    problem = memory_problem(trace, costs)
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    plan, time_s, _ = any_plan(problem, least + round(share * (peak - least)), random.Random(draws))
+    run = simulate_memory(trace, plan, costs)
+    assert abs(run.step_time_s - time_s) <= TOLERANCE * time_s
+    assert plan.codecs.keys() <= ratios.keys()
+    read = {source for recipe in plan.recipes.values() for source in recipe.sources}
+    assert exact or not read & plan.codecs.keys()
+    bound = lower_bound(trace, costs, live_bytes(trace, plan).peak, smallest_bytes=0)
+    assert bound.step_time_s <= run.step_time_s * (1 + SOLVER_TOLERANCE)
 
 
 @given(case=cases(), share=st.floats(0.0, 1.0), draws=st.integers(0, 10_000))

@@ -72,6 +72,15 @@ HostRoom = Annotated[
         show_default=False,
     ),
 ]
+CodecName = Annotated[
+    str | None,
+    typer.Option(
+        "--codec",
+        help='Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" says '
+        'how many times fewer bytes) or "bf16" (rounds).  [default: none]',
+        show_default=False,
+    ),
+]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
 Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
 
@@ -88,6 +97,7 @@ def memory(
     split: SplitName = "auto",
     sharing: Sharing = 1,
     host: HostRoom = None,
+    codec: CodecName = None,
     storages: Storages = False,
     chart: Chart = False,
     trace: Trace = None,
@@ -112,6 +122,7 @@ def memory(
                 split=split,
                 sharing=sharing,
                 host=host,
+                codec=codec,
                 progress=progress,
             )
         found = study.estimate

@@ -140,8 +140,9 @@ class LinearProgram:
         self.seconds = problem.elapsed_s / self.scale_s
         self.compute_s = problem.compute_s / self.scale_s
         self.remake = [one.recompute_s / self.scale_s for one in self.units]
-        self.to_host = [one.to_host_s / self.scale_s for one in self.units]
-        self.to_device = [one.to_device_s / self.scale_s for one in self.units]
+        # Coded copies may be slower in one direction: the least of each keeps the bound below every plan.
+        self.to_host = [min(one.to_host_s, (one.coded_s or (_INFINITE,))[0]) / self.scale_s for one in self.units]
+        self.to_device = [min(one.to_device_s, (one.coded_s or (_INFINITE,))[-1]) / self.scale_s for one in self.units]
         self.block = 4 * self.number + 1
         self.end = 2 * self.number + len(keys) * self.block
         self.upper = np.full(self.end + 1, _INFINITE)

@@ -23,6 +23,7 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
+from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -43,6 +44,7 @@ def virtual_memory(
     account: bool = False,
     optimizer_state: OptimizerState = "auto",
     recompute: bool = True,
+    codec: str | None = None,
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
 
@@ -67,6 +69,9 @@ def virtual_memory(
             it is updated; "auto": on the host if otherwise no plan keeps the budget, and the optimizer allows it
         recompute: whether storages may be recomputed; False: bytes are only moved, for models that change numbers or
             weights between the forward and the backward, or all the time
+        codec: what is offloaded may be coded, where that is faster by the rates measured here: "sparse" (exact, of what
+            comes after a ReLU), "sparse:2.6" with how many times fewer bytes to expect, or "bf16" (rounds, so gradients
+            differ); on a CPU only. None: nothing is
 
     Returns:
         A context; `report()` tells what it does.
@@ -111,6 +116,7 @@ def virtual_memory(
         account=account,
         optimizer_state=optimizer_state,
         recompute=recompute,
+        codec=None if codec is None else parse_codec(codec),
     )
     return VirtualMemory(options)
 

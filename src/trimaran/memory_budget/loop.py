@@ -377,6 +377,8 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         stall_s=None if len(stalls_s) < len(passes) else sum(stalls_s),
         to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
         to_device_bytes=sum(pass_.to_device_bytes for pass_ in passes),
+        codec=plans.codec,
+        coding_ratio=plans.coding_ratio,
         decisions=_decisions(largest),
         notes=(*tally.notes, *stopped),
     )

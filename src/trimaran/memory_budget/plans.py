@@ -263,6 +263,17 @@ class Plans:
         self.device = "cpu"
 
     @property
+    def codec(self) -> str:
+        """By which copies may be coded; "": by none."""
+        return "" if self._options.codec is None else self._options.codec.name
+
+    @property
+    def coding_ratio(self) -> float | None:
+        """How many times fewer bytes were copied of what was coded so far; None: nothing was."""
+        traffic = None if self._device is None else self._device.traffic
+        return traffic.ratio if traffic is not None and traffic.coded_bytes else None
+
+    @property
     def all_fit(self) -> bool:
         """Whether everything known fits without a plan."""
         return bool(self._planned) and all(one.fits for one in self._planned.values())
@@ -401,7 +412,7 @@ class Plans:
     def device_of(self, recording: Recording) -> Device:
         """The device of a recorded pass, with its copies."""
         if self._device is None:
-            self._device = Device(recording.trace.device, self._options.host_bytes)
+            self._device = Device(recording.trace.device, self._options.host_bytes, self._options.codec)
         return self._device
 
 

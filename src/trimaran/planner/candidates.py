@@ -271,6 +271,9 @@ def score(
         peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
         limiter=limiter(program, timeline),
     )
+    if effect is not None and strategy.pp > 1:
+        # Messages are in the budget of a stage.
+        candidate = dataclasses.replace(candidate, peak_bytes=(effect.peak_bytes,) * strategy.devices)
     if epoch is None:
         return candidate
     total = [epoch.full_steps(batch) * seconds for seconds in step]

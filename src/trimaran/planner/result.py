@@ -282,8 +282,8 @@ def said_of_stages(strategy: Strategy) -> str:
     if strategy.memory_bytes is None or strategy.pp == 1:
         return ""
     return (
-        "each stage plans its memory while it trains, from a step that it records; the time of offload and recompute in "
-        "stages is not in the predicted step, and a budget below the minimum memory of a stage ends the run then"
+        "each stage plans its memory while it trains, from a step that it records; the time of offload and recompute "
+        "in stages is not in the predicted step, and a budget below the minimum memory of a stage ends the run then"
     )
 
 

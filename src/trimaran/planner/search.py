@@ -316,8 +316,8 @@ def _kept_whole(named: Rejection) -> str:
         return ""
     if memory_obstacle(dataclasses.replace(strategy, memory_bytes=1)):
         return (
-            ". Such parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole network "
-            "on each device (pp=1, tp=1) may have one"
+            ". Such parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole "
+            "network on each device (pp=1, tp=1) may have one"
         )
     return (
         ". Stages offload and recompute only where a strategy is named with a budget, such as "

@@ -36,6 +36,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
+from trimaran.pricing.copy_codecs import LOSSLESS
 from trimaran.program.json_files import to_plain
 from trimaran.program.memory import MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
@@ -112,6 +113,7 @@ class PolicyFigures:
         to_host_bytes: offloaded [bytes]
         to_device_bytes: brought back [bytes]
         host_peak_bytes: most that lies on the host at once [bytes]
+        coded_bytes: of what is offloaded, what is coded for its copies [bytes]
         recomputed_bytes: recomputed [bytes]
         recompute_s: time of recomputing them [s]
         stall_s: time for which operations wait for copies [s]
@@ -130,6 +132,7 @@ class PolicyFigures:
     recompute_s: float
     stall_s: float
     note: str = ""
+    coded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +231,8 @@ class MemoryEstimate:
         context_bytes: what comes off that for the context [bytes]
         host_bytes: room on the host for what is offloaded [bytes]; None: no limit is known
         host_source: where that comes from
+        codec: by which copies may be coded; "": by none
+        codec_ratio: how many times fewer bytes it is taken to leave; None: there is none
         budget_bytes: what the step may use [bytes]
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
@@ -277,6 +282,8 @@ class MemoryEstimate:
     context_bytes: int = 0
     host_bytes: int | None = None
     host_source: str = ""
+    codec: str = ""
+    codec_ratio: float | None = None
     largest_batch: LargestBatch | None = None
     split: SplitFigures | None = None
     trace_s: float = 0.0
@@ -499,10 +506,24 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
         f"{format_bytes(plan.to_host_bytes)}{_on_host(plan)} and recomputes {format_bytes(plan.recomputed_bytes)} "
         f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
+        codec_line(estimate),
         f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
     ]
     return [line for line in lines if line]
+
+
+def codec_line(estimate: MemoryEstimate) -> str:
+    """What the codec does that was asked for; empty where none was."""
+    if not estimate.codec:
+        return ""
+    how = f"taken to leave {1 / (estimate.codec_ratio or 1.0):.0%} of the bytes"
+    exact = "exact" if estimate.codec in LOSSLESS else "not exact: it rounds what comes back, so gradients differ"
+    coded = estimate.plan.coded_bytes
+    done = (
+        f"codes {format_bytes(coded)} of what is offloaded" if coded else "codes nothing: plain copies are not slower"
+    )
+    return f"Codec {estimate.codec} ({exact}; {how}) {done}."
 
 
 def _on_host(plan: PolicyFigures) -> str:

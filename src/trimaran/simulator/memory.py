@@ -653,6 +653,9 @@ class _Simulation:
     def _copy(self, step: MemoryStep, bytes_per_s: float) -> float:
         nbytes = self.storages[step.storage].copy_bytes
         seconds = self.costs.copy_latency_s + nbytes / bytes_per_s
+        codec = self.costs.codec
+        if step.storage in self.plan.codecs and codec is not None:
+            seconds = self.costs.copy_latency_s + codec.seconds(step.storage, nbytes, bytes_per_s)
         # A copy back needs the one to the host: DEL, which comes between them, has waited for that one.
         start_s, end_s = self.clock.copy(_COPIES[step.kind], step.moment, seconds)
         self.copies.append(Copy(step=step, start_s=start_s, end_s=end_s, nbytes=nbytes))

@@ -39,6 +39,7 @@ from trimaran.memory_budget.options import parse_budget, parse_size
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
+from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan
@@ -152,6 +153,7 @@ def policy_figures(
         to_host_bytes=run.to_host_bytes,
         to_device_bytes=run.to_device_bytes,
         host_peak_bytes=there_bytes,
+        coded_bytes=sum(trace.storages[number].copy_bytes for number in found.plan.codecs),
         recomputed_bytes=sum(trace.storages[number].nbytes for number in again),
         recompute_s=float(run.recompute_s),
         stall_s=float(run.stall_s),
@@ -493,6 +495,7 @@ def estimate_memory(
     split: str = "auto",
     sharing: int = 1,
     host: str | None = None,
+    codec: str | None = None,
     progress: Progress = ignore_progress,
 ) -> MemoryStudy:
     """Say what a step of a job needs on one device, and what a memory plan makes of it.
@@ -512,13 +515,15 @@ def estimate_memory(
         sharing: devices in use on one host, this one included; they share a link to it, and its memory
         host: most that may lie on the host for this device, such as "128GiB"; None: its part of the host's memory in
             the usual machine of the device
+        codec: what offloaded storages may be coded by, where that is faster: "sparse" (exact, of what comes after a
+            ReLU), "sparse:2.6" with how many times fewer bytes there are, or "bf16" (rounds); None: nothing is
         progress: told what is being done
 
     Raises:
         InputError: the job, the device, the budget, the host's room or the precision is wrong
         InfeasibleError: the budget is below the minimum memory, or the host has too little room
     """
-    alone = find_device(device)
+    alone, coding = find_device(device), None if codec is None else parse_codec(codec)
     host_bytes, host_source = _host_room(alone, sharing, host)
     catalog_device = sharing_device(alone, HostPath(sharing=sharing))
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
@@ -532,6 +537,7 @@ def estimate_memory(
         device=catalog_device,
         precision=chosen.name,
         host_bytes=host_bytes,
+        codec=coding,
     )
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
@@ -550,6 +556,8 @@ def estimate_memory(
         context_bytes=0 if card_bytes is None else catalog_device.memory.context_bytes,
         host_bytes=host_bytes,
         host_source=host_source,
+        codec="" if coding is None else coding.name,
+        codec_ratio=None if coding is None else coding.ratio,
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
