@@ -17,7 +17,7 @@ gradients there.
 A pass begins with the call of an outermost module, or with the first pack where that comes earlier. It ends where the
 next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each pass is a step.
 
-A stage of a pipeline has several microbatches in flight: forwards and backwards take turns, in one order each step.
+A stage of a pipeline has several microbatches in flight: forwards and backwards alternate, in one order each step.
 There a pass is all of a step (`Options.whole_steps`), so that one plan knows what each microbatch holds at each moment.
 
     stage 0 of 2   F0 F1 B0 F2 B1 F3 B2 B3 update │ F0 F1 ...

@@ -103,7 +103,7 @@ class Options:
         optimizer_state: where it lives; "auto": on the host where otherwise no plan keeps the budget
         recompute: whether storages may be recomputed; otherwise they are moved only
         codec: may code what is offloaded, where that is faster; None: bytes go as they are
-        whole_steps: one plan for all forwards and backwards of a step, in the order in which they take turns, as for a
+        whole_steps: one plan for all forwards and backwards of a step, in the order in which they alternate, as for a
             stage of a pipeline; otherwise one for each forward with its backward
     """
 
