@@ -7,9 +7,9 @@ rate K, b / K + b / (r B). So
 
 For r = 2.6 that is 1.6 times the link. Copies between two parts of one memory, as on a CPU, are faster than any coding
 in plain operations, and it never pays there. A GPU that codes with ordinary operations reads and writes each byte
-several times (`GPU_PASSES`), at the rate of its memory: with PCIe it pays if those operations are not in the way, with
-NVLink-C2C hardly. The output of a ReLU can often be recomputed from its input in two passes: then nothing need be
-copied at all, and recomputing is cheaper than coding.
+several times (`pricing.copy_codecs.GPU_PASSES`), at the rate of its memory: with PCIe it pays if those operations are
+not in the way, with NVLink-C2C hardly. The output of a ReLU can often be recomputed from its input in two passes: then
+nothing need be copied at all, and recomputing is cheaper than coding.
 
 How many bytes of a real step remain when the outputs of ReLU are coded, storage by storage.
 
@@ -30,30 +30,9 @@ import torch
 
 from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.types import StepTrace, Value
+from trimaran.graph.trace.types import StepTrace
 from trimaran.memory_hooks.coding import Codec, Coding, SparseCodec, Traffic, bytes_at
-
-GPU_PASSES = 7.0
-"""Bytes that ordinary operations of a GPU read and write to code one: compare (1.25), number what is there (0.25 and
-2), pick it (1 and 2, and what comes out)."""
-
-_MAKES_ZEROS = ("aten.relu", "aten.threshold", "aten.clamp_min", "aten.hardtanh")
-_PASSES_ZEROS = ("aten.max_pool", "aten.native_dropout", "aten._adaptive_avg_pool", "aten.avg_pool")
-
-
-def after_relu(trace: StepTrace) -> frozenset[int]:
-    """Movable storages whose packed version a ReLU has made, or a pooling or dropout of such.
-
-    Args:
-        trace: of the step
-    """
-    sparse: set[Value] = set()
-    for op in trace.ops:
-        zeros = op.name.startswith(_MAKES_ZEROS)
-        passed = op.name.startswith(_PASSES_ZEROS) and any(value in sparse for value in op.reads)
-        if (zeros or passed) and op.writes and "backward" not in op.name:
-            sparse.add(op.writes[0])
-    return frozenset(one.number for one in trace.movable if (one.number, one.version) in sparse)
+from trimaran.pricing.copy_codecs import after_relu
 
 
 def least_codec_rate(link_bytes_per_s: float, ratio: float) -> float:

@@ -55,12 +55,13 @@ def save_on_cpu(training: Training, *, page_locked: bool) -> Runner:
 
 
 def torchtune(training: Training) -> Runner:
-    """The hooks of torchtune, with streams of their own."""
+    """The hooks of torchtune, on a GPU with page-locked memory and streams of their own."""
     if importlib.util.find_spec("torchtune") is None:
         raise AbsentError("torchtune is not installed")
     from torchtune.training import OffloadActivations
 
-    return _around_forward(training, lambda: OffloadActivations(use_pin_memory=True, use_streams=True))
+    on_gpu = training.device == "cuda"
+    return _around_forward(training, lambda: OffloadActivations(use_pin_memory=on_gpu, use_streams=on_gpu))
 
 
 def checkpointed(training: Training) -> Runner:

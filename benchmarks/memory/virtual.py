@@ -5,6 +5,7 @@ step is recorded that makes the optimizer's state, then another, which is planne
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.memory.card import Limit
@@ -197,5 +198,5 @@ POLICIES: dict[str, Callable[[StepTrace, MemoryCosts, int, int, Collection[int]]
     "ours_offload": lambda trace, costs, budget, smallest, _: _planned(
         trace, costs, budget, smallest, {storage.number for storage in trace.movable}
     ),
-    "ours_recompute": lambda *given: _planned(*given, host_bytes=0),
+    "ours_recompute": lambda trace, costs, *given: _planned(trace, replace(costs, host_bytes=0), *given),
 }

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.commands.running import trimaran
@@ -109,3 +110,51 @@ def test_wrong_options_are_told(arguments: list[str], part: str, job: str, tmp_p
     assert done.returncode == 2
     assert part in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_offloaded_beyond_the_host(job: str, tmp_path: Path) -> None:
+    """In 60 % all of 320 MiB goes to a large host, a fifth to one of 64 MiB, where the rest is recomputed; in 40 % not
+    all that must leave can be recomputed."""
+
+    def asked(budget: str, *host: str) -> dict[str, Any]:
+        options = ("--device", "titan-x", "--batch", "256", "--budget", budget, "--no-largest-batch", "--json")
+        found: dict[str, Any] = json.loads(trimaran("memory", job, *options, *host, cwd=tmp_path).stdout)
+        return found
+
+    free, tight, none = (asked("60%", "--host", room) for room in ("100GiB", "64MiB", "0 B"))
+    assert free["plan"]["host_peak_bytes"] > 64 * 2**20 >= tight["plan"]["host_peak_bytes"] > 0
+    assert tight["plan"]["recomputed_bytes"] > free["plan"]["recomputed_bytes"]
+    assert (none["plan"]["to_host_bytes"], none["fits"], tight["fits"]) == (0, True, True)
+    assert free["lower_bound_s"] <= tight["lower_bound_s"] <= none["lower_bound_s"] <= none["plan"]["step_time_s"]
+    assert (free["policies"]["all"]["fits"], tight["policies"]["all"]["fits"]) == (True, False)
+    assert "which has room for 64.0 MiB" in tight["policies"]["all"]["note"]
+    refused = asked("40%", "--host", "100KiB")["error"]
+    assert (refused["code"], refused["host_bytes"]) == ("memory-plan.not-found", 100 * 1024)
+
+
+def test_the_room_on_the_host_is_that_of_the_usual_machine(job: str, tmp_path: Path) -> None:
+    """A box of one card has 64 GiB, and so has one of four on switches: a quarter of four fifths each."""
+    arguments = ("memory", job, "--device", "titan-x", "--no-largest-batch", "--json")
+    alone, shared = (json.loads(trimaran(*arguments, *more, cwd=tmp_path).stdout) for more in ((), ("--sharing", "4")))
+    assert (alone["host_bytes"], shared["host_bytes"]) == (int(51.2 * 2**30), int(51.2 * 2**30) // 4)
+    assert "shared by 4 devices" in shared["host_source"]
+
+
+def test_a_named_codec_is_a_decision_of_the_plan(job: str, tmp_path: Path) -> None:
+    """Over a link shared by four, coding shortens the plan; what is coded was offloaded, and the report says so."""
+    options = ("--device", "titan-x", "--batch", "256", "--budget", "45%", "--sharing", "4", "--no-largest-batch")
+
+    def asked(*more: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(trimaran("memory", job, *options, "--json", *more, cwd=tmp_path).stdout)
+        return found
+
+    plain, sparse, rounded = asked(), asked("--codec", "sparse:2.6"), asked("--codec", "bf16")
+    assert (plain["codec"], plain["plan"]["coded_bytes"]) == ("", 0)
+    for found, ratio in ((sparse, 2.6), (rounded, 2.0)):
+        assert found["codec_ratio"] == ratio
+        assert 0 < found["plan"]["coded_bytes"] <= found["plan"]["to_host_bytes"]
+        assert found["plan"]["step_time_s"] < plain["plan"]["step_time_s"]
+        assert found["ratio_to_lower_bound"] >= 1.0 - 1e-6
+    shown = trimaran("memory", job, *options, "--codec", "bf16", cwd=tmp_path).stdout
+    assert "not exact" in " ".join(shown.split())
+    assert asked("--codec", "zip")["error"]["code"] == "codec.unknown"

@@ -80,6 +80,7 @@ CUTS = {
         cut("large", strategy(dp=2, memory_bytes=6 * MIB)),
         cut("large_state", strategy(dp=2, memory_bytes=13 * MIB)),
         cut("large", strategy(dp=2, zero=1, memory_bytes=6 * MIB)),
+        cut("large", strategy(pp=2, microbatches=4, schedule="1f1b", memory_bytes=7 * MIB)),
     ],
     3: [
         cut("dropped_twice", strategy(dp=3), waits=False),

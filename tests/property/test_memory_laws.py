@@ -6,7 +6,7 @@ the floor, and no step is faster than the bound.
 
 import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from tests.recipes import check_recipe
 from tests.unit.memory.traces import residual
 
+from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.memory import lower_bound, minimum_memory, plan_memory
 from trimaran.memory.problem import MemoryProblem, memory_problem
-from trimaran.memory.schedule import build_plan, schedule, step_time
+from trimaran.memory.schedule import build_plan, most_on_host, schedule, step_time
+from trimaran.pricing.copy_codecs import CopyCodec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.simulator.memory import MemoryRun, live_bytes, simulate_memory
+from trimaran.simulator.memory import MemoryRun, host_peak, live_bytes, simulate_memory
 
 # Sums of tens of floats near 1, in another order; and the tolerance of the solver of linear programs.
 TOLERANCE, SOLVER_TOLERANCE = 1e-9, 1e-6
@@ -147,3 +149,58 @@ def test_more_memory_is_not_slower(case: Case, share: float) -> None:
     loose = plan_memory(trace, costs, budget_bytes=large, smallest_bytes=0)
     assert loose.run.step_time_s <= tight.run.step_time_s * (1 + NOISE)
     assert loose.bound.step_time_s <= tight.bound.step_time_s * (1 + SOLVER_TOLERANCE)
+
+
+@given(case=cases(), share=st.floats(0.0, 1.0), room=st.floats(0.0, 1.0))
+@settings(max_examples=40)
+def test_nothing_is_offloaded_beyond_the_room_on_the_host(case: Case, share: float, room: float) -> None:
+    """Where there is a plan it keeps both limits, and its bound counts both; where there is none it is refused."""
+    trace = case.trace
+    host_bytes = round(room * sum(storage.copy_bytes for storage in trace.movable))
+    costs = replace(case.costs(trace), host_bytes=host_bytes)
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    budget = least + round(share * (peak - least))
+    try:
+        found = plan_memory(trace, costs, budget_bytes=budget, smallest_bytes=0)
+    except InfeasibleError:
+        assert budget < peak
+        return
+    assert found.live.peak <= budget
+    assert host_peak(trace, found.plan) == found.host_peak_bytes <= host_bytes
+    assert found.run.step_time_s >= found.bound.step_time_s * (1 - SOLVER_TOLERANCE)
+    free = lower_bound(trace, case.costs(trace), budget, smallest_bytes=0)
+    assert free.step_time_s <= found.bound.step_time_s * (1 + SOLVER_TOLERANCE)
+
+
+@given(case=cases(), share=st.floats(0.0, 1.0), draws=st.integers(0, 10_000), exact=st.booleans())
+@settings(max_examples=60)
+def test_a_schedule_with_coded_copies_takes_the_time_of_its_plan(
+    case: Case, share: float, draws: int, exact: bool
+) -> None:
+    """Every second storage has a codec. No plan beats the bound, and nothing rounded is read by a recipe."""
+    trace = case.trace
+    ratios = {storage.number: 2.0 for storage in trace.movable if storage.number % 2}
+    codec = CopyCodec(name="drawn", is_exact=exact, coding_bytes_per_s=8 * case.rate, ratios=ratios)
+    costs = replace(case.costs(trace), codec=codec)
+    problem = memory_problem(trace, costs)
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    plan, time_s, _ = any_plan(problem, least + round(share * (peak - least)), random.Random(draws))
+    run = simulate_memory(trace, plan, costs)
+    assert abs(run.step_time_s - time_s) <= TOLERANCE * time_s
+    assert plan.codecs.keys() <= ratios.keys()
+    read = {source for recipe in plan.recipes.values() for source in recipe.sources}
+    assert exact or not read & plan.codecs.keys()
+    bound = lower_bound(trace, costs, live_bytes(trace, plan).peak, smallest_bytes=0)
+    assert bound.step_time_s <= run.step_time_s * (1 + SOLVER_TOLERANCE)
+
+
+@given(case=cases(), share=st.floats(0.0, 1.0), draws=st.integers(0, 10_000))
+def test_a_schedule_counts_on_the_host_what_its_plan_puts_there(case: Case, share: float, draws: int) -> None:
+    trace = case.trace
+    problem = memory_problem(trace, case.costs(trace))
+    least, peak = minimum_memory(trace).nbytes, live_bytes(trace, KEEP_ALL).peak
+    budget, numbers = least + round(share * (peak - least)), random.Random(draws)
+    choice = [numbers.randrange(2 + len(unit.ways)) for unit in problem.units]
+    found = schedule(problem, choice, budget)
+    plan = build_plan(problem, choice, found, policy="random", budget_bytes=budget)
+    assert host_peak(trace, plan) == most_on_host(problem, found)

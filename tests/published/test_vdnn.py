@@ -5,6 +5,7 @@ of all: Rhu et al., MICRO 2016, arXiv:1602.08124; totals of the deepest networks
 """
 
 from functools import cache
+from pathlib import Path
 
 import numpy
 import pytest
@@ -99,3 +100,20 @@ def test_workspace_of_an_fft_of_one_tile():
     """conv2 of the two-part AlexNet at 256: 213 MiB (recalled, Oyama et al., µ-cuDNN, 2018); within 1 %."""
     conv2 = Convolution(batch=256, inputs=48, outputs=128, height=27, width=27, window=5)
     assert conv2.workspace_bytes / 2**20 == pytest.approx(213, rel=0.01)
+
+
+def test_the_page_gives_no_loss_of_a_policy_that_does_not_fit_as_an_answer():
+    """Each row of the page's table of losses is of the study, and in parentheses where the policy does not fit."""
+    found = lines("vgg16", 256)
+    page = (Path(__file__).parents[2] / "docs" / "vdnn.md").read_text()
+    table = page[page.index("| policy | the paper | loss here |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 8
+    for row in table:
+        name, _, loss, peak, fits = (cell.strip().replace("*", "") for cell in row.strip("|").split("|"))
+        accounting = "trace" if "PyTorch" in name else "paper"
+        policy = "trimaran" if name.startswith("our plan") else name.split(",")[0]
+        line = found[accounting, policy]
+        assert fits.startswith("yes" if line.fits else "no"), name
+        assert (loss[0] == "(") == (not line.fits), name
+        assert float(loss.strip("() %")) == pytest.approx(100 * line.slowdown, abs=0.06), name
+        assert float(peak.removesuffix(" GB")) == pytest.approx(line.peak_bytes / 1e9, abs=0.006), name

@@ -60,7 +60,27 @@ SplitName = Annotated[
         'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
     ),
 ]
-Sharing = Annotated[int, typer.Option("--sharing", help="Devices that share one link to the host.", min=1)]
+Sharing = Annotated[
+    int, typer.Option("--sharing", help="Devices in use on one host: they share a link to it, and its memory.", min=1)
+]
+HostRoom = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        help='Most that may lie on the host for this device, such as "128GiB".  [default: its part of four fifths of '
+        "the host's memory in the usual machine of the device]",
+        show_default=False,
+    ),
+]
+CodecName = Annotated[
+    str | None,
+    typer.Option(
+        "--codec",
+        help='Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" says '
+        'how many times fewer bytes) or "bf16" (rounds).  [default: none]',
+        show_default=False,
+    ),
+]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
 Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
 
@@ -76,6 +96,8 @@ def memory(
     largest_batch: Search = True,
     split: SplitName = "auto",
     sharing: Sharing = 1,
+    host: HostRoom = None,
+    codec: CodecName = None,
     storages: Storages = False,
     chart: Chart = False,
     trace: Trace = None,
@@ -99,6 +121,8 @@ def memory(
                 largest_batch=largest_batch,
                 split=split,
                 sharing=sharing,
+                host=host,
+                codec=codec,
                 progress=progress,
             )
         found = study.estimate

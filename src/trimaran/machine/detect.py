@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.machine.types import Device, Machine, Memory, Node
+from trimaran.machine.types import OFFLOAD_SHARE, Device, Machine, Memory, Node
 
 _SYSTEM = Path("/")
 
@@ -181,10 +181,16 @@ def free_memory_bytes() -> int:
     return min([available, *limits_left(_GROUPS, _own_group())])
 
 
-def spare_host_bytes() -> int:
-    """Host memory that this process may take: its share of four fifths of what is free [bytes]."""
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return int(free_memory_bytes() * 0.8) // (int(ranks) if ranks.isdecimal() and int(ranks) else 1)
+def spare_host_bytes(processes: int | None = None) -> int:
+    """Host memory that this process may take: its part of `OFFLOAD_SHARE` of what is free [bytes].
+
+    Args:
+        processes: of this machine that take as much; None: as `LOCAL_WORLD_SIZE` says, or this one alone
+    """
+    if processes is None:
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        processes = int(ranks) if ranks.isdecimal() else 1
+    return int(free_memory_bytes() * OFFLOAD_SHARE) // max(1, processes)
 
 
 def limits_left(root: Path, group: str) -> Iterator[int]:

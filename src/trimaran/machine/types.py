@@ -403,6 +403,29 @@ class Node:
     source: str
     price: Price | None = None
 
+    def host_room(self, devices: int) -> int | None:
+        """Host memory into which each device may offload while several of the node are in use [bytes].
+
+        Args:
+            devices: of this node that are in use
+
+        Returns:
+            An equal part of `OFFLOAD_SHARE` of the host's memory; None: the memory of the host is not known.
+
+        Example:
+            >>> from trimaran.machine.catalog import find_node
+            >>> round(find_node("dgx1-v100").host_room(8) / 2**30, 1)  # of 512 GiB
+            51.2
+        """
+        if not self.host_memory_bytes:
+            return None
+        return int(OFFLOAD_SHARE * self.host_memory_bytes) // max(1, devices)
+
+
+OFFLOAD_SHARE = 0.8
+"""Of a host's memory, what offloaded storages may take; the rest is for the system, the processes and their loaders.
+Assumed. All of it is page-locked on a GPU's host, so none of it can be swapped."""
+
 
 MOST_NODES = 100_000
 """Of a machine, by a file or a name; several times what the largest ones of today have."""
@@ -497,6 +520,18 @@ class Allocation:
     def hosts(self) -> tuple[int, ...]:
         """For each rank, the number of its node."""
         return tuple(self.machine.host(number) for number in self.numbers)
+
+    def host_room(self, ranks: int) -> int | None:
+        """Host memory into which each of the first ranks may offload: the least part on any node [bytes].
+
+        Args:
+            ranks: that are in use, one a device
+
+        Returns:
+            None: the memory of the hosts is not known.
+        """
+        used = self.hosts[:ranks]
+        return self.machine.node.host_room(max((used.count(host) for host in set(used)), default=1))
 
     def number(self, rank: int) -> int:
         """The device of a rank, on the machine.

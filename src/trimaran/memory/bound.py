@@ -2,8 +2,9 @@
 
 Unknowns, each from 0 to 1: o_i, r_i (unit i is offloaded, recomputed), x_ij, z_ij (so, and away at key moment j); the
 times T_j at which key moment j is reached, and T, the end of the step. Given: size b_i, copies out d_i and back h_i,
-time of its recipe c_i, live bytes L_p at each place p when all is kept, budget M, time of the operations before a place
-E(p), of all C. A unit may be away at the places A_i = [gone_i, use_i); pack_i is the place of its last pack.
+time of its recipe c_i, live bytes L_p at each place p when all is kept, budget M, room on the host H, bytes s_i that
+unit i takes there, time of the operations before a place E(p), of all C. A unit may be away at the places
+A_i = [gone_i, use_i); pack_i is the place of its last pack.
 
     min T   such that
     (1)  o_i + r_i <= 1                                           a unit has one fate
@@ -16,6 +17,7 @@ E(p), of all C. A unit may be away at the places A_i = [gone_i, use_i); pack_i i
     (8)  T_j >= E(pack_i) + sum over k >= i: x_kj d_k             what is away at j has left by then
     (9)  T >= T_j + sum over use_k <= use_i: x_kj h_k + C − E(use_i)     and comes back after it, in order of use
     (10) T_j' >= T_j + E(j') − E(j)   for key moments j < j'
+    (11) sum over i, A_i holds j: x_ij s_i <= H                   what is offloaded and away at j lies on the host
 
 It is below every plan: c_i counts the operations that every recipe of unit i has, copies run at full
 rate, small storages are away for nothing, and recomputing needs no further memory, neither for results nor for sources.
@@ -37,7 +39,7 @@ from numpy.typing import NDArray
 from trimaran.base.errors import SolverError
 from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory.minimum import needed_bytes
+from trimaran.memory.minimum import minimum_memory, needed_bytes, none_found
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.pricing.offload_costs import MemoryCosts
 
@@ -102,6 +104,7 @@ def undominated(problem: MemoryProblem, needs: NDArray[np.int64]) -> list[tuple[
 
 
 _INFINITE = float("inf")
+_INFEASIBLE = 2  # status of scipy's `linprog`
 # Cost of moving a unit in addition to the time that it takes, as a share of that time.
 _SPARED = 0.02
 
@@ -114,10 +117,20 @@ class LinearProgram:
         needs: bytes that must be away at each place
         keys: places of the key moments
         recompute: whether units may be recomputed
+        host_bytes: most that may lie on the host at once [bytes]; None: no limit
     """
 
-    def __init__(self, problem: MemoryProblem, needs: NDArray[np.int64], keys: list[int], *, recompute: bool) -> None:
+    def __init__(
+        self,
+        problem: MemoryProblem,
+        needs: NDArray[np.int64],
+        keys: list[int],
+        *,
+        recompute: bool,
+        host_bytes: int | None = None,
+    ) -> None:
         self.problem = problem
+        self.host_bytes = host_bytes
         self.needs = needs
         self.keys = keys
         self.units = problem.units
@@ -127,8 +140,9 @@ class LinearProgram:
         self.seconds = problem.elapsed_s / self.scale_s
         self.compute_s = problem.compute_s / self.scale_s
         self.remake = [one.recompute_s / self.scale_s for one in self.units]
-        self.to_host = [one.to_host_s / self.scale_s for one in self.units]
-        self.to_device = [one.to_device_s / self.scale_s for one in self.units]
+        # Coded copies may be slower in one direction: the least of each keeps the bound below every plan.
+        self.to_host = [min(one.to_host_s, (one.coded_s or (_INFINITE,))[0]) / self.scale_s for one in self.units]
+        self.to_device = [min(one.to_device_s, (one.coded_s or (_INFINITE,))[-1]) / self.scale_s for one in self.units]
         self.block = 4 * self.number + 1
         self.end = 2 * self.number + len(keys) * self.block
         self.upper = np.full(self.end + 1, _INFINITE)
@@ -151,10 +165,11 @@ class LinearProgram:
             self._key_fits(key, away)
             self._copies_out(key, away)
             self._copies_back(key, away)
+            self._host_holds(key, away)
         self._keys_follow()
 
-    def solve(self, *, sparing: bool) -> NDArray[np.float64]:
-        """The best unknowns."""
+    def solve(self, *, sparing: bool) -> NDArray[np.float64] | None:
+        """The best unknowns; None where the host has too little room for any."""
         # A second to import, which not every plan needs.
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix
@@ -169,6 +184,8 @@ class LinearProgram:
         matrix = csr_matrix((self.values, (self.rows, self.columns)), shape=(len(self.limits), self.end + 1))
         bounds = np.stack([np.zeros(self.end + 1), self.upper], axis=1)
         found = linprog(cost, A_ub=matrix, b_ub=np.array(self.limits), bounds=bounds, method="highs")
+        if found.status == _INFEASIBLE and self.host_bytes is not None:
+            return None
         if found.x is None:
             raise SolverError(
                 f"the linear program of the memory bound has no solution ({found.message}): "
@@ -260,6 +277,14 @@ class LinearProgram:
             self._at_most(-after_s, (here, 1.0), (self.end, -1.0))
             last = here
 
+    def _host_holds(self, key: int, away: list[int]) -> None:
+        """(11), in shares of the room."""
+        if self.host_bytes is None or not away:
+            return
+        room = float(max(1, self.host_bytes))
+        there = [(unit, self.problem.trace.storages[self.units[unit].number].copy_bytes) for unit in away]
+        self._at_most(1.0, *((self._at_key(key, 0, unit), nbytes / room) for unit, nbytes in there))
+
     def _keys_follow(self) -> None:
         """(10)."""
         for key in range(len(self.keys) - 1):
@@ -276,7 +301,7 @@ class Bound:
 
     Attributes:
         step_time_s: of any plan that keeps, offloads or recomputes [s]
-        offload_s: of any plan that only keeps or offloads [s]
+        offload_s: of any plan that only keeps or offloads, however much the host would have to hold [s]
         compute_s: of the operations alone [s]
         budget_bytes: the budget [bytes]
     """
@@ -314,31 +339,47 @@ def lower_bound(
         smallest_bytes: smaller storages are taken to be away for nothing
 
     Raises:
+        InfeasibleError: the host has too little room for any plan
         SolverError: the budget is below the minimum memory, or the solver gave up
     """
-    return bound_of(memory_problem(trace, costs, smallest_bytes=smallest_bytes), budget_bytes)
+    return bound_of(memory_problem(trace, costs, smallest_bytes=smallest_bytes), budget_bytes, costs.host_bytes)
 
 
-def bound_of(problem: MemoryProblem, budget_bytes: int) -> Bound:
-    """The bound of a problem; as `lower_bound`."""
+def bound_of(problem: MemoryProblem, budget_bytes: int, host_bytes: int | None = None) -> Bound:
+    """The bound of a problem; as `lower_bound`.
+
+    Args:
+        problem: the step
+        budget_bytes: peak to keep [bytes]
+        host_bytes: most that may lie on the host at once [bytes]; None: no limit
+    """
     return Bound(
-        step_time_s=relax(problem, budget_bytes).step_time_s,
+        step_time_s=relax(problem, budget_bytes, host_bytes=host_bytes).step_time_s,
         offload_s=relax(problem, budget_bytes, recompute=False).step_time_s,
         compute_s=problem.compute_s,
         budget_bytes=budget_bytes,
     )
 
 
-def relax(problem: MemoryProblem, budget_bytes: int, *, recompute: bool = True, sparing: bool = False) -> Relaxation:
+def relax(
+    problem: MemoryProblem,
+    budget_bytes: int,
+    *,
+    host_bytes: int | None = None,
+    recompute: bool = True,
+    sparing: bool = False,
+) -> Relaxation:
     """Solve the linear program.
 
     Args:
         problem: the step
         budget_bytes: peak to keep [bytes]
+        host_bytes: most that may lie on the host at once [bytes]; None: no limit
         recompute: whether units may be recomputed
         sparing: of what takes about equally long, take what moves least; the time is then no bound
 
     Raises:
+        InfeasibleError: the host has too little room for any plan
         SolverError: the budget is below the minimum memory, or the solver gave up
     """
     number = len(problem.units)
@@ -346,9 +387,11 @@ def relax(problem: MemoryProblem, budget_bytes: int, *, recompute: bool = True, 
     if not (needs > 0).any():
         nothing = np.zeros(number)
         return Relaxation(step_time_s=problem.compute_s, offloaded=nothing, recomputed=nothing)
-    program = LinearProgram(problem, needs, key_places(problem, needs), recompute=recompute)
+    program = LinearProgram(problem, needs, key_places(problem, needs), recompute=recompute, host_bytes=host_bytes)
     program.build()
     found = program.solve(sparing=sparing)
+    if found is None:
+        raise none_found(budget_bytes, host_bytes, minimum_memory(problem.trace))
     return Relaxation(
         step_time_s=float(found[program.end]) * program.scale_s,
         offloaded=found[:number],

@@ -217,6 +217,7 @@ class Unit:
         to_host_s: time of the copy to the host [s]
         to_device_s: time of the copy back [s]
         ways: to recompute it, the one with the fewest operations first; empty: it cannot be
+        coded_s: times of the copies out and back when they are coded; None: that is not faster [s, s]
     """
 
     number: int
@@ -229,6 +230,7 @@ class Unit:
     to_host_s: float
     to_device_s: float
     ways: tuple[Way, ...]
+    coded_s: tuple[float, float] | None = None
 
     @property
     def recompute_s(self) -> float:
@@ -237,8 +239,8 @@ class Unit:
 
     @property
     def copies_s(self) -> float:
-        """Time of both copies [s]."""
-        return self.to_host_s + self.to_device_s
+        """Least time of both copies [s]."""
+        return self.to_host_s + self.to_device_s if self.coded_s is None else sum(self.coded_s)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -353,6 +355,7 @@ class _Drawn:
             to_host_s=self.costs.to_host_s(storage.copy_bytes),
             to_device_s=self.costs.to_device_s(storage.copy_bytes),
             ways=tuple(way for way in map(self._way, recipes) if way.ready < self.at[span[1]]),
+            coded_s=self.costs.coded_s(storage.number, storage.copy_bytes),
         )
 
     def _way(self, recipe: Recipe) -> Way:

@@ -294,9 +294,26 @@ def _actions(problem: MemoryProblem, found: Schedule) -> list[_Action]:
     return actions
 
 
+def coded_units(problem: MemoryProblem, found: Schedule) -> frozenset[int]:
+    """Offloaded units whose copies are coded: where that is faster, and no recipe would read what was rounded.
+
+    Args:
+        problem: the step
+        found: a schedule of it
+    """
+    codec, units = problem.costs.codec, problem.units
+    if codec is None:
+        return frozenset()
+    read: set[int] = set()
+    if not codec.is_exact:
+        for unit, (_, way) in found.remade.items():
+            read.update(units[unit].ways[way].sources)
+    return frozenset(unit for unit in found.away if units[unit].coded_s is not None and unit not in read)
+
+
 def step_time(problem: MemoryProblem, found: Schedule) -> float:
     """Time of a step under a schedule [s]."""
-    units = problem.units
+    units, coded = problem.units, coded_units(problem, found)
     actions = _actions(problem, found)
     actions += [(units[unit].use, _USE, 0, unit) for unit in found.away]
     actions.sort()
@@ -310,9 +327,11 @@ def step_time(problem: MemoryProblem, found: Schedule) -> float:
                 clock.wait(place, back_s.get(source, 0.0))
             clock.insert(way.recipe.duration_s)
         elif what == _OFF:
-            _, sent_s[unit] = clock.copy(TO_HOST, place, units[unit].to_host_s)
+            times_s = units[unit].coded_s if unit in coded else None
+            _, sent_s[unit] = clock.copy(TO_HOST, place, times_s[0] if times_s else units[unit].to_host_s)
         elif what == _PRE:
-            _, back_s[unit] = clock.copy(TO_DEVICE, place, units[unit].to_device_s)
+            times_s = units[unit].coded_s if unit in coded else None
+            _, back_s[unit] = clock.copy(TO_DEVICE, place, times_s[1] if times_s else units[unit].to_device_s)
         else:
             clock.wait(place, back_s[unit] if what == _USE else sent_s.get(unit, 0.0))
     return clock.end_s
@@ -338,6 +357,8 @@ def build_plan(
     fates = dict.fromkeys(found.away, Decision.OFFLOAD) | dict.fromkeys(found.remade, Decision.RECOMPUTE)
     final = [fates.get(unit, Decision.KEEP) for unit in range(len(units))]
     recipes = {unit: units[unit].ways[way].recipe for unit, (_, way) in found.remade.items()}
+    codec = problem.costs.codec
+    coded = {} if codec is None else {units[unit].number: codec.name for unit in sorted(coded_units(problem, found))}
     return MemoryPlan(
         policy=policy,
         budget_bytes=budget_bytes,
@@ -345,18 +366,23 @@ def build_plan(
         steps=steps,
         recipes={units[unit].number: recipe for unit, recipe in recipes.items()},
         reasons={
-            one.number: _reason(one, final[unit], recipes.get(unit), spared=choice[unit] != KEEP)
+            one.number: _reason(
+                one, final[unit], recipes.get(unit), spared=choice[unit] != KEEP, codec=coded.get(one.number, "")
+            )
             for unit, one in enumerate(units)
         },
+        codecs=coded,
     )
 
 
-def _reason(unit: Unit, decision: Decision, recipe: Recipe | None, *, spared: bool) -> str:
+def _reason(unit: Unit, decision: Decision, recipe: Recipe | None, *, spared: bool, codec: str) -> str:
     size = format_bytes(unit.nbytes)
     if recipe is not None:
         return f"{size}: {format_seconds(recipe.duration_s)} to recompute"
     if decision == Decision.OFFLOAD:
-        return f"{size}: the copies take {format_seconds(unit.copies_s)}"
+        if codec:
+            return f"{size}: the copies take {format_seconds(unit.copies_s)}, coded by {codec}"
+        return f"{size}: the copies take {format_seconds(unit.to_host_s + unit.to_device_s)}"
     return f"{size}: its memory is not needed by others" if spared else f"{size}: it fits"
 
 
@@ -419,12 +445,13 @@ class Scores:
         if known is None:
             self.evaluations += 1
             found = schedule(self.problem, choice, self.budget_bytes)
-            excess = found.excess + self._host_excess(found)
+            excess = found.excess + self.host_excess(found)
             known = (Score(excess=excess, step_time_s=step_time(self.problem, found)), found)
             self._known[key] = known
         return known
 
-    def _host_excess(self, found: Schedule) -> int:
+    def host_excess(self, found: Schedule) -> int:
+        """Bytes on the host beyond its room, where most lie there [bytes]."""
         if self.host_bytes is None:
             return 0
         return max(0, most_on_host(self.problem, found) - self.host_bytes)

@@ -35,7 +35,7 @@ from trimaran.memory.problem import MemoryProblem, Unit, memory_problem
 from trimaran.memory.schedule import KEEP, OFFLOAD, RECOMPUTE, Choice, Score, Scores, build_plan
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
-from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
+from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_bytes, simulate_memory
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From fractions to choices that fit: rounding, and repair where a choice is over the budget
@@ -131,6 +131,14 @@ def _candidates(scores: Scores, current: Choice, fixed: Collection[int]) -> list
     found = scores.look(current)[1]
     worst = found.worst
     ranked: list[tuple[float, int, int]] = []
+    if scores.host_excess(found):
+        # Off the host: cheapest first what saves most copies for what it recomputes.
+        for unit in found.away:
+            one = units[unit]
+            if unit not in fixed and one.ways:
+                ranked.append(((one.recompute_s - one.copies_s) / one.nbytes, unit, RECOMPUTE))
+        if found.excess == 0:
+            ranked += [(0.0, unit, KEEP) for unit in found.away if unit not in fixed]
     for unit, one in enumerate(units):
         decision = current[unit]
         if unit in fixed:
@@ -323,6 +331,7 @@ class MemoryOutcome:
         live: its live bytes
         bound: lower bound on the time of any plan
         minimum_memory: least memory in which the step can run
+        host_peak_bytes: most that lies on the host at once [bytes]
         evaluations: choices that were scored
         is_complete: no time limit ended the search
     """
@@ -332,6 +341,7 @@ class MemoryOutcome:
     live: LiveBytes
     bound: Bound
     minimum_memory: MinimumMemory
+    host_peak_bytes: int
     evaluations: int
     is_complete: bool = True
 
@@ -347,7 +357,6 @@ def plan_memory(
     costs: MemoryCosts,
     *,
     budget_bytes: int,
-    host_bytes: int | None = None,
     smallest_bytes: int = DEFAULT_SMALLEST_BYTES,
     limit_s: float | None = None,
     effort: float = 1.0,
@@ -357,9 +366,8 @@ def plan_memory(
 
     Args:
         trace: the step
-        costs: its durations, and the link to the host
+        costs: its durations, the link to the host, and how much may lie there at once
         budget_bytes: peak to keep at every moment [bytes]
-        host_bytes: most that may be offloaded at once [bytes]; None: as much as there is
         smallest_bytes: smaller storages are kept, unless it does not fit otherwise
         limit_s: time after which it takes the best so far [s]; None: none
         effort: share of the usual number of choices that it scores (0..1]
@@ -371,6 +379,9 @@ def plan_memory(
     least = minimum_memory(trace)
     if budget_bytes < least.nbytes:
         raise below_minimum(budget_bytes, least)
+    # Where all of it fits the host, how much room there is has no part in the plan.
+    most = sum(storage.copy_bytes for storage in trace.movable)
+    host_bytes = None if costs.host_bytes is None or costs.host_bytes >= most else costs.host_bytes
     deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     for smallest in dict.fromkeys((smallest_bytes, 0)):
         problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
@@ -383,8 +394,9 @@ def plan_memory(
             plan=plan if plan.moved else KEEP_ALL,
             run=simulate_memory(trace, plan, costs),
             live=live_bytes(trace, plan),
-            bound=bound_of(problem, budget_bytes),
+            bound=bound_of(problem, budget_bytes, host_bytes),
             minimum_memory=least,
+            host_peak_bytes=host_peak(trace, plan),
             evaluations=scores.evaluations,
             is_complete=not scores.late(),
         )
@@ -396,9 +408,9 @@ def _choose(problem: MemoryProblem, scores: Scores, effort: float) -> Choice | N
     nothing = (KEEP,) * len(problem.units)
     if scores.score(nothing).excess == 0:
         return nothing
-    relaxation = relax(problem, scores.budget_bytes)
+    relaxation = relax(problem, scores.budget_bytes, host_bytes=scores.host_bytes)
     enough_s = relaxation.step_time_s * _ENOUGH
-    sparing = relax(problem, scores.budget_bytes, sparing=True)
+    sparing = relax(problem, scores.budget_bytes, host_bytes=scores.host_bytes, sparing=True)
     tried = [*starts(problem, relaxation), *starts(problem, sparing)]
     tried += [everything(problem, recompute=False), everything(problem, recompute=True)]
     if scores.host_bytes is not None:

@@ -49,7 +49,7 @@ from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp
 from trimaran.graph.types import Phase
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep
 from trimaran.program.types import Kind
-from trimaran.simulator.memory import live_bytes
+from trimaran.simulator.memory import host_peak, live_bytes
 
 
 class LayerKind(StrEnum):
@@ -340,7 +340,7 @@ def vdnn_conv(trace: StepTrace) -> MemoryPlan:
     return vdnn_plan(trace, Offload.CONV)
 
 
-def vdnn_dyn(trace: StepTrace, *, budget_bytes: int) -> MemoryPlan:
+def vdnn_dyn(trace: StepTrace, *, budget_bytes: int, host_bytes: int | None = None) -> MemoryPlan:
     """The dynamic policy: the first of no offload, the X of convolutions and every X that fits.
 
     The paper also chooses the algorithm of each convolution. A trace counts no workspaces, so that only the offload is
@@ -349,16 +349,26 @@ def vdnn_dyn(trace: StepTrace, *, budget_bytes: int) -> MemoryPlan:
     Args:
         trace: of the step
         budget_bytes: peak of live bytes that there is room for [bytes]
+        host_bytes: most that may lie on the host at once [bytes]; None: no limit
 
     Raises:
-        InfeasibleError: not even offloading every X fits
+        InfeasibleError: not even offloading every X fits the device, or what fits it does not fit the host
     """
-    peak_bytes = 0
+    peak_bytes = there_bytes = 0
     for offload in (Offload.NONE, Offload.CONV, Offload.ALL):
         plan = vdnn_plan(trace, offload)
         peak_bytes = live_bytes(trace, plan).peak
-        if peak_bytes <= budget_bytes:
+        there_bytes = host_peak(trace, plan)
+        if peak_bytes <= budget_bytes and (host_bytes is None or there_bytes <= host_bytes):
             return replace(plan, policy="vdnn_dyn", budget_bytes=budget_bytes)
+    if host_bytes is not None and peak_bytes <= budget_bytes:
+        raise InfeasibleError(
+            f"vDNN cannot train this network: its first trial, all(m), puts {format_bytes(there_bytes)} on the host, "
+            f"which has room for {format_bytes(host_bytes)}. Take a smaller batch or a larger host.",
+            code="memory-plan.vdnn-host-too-small",
+            there_bytes=there_bytes,
+            host_bytes=host_bytes,
+        )
     raise cannot_train(peak_bytes, budget_bytes)
 
 

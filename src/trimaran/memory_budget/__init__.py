@@ -20,25 +20,31 @@ from types import TracebackType
 from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
-from trimaran.memory_budget.options import OnViolation, OptimizerState, Options, parse_budget, parse_size
+from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
+from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
 _entered = threading.Lock()
+
+SMALLEST = "256KiB"
+"""Smaller storages are kept, unless a user says otherwise."""
 
 
 def virtual_memory(
     budget: str | int,
     *,
     host: str | int | None = None,
-    smallest: str | int = "256KiB",
+    smallest: str | int = SMALLEST,
     limit_s: float | None = None,
     on_violation: OnViolation = "replan",
     enforce: bool = False,
     account: bool = False,
     optimizer_state: OptimizerState = "auto",
     recompute: bool = True,
+    codec: str | None = None,
 ) -> "VirtualMemory":
     """Keep the memory of a training loop within a budget.
 
@@ -63,6 +69,9 @@ def virtual_memory(
             it is updated; "auto": on the host if otherwise no plan keeps the budget, and the optimizer allows it
         recompute: whether storages may be recomputed; False: bytes are only moved, for models that change numbers or
             weights between the forward and the backward, or all the time
+        codec: what is offloaded may be coded, where that is faster by the rates measured here: "sparse" (exact, of what
+            comes after a ReLU), "sparse:2.6" with how many times fewer bytes to expect, or "bf16" (rounds, so gradients
+            differ); on a CPU only. None: nothing is
 
     Returns:
         A context; `report()` tells what it does.
@@ -107,6 +116,7 @@ def virtual_memory(
         account=account,
         optimizer_state=optimizer_state,
         recompute=recompute,
+        codec=None if codec is None else parse_codec(codec),
     )
     return VirtualMemory(options)
 
@@ -180,12 +190,25 @@ def _refuses_hooks(trace: TracebackType | None) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
 
 
-def planned_memory(strategy: Strategy) -> AbstractContextManager[VirtualMemory | None]:
+def planned_memory(strategy: Strategy, *, local_ranks: int) -> AbstractContextManager[VirtualMemory | None]:
     """Virtual memory around the training of one rank, where the strategy has a memory budget.
 
     Args:
         strategy: what is run
+        local_ranks: of the job on this machine; each has its part of the host's memory
     """
     if strategy.memory_bytes is None:
         return nullcontext()
-    return virtual_memory(strategy.memory_bytes)
+    return VirtualMemory(
+        Options(
+            budget=Budget(nbytes=strategy.memory_bytes),
+            host_bytes=spare_host_bytes(local_ranks),
+            smallest_bytes=parse_size(SMALLEST, "smallest"),
+            limit_s=None,
+            on_violation="replan",
+            enforce=False,
+            account=False,
+            optimizer_state="auto",
+            whole_steps=strategy.pp > 1,
+        )
+    )

@@ -17,6 +17,12 @@ gradients there.
 A pass begins with the call of an outermost module, or with the first pack where that comes earlier. It ends where the
 next begins, or with the optimizer's step. Where nothing was seen of an optimizer, each pass is a step.
 
+A stage of a pipeline has several microbatches in flight: forwards and backwards alternate, in one order each step.
+There a pass is all of a step (`Options.whole_steps`), so that one plan knows what each microbatch holds at each moment.
+
+    stage 0 of 2   F0 F1 B0 F2 B1 F3 B2 B3 update │ F0 F1 ...
+    pass           ──────────────────────────────▶│
+
 The outermost modules that a loop calls, found without being told.
 
 While a step is recorded, the stack of Python calls is read at each pack: the outermost call of a module is a root. A
@@ -371,6 +377,8 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         stall_s=None if len(stalls_s) < len(passes) else sum(stalls_s),
         to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
         to_device_bytes=sum(pass_.to_device_bytes for pass_ in passes),
+        codec=plans.codec,
+        coding_ratio=plans.coding_ratio,
         decisions=_decisions(largest),
         notes=(*tally.notes, *stopped),
     )
@@ -458,15 +466,19 @@ class Virtualizer:
             if self.plans.covers(signature) or not self._hooks.push():
                 return
             self.tally.note("a batch larger than those before, or another model, was recorded")
-        elif self._pass is not None and not self._hooks.unpacked:
+        elif self._pass is not None and not self._walked:
             self._pass.seen.add(signature)
             return
         self._begin(signature)
 
+    @property
+    def _walked(self) -> bool:
+        """Whether the next forward begins another pass: the backward of this one has begun."""
+        return self._hooks.unpacked and not self.options.whole_steps
+
     def _pack(self, tensor: torch.Tensor) -> Any:
         """A tensor is packed between passes, or while no outermost module is known."""
-        walked = self._pass is None or self._hooks.unpacked
-        begins = walked and torch._C._current_graph_task_id() == -1
+        begins = (self._pass is None or self._walked) and torch._C._current_graph_task_id() == -1
         found = self._roots.find() if begins or self._recorder.is_recording else None
         if begins and (found is not None or self._pass is None or not self._pass.has_module):
             self._begin(found or look_at_tensor(tensor))

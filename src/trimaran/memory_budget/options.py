@@ -6,6 +6,7 @@ from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes
+from trimaran.pricing.copy_codecs import CodecChoice
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 
@@ -101,6 +102,9 @@ class Options:
         account: whether live bytes are counted on a CPU, operation by operation; slow, for tests
         optimizer_state: where it lives; "auto": on the host where otherwise no plan keeps the budget
         recompute: whether storages may be recomputed; otherwise they are moved only
+        codec: may code what is offloaded, where that is faster; None: bytes go as they are
+        whole_steps: one plan for all forwards and backwards of a step, in the order in which they alternate, as for a
+            stage of a pipeline; otherwise one for each forward with its backward
     """
 
     budget: Budget
@@ -112,6 +116,8 @@ class Options:
     account: bool
     optimizer_state: OptimizerState
     recompute: bool = True
+    codec: CodecChoice | None = None
+    whole_steps: bool = False
 
 
 def parse_size(size: str | int, name: str) -> int:

@@ -158,7 +158,6 @@ class PlannedRunner(Runner):
                 trace,
                 self._device.costs(trace),
                 budget_bytes=self._budget_bytes,
-                host_bytes=self._device.host_bytes,
                 smallest_bytes=options.smallest_bytes,
                 limit_s=options.limit_s,
                 banned=self._banned,
@@ -262,6 +261,17 @@ class Plans:
         self.budget_bytes = options.budget.nbytes
         self.margin_bytes = 0
         self.device = "cpu"
+
+    @property
+    def codec(self) -> str:
+        """By which copies may be coded; "": by none."""
+        return "" if self._options.codec is None else self._options.codec.name
+
+    @property
+    def coding_ratio(self) -> float | None:
+        """How many times fewer bytes were copied of what was coded so far; None: nothing was."""
+        traffic = None if self._device is None else self._device.traffic
+        return traffic.ratio if traffic is not None and traffic.coded_bytes else None
 
     @property
     def all_fit(self) -> bool:
@@ -402,7 +412,7 @@ class Plans:
     def device_of(self, recording: Recording) -> Device:
         """The device of a recorded pass, with its copies."""
         if self._device is None:
-            self._device = Device(recording.trace.device, self._options.host_bytes)
+            self._device = Device(recording.trace.device, self._options.host_bytes, self._options.codec)
         return self._device
 
 

@@ -63,10 +63,11 @@ class Slot:
         address: of its first byte
         offset: in the arena [bytes]; None: outside it
         views: how packed tensors look at what is put here; None: it must lie here as it is
+        codec: by which a plan wants it to be coded; "": by none
         coding: how it is coded; None: it is not
     """
 
-    __slots__ = ("__weakref__", "_arena", "_memory", "address", "coding", "nbytes", "offset", "views")
+    __slots__ = ("__weakref__", "_arena", "_memory", "address", "codec", "coding", "nbytes", "offset", "views")
 
     def __init__(self, arena: "HostArena", memory: mmap.mmap, address: int, nbytes: int, offset: int | None) -> None:
         self._arena: HostArena | None = arena
@@ -75,6 +76,7 @@ class Slot:
         self.nbytes = nbytes
         self.offset = offset
         self.views: tuple[View, ...] | None = None
+        self.codec = ""
         self.coding: Coding | None = None
 
     def tensor(self) -> torch.Tensor:

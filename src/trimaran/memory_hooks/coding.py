@@ -3,8 +3,8 @@
 A codec codes each chunk of a slot separately. A chunk that would not get smaller stays as it is, so a code never needs
 more room than its slot has. A slot on the host keeps its full size: coding saves bytes on the link, not on the host.
 
-The sparse codec keeps a bit for each word, and the words that are not all zero bits: for activations after a ReLU,
-exact.
+Two codecs can be named. "bf16" rounds fp32 to 16 bits, so it is taken only where a user names it. The sparse codec
+keeps a bit for each word, and the words that are not all zero bits: for activations after a ReLU, exact.
 
     word      0    1.5  0    0    -0.0 2.5  0    NaN        8 words of 4 bytes become 1 byte of bits and 4
     bit       0    1    0    0    1    1    0    1          words, 17 bytes in place of 32
@@ -13,16 +13,17 @@ exact.
 Bits decide what is zero, not values: -0.0 and NaN come back as they were.
 
 The copy threads of a CPU do the coding. On a GPU it would need a kernel that packs without telling the host how much
-came out; what such a kernel has to reach for it to pay is in `costs.compression`.
+came out; what such a kernel has to reach for it to pay is in `pricing.copy_codecs`.
 """
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InputError
@@ -221,5 +222,47 @@ class SparseCodec:
         target[:whole] = words.view(np.uint8)
         target[whole:] = source[middle:]
 
+
+class Bf16Codec:
+    """The upper half of each fp32 value, rounded to the nearest, ties to even: bfloat16. Not exact.
+
+    NaN stays NaN, infinities stay; values above the largest bfloat16 become infinite, as in any conversion.
+
+    Example:
+        >>> from trimaran.memory_hooks.coding import Coding
+        >>> codec, host, back = Bf16Codec(), np.empty(16, np.uint8), np.empty(16, np.uint8)
+        >>> coding = Coding(codec)
+        >>> coding.save(np.array([1.0, -2.5, 1.0039, 0.0], np.float32).view(np.uint8), host), coding.load(host, back)
+        (None, None)
+        >>> coding.nbytes, back.view(np.float32).tolist()
+        (8, [1.0, -2.5, 1.0, 0.0])
+    """
+
+    name = "bf16"
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def takes(self, views: Sequence[View], start: int) -> bool:
+        """Where all that is seen of a storage is fp32."""
+        return start % 4 == 0 and all(view.dtype == "float32" for view in views)
+
+    def encode(self, source: Bytes, target: Bytes) -> int:
+        """Two bytes for each four; what is no whole value stays as it is."""
+        if not len(source) or len(source) % 4:
+            return 0
+        length = len(source) // 2
+        rounded = torch.from_numpy(source).view(torch.float32).to(torch.bfloat16)
+        target[:length] = rounded.view(torch.uint8).numpy()
+        return length
+
+    def decode(self, source: Bytes, target: Bytes) -> None:
+        """Zeros for the lower half."""
+        halves = torch.from_numpy(np.frombuffer(source.tobytes(), np.uint8).copy()).view(torch.bfloat16)
+        target[:] = halves.to(torch.float32).view(torch.uint8).numpy()
+
+
+CODECS: Mapping[str, Callable[[], Codec]] = {"sparse": SparseCodec, "bf16": Bf16Codec}
+"""Codecs that a plan may name."""
 
 _WORDS: Mapping[int, np.dtype[np.unsignedinteger]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}

@@ -50,7 +50,7 @@ import torch
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.graph.trace.record import Aside
 from trimaran.memory_hooks.arena import HostArena, Slot
-from trimaran.memory_hooks.coding import Codec, Coding, bytes_at
+from trimaran.memory_hooks.coding import CODECS, Codec, Coding, Traffic, bytes_at
 
 TO_HOST = "d2h"
 TO_DEVICE = "h2d"
@@ -232,7 +232,7 @@ class HostEngine(CopyEngine):
 
     Args:
         delay: called around each copy; tests stretch copies with it, to find what does not wait for them
-        codec: codes what is offloaded, in the copy threads; None: bytes go as they are
+        codec: codes what is offloaded and has no codec by its plan, in the copy threads; None: bytes go as they are
 
     Example:
         >>> import torch
@@ -249,12 +249,21 @@ class HostEngine(CopyEngine):
     def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
         super().__init__(torch.device("cpu"))
         self._delay, self._codec = delay, codec
+        self._codecs: dict[str, Codec] = {name: make() for name, make in CODECS.items()}
         self._lanes = {name: ThreadPoolExecutor(1, f"trimaran-{name}") for name in (TO_HOST, TO_DEVICE)}
 
     def copy(self, lane: str, storage: torch.UntypedStorage, slot: Slot, offset: int) -> HostCopy:
         """Start to copy in a thread."""
         self.check_open(lane)
         return HostCopy(self._lanes[lane].submit(self._perform, [_Job(storage, offset, slot, lane)]), lane)
+
+    def traffic(self, codec: str) -> Traffic:
+        """What a codec that plans name has coded so far.
+
+        Args:
+            codec: its name
+        """
+        return self._codecs[codec].traffic
 
     def close(self) -> None:
         """End the threads."""
@@ -280,8 +289,9 @@ class HostEngine(CopyEngine):
                 "was resized"
             )
         device, to_host = storage.data_ptr() + offset, lane == TO_HOST
-        if to_host and self._codec is not None and slot.views and self._codec.takes(slot.views, offset):
-            slot.coding = Coding(self._codec)
+        codec = self._codecs[slot.codec] if slot.codec else self._codec
+        if to_host and codec is not None and slot.views and codec.takes(slot.views, offset):
+            slot.coding = Coding(codec)
         if slot.coding is None:
             target, source = (slot.address, device) if to_host else (device, slot.address)
             ctypes.memmove(target, source, slot.nbytes)

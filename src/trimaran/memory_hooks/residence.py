@@ -122,6 +122,7 @@ class Residence:
         unit.slot = self.arena.allocate(unit.stop - unit.start)
         if unit.recipe is None:  # what a recipe makes is compared with the slot, byte for byte
             unit.slot.views = unit.views
+            unit.slot.codec = unit.plan.codec
         unit.saving = self.engine.save(unit.storage, unit.slot, unit.start)
         self.done.to_host_bytes += unit.slot.nbytes
 

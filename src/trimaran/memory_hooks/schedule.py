@@ -150,6 +150,7 @@ class UnitPlan:
         outside: whether someone outside still holds it when it comes back
         views: of the packed tensors
         name: for a person
+        codec: of its copies; "": they go as they are
     """
 
     number: int = -1
@@ -162,6 +163,7 @@ class UnitPlan:
     outside: bool = False
     views: tuple[View, ...] = ()
     name: str
+    codec: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -343,6 +345,7 @@ def _units(trace: StepTrace, plan: MemoryPlan) -> dict[int, UnitPlan]:
             outside=storage.outside_end > returns.get(number, next(iter(storage.unpacks), trace.length)),
             views=tuple(dict.fromkeys(views[number])),
             name=_name(trace.names, storage),
+            codec=plan.codecs.get(number, ""),
         )
     return units
 

@@ -52,20 +52,21 @@ class Squeeze:
     peak_bytes: int
 
 
-def squeeze(strategy: Strategy, traced: TracedStep) -> Squeeze:
+def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
     """Cost of a strategy's memory budget.
 
     Args:
         strategy: with a budget; one network on each rank
         traced: the step of its microbatch
+        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
 
     Raises:
         InputError: the strategy has no budget
-        InfeasibleError: the budget is below the memory of the step's largest operation
+        InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
     """
     if strategy.memory_bytes is None:
         raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
-    trace, costs = traced.trace, traced.costs
+    trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
     staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
@@ -90,16 +91,22 @@ def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramC
 
     Returns:
         Forwards and backwards take longer; the first forward of a microbatch takes the rest up to the peak, and its
-        backward gives it back.
+        backward gives it back. Where several microbatches are in flight, the first of them takes it, and the last gives
+        it back.
     """
     compute: dict[str, Cost] = dict(costs.compute)
     memory: dict[str, tuple[int, int]] = dict(costs.memory)
     for rank, instructions in enumerate(program.ranks):
         above = max(0, effect.peak_bytes - (costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0))
+        in_flight = 0
         for instruction in instructions:
-            if instruction.kind in _COMPUTES:
-                compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
-                memory[instruction.id] = (above, 0) if instruction.kind is Kind.FORWARD else (0, above)
+            if instruction.kind not in _COMPUTES:
+                continue
+            forward = instruction.kind is Kind.FORWARD
+            compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
+            alone = in_flight == 0 if forward else in_flight == 1
+            memory[instruction.id] = ((above, 0) if forward else (0, above)) if alone else (0, 0)
+            in_flight += 1 if forward else -1
     return replace(costs, compute=compute, memory=memory)
 
 
@@ -267,6 +274,9 @@ def score(
         peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
         limiter=limiter(program, timeline, waits=waits),
     )
+    if effect is not None and strategy.pp > 1:
+        # Messages are in the budget of a stage.
+        candidate = dataclasses.replace(candidate, peak_bytes=(effect.peak_bytes,) * strategy.devices)
     if epoch is None:
         return candidate
     total = [epoch.full_steps(batch) * seconds for seconds in step]

@@ -285,6 +285,11 @@ class Pins:
             return f"--strategy {self.strategy}" if self._objection_of_pins(strategy) else ""
         return self._objection_of_pins(strategy)
 
+    @property
+    def budget_bytes(self) -> int | None:
+        """Memory budget of a strategy that was named with one, such as "pp2 1f1b m4 in 8.0 GiB" [bytes]."""
+        return read_strategy(self.strategy).memory_bytes if self.strategy else None
+
     def _objection_of_pins(self, strategy: Strategy) -> str:
         kinds = kinds_of(strategy)
         for kind in self.forbid:

@@ -257,12 +257,17 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
 def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
     """Effect of a strategy's memory budget on its step; None where it has none.
 
+    Ranks make the memory plans of stages while they train, from a step that they record: until then a stage is taken to
+    need its budget, and no more time than without one.
+
     Raises:
         InfeasibleError: the budget is below the minimum memory of a step
         InputError: no step with its microbatch was traced
     """
     if strategy.memory_bytes is None:
         return None
+    if strategy.pp > 1:
+        return Squeeze(factor=1.0, peak_bytes=strategy.memory_bytes)
     size = problem.batch // (strategy.dp * strategy.microbatches)
     traced = problem.traces.get(size)
     if traced is None:
@@ -272,7 +277,7 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
             code="plan.microbatch-not-traced",
             microbatch=size,
         )
-    return squeeze(strategy, traced)
+    return squeeze(strategy, traced, host_bytes=problem.cluster.host_room(strategy.devices))
 
 
 def costs_of(candidate: Candidate, problem: Problem, *, end: End = "typical") -> ProgramCosts:

@@ -60,10 +60,11 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_split, execution_key
+from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, split_for
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
 from trimaran.planner.trials import Prospect, Trials
+from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 
@@ -309,12 +310,18 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
 
 
 def _kept_whole(named: Rejection) -> str:
-    """That parts of a network have no memory plan, where memory is the reason of the rejection."""
-    if named.cause != "memory" or named.strategy.pp * named.strategy.tp == 1:
+    """Which parts of a network have a memory plan, where memory is the reason of the rejection."""
+    strategy = named.strategy
+    if named.cause != "memory" or strategy.pp * strategy.tp == 1 or strategy.memory_bytes is not None:
         return ""
+    if memory_obstacle(dataclasses.replace(strategy, memory_bytes=1)):
+        return (
+            ". Such parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole "
+            "network on each device (pp=1, tp=1) may have one"
+        )
     return (
-        ". Parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole network on "
-        "each device (pp=1, tp=1) may have one"
+        ". Stages offload and recompute only where a strategy is named with a budget, such as "
+        f'--strategy "{strategy.name} in 8GiB"; a whole network on each device (pp=1, tp=1) may have a plan by itself'
     )
 
 
@@ -368,6 +375,36 @@ def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
     return found
 
 
+def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidate]:
+    """The strategies that were named, under the memory budget of their name.
+
+    Args:
+        problem: with the traces of steps of whole networks
+        hunt: has found what they are without it; what cannot keep the budget is added to its rejections
+        budget_bytes: of each rank [bytes]
+    """
+    short = [one.strategy for one in hunt.rejected if one.cause == "memory"]
+    found: list[Candidate] = []
+    for plain in dict.fromkeys([*(one.strategy for one in hunt.candidates), *short]):
+        strategy = dataclasses.replace(plain, memory_bytes=budget_bytes)
+        obstacle = memory_obstacle(strategy)
+        if obstacle:
+            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=obstacle))
+            continue
+        try:
+            split = strategy if strategy.boundaries else split_for(strategy, problem)
+            candidate = assess_split(split, problem)
+        except InfeasibleError as error:
+            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+            continue
+        lack = lack_of_memory(candidate.peak_bytes, problem)
+        if lack:
+            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=lack))
+        else:
+            found.append(candidate)
+    return found
+
+
 def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
     """Find the strategy with the shortest step, or epoch, that fits.
 
@@ -413,7 +450,11 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
     left = best_first(hunt, _outlines(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
-    hunt.candidates += virtualized(problem, hunt.rejected)
+    budget_bytes = problem.pins.budget_bytes
+    if budget_bytes is None:
+        hunt.candidates += virtualized(problem, hunt.rejected)
+    else:
+        hunt.candidates = budgeted(problem, hunt, budget_bytes)
     if not hunt.candidates:
         raise nothing_fits(problem, hunt.rejected)
     return _conclude(hunt, ruled_out, seconds=time.monotonic() - begun_s)

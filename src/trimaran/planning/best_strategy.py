@@ -119,7 +119,11 @@ def find_best(
 
 
 def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
-    """Search; where whole networks are rejected for memory, trace them and search again."""
+    """Search; where whole networks are rejected for memory, or named with a budget, trace them and search again."""
+    if problem.pins.budget_bytes is not None:
+        named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
+        whole = (problem.pins.pp or 1) == 1 and problem.batch % named == 0
+        return search(replace(problem, traces=trace({problem.batch // named})) if whole else problem)
     try:
         found = search(problem)
     except InfeasibleError:

@@ -32,7 +32,7 @@ from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.result import Search, said_of_compression, simulated_search
+from trimaran.planner.result import Search, said_of_compression, said_of_stages, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
@@ -66,6 +66,12 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         InfeasibleError: nothing fits
     """
     if "memory" in problem.pins.forbid:
+        return problem, search(problem)
+    if problem.pins.budget_bytes is not None:
+        named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
+        if (problem.pins.pp or 1) == 1 and problem.batch % named == 0:
+            traces = traces_of(reference, {problem.batch // named}, problem, request)
+            problem = dataclasses.replace(problem, traces=traces)
         return problem, search(problem)
     try:
         found = search(problem)
@@ -248,7 +254,7 @@ class Estimated(CatalogBackend):
         problem = machine_problem(reference, request)
         self._progress("searching", 0, 0)
         problem, found = search_within_memory(reference, problem, request)
-        said = filter(None, [said_of_compression(found, request.pins)])
+        said = filter(None, [said_of_compression(found, request.pins), said_of_stages(found.chosen.strategy)])
         notes = (
             *problem.graph.notes,
             *placement_notes(problem, found.chosen.strategy),

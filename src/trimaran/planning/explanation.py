@@ -366,7 +366,7 @@ def _score(
     else:
         strategy = fed_as_asked(strategy, problem.pins)
     traces: Mapping[int, TracedStep] = {}
-    if strategy.memory_bytes is not None:
+    if strategy.memory_bytes is not None and strategy.pp == 1:
         traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
         problem = replace(problem, traces=traces)
     try:

@@ -32,6 +32,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
 from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
+from trimaran.pricing.copy_codecs import CodecChoice
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL
@@ -271,16 +272,27 @@ class PricedSteps:
         device: prices them
         precision: in which products are computed
         software: framework and libraries
+        host_bytes: most that may lie on the host at once for the device [bytes]; None: no limit
+        codec: may code copies; None: bytes go as they are
     """
 
     tracer: JobTracer
     device: Device
     precision: Precision
     software: Software = field(default_factory=Software)
+    host_bytes: int | None = None
+    codec: CodecChoice | None = None
 
     def costs(self, trace: StepTrace) -> MemoryCosts:
         """Costs of a step."""
-        return modelled_costs(trace, self.device, precision=self.precision, software=self.software)
+        return modelled_costs(
+            trace,
+            self.device,
+            precision=self.precision,
+            software=self.software,
+            host_bytes=self.host_bytes,
+            codec=self.codec,
+        )
 
     def step(self, samples: int) -> PricedStep:
         """The step with this number of samples."""

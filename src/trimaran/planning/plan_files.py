@@ -17,9 +17,9 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
 from trimaran.machine.types import Allocation, Link
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.candidates import Candidate, score, squeeze
+from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import Option
-from trimaran.planner.problem import Problem
+from trimaran.planner.problem import Problem, effect_of_memory
 from trimaran.planner.result import Search
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
@@ -144,9 +144,10 @@ def load_plan(
         gathers=strategy.zero >= 2,
         compressions=() if strategy.compression is None else (strategy.compression,),
     )
-    traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)
+    whole = strategy.memory_bytes is not None and strategy.pp == 1
+    traces = trace_job(source, {size}, progress) if whole else {}
     table = rehearse_strategy(source, job, graph, cluster, strategy, program, table, progress) or table
-    if not traces:
+    if strategy.memory_bytes is None:
         costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
         check_memory(program, costs, _memory_to_use(plan, cluster, request))
     problem = problem_here(prepared, request, table, executions=executions, traces=traces)
@@ -159,7 +160,7 @@ def load_plan(
         batch=problem.batch,
         clip=problem.clip,
         epoch=problem.epoch,
-        effect=squeeze(strategy, traces[size]) if traces else None,
+        effect=effect_of_memory(strategy, problem),
     )
     return Planned(
         source=source,

@@ -14,6 +14,7 @@ from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.machine.types import Device
+from trimaran.pricing.copy_codecs import GPU_PASSES, CodecChoice, CopyCodec, copy_codec
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
 
@@ -28,6 +29,8 @@ class MemoryCosts:
         to_device_bytes_per_s: rate of copies back [bytes/s]
         copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: not known, so no limit
+        codec: may code copies, where that makes them faster; None: bytes go as they are
     """
 
     durations_s: NDArray[np.float64]
@@ -35,6 +38,8 @@ class MemoryCosts:
     to_device_bytes_per_s: float
     copy_latency_s: float
     source: str
+    host_bytes: int | None = None
+    codec: CopyCodec | None = None
 
     def __post_init__(self) -> None:
         for name in ("to_host_bytes_per_s", "to_device_bytes_per_s"):
@@ -69,6 +74,19 @@ class MemoryCosts:
         """Time of a copy to the device [s]."""
         return self.copy_latency_s + nbytes / self.to_device_bytes_per_s
 
+    def coded_s(self, number: int, nbytes: int) -> tuple[float, float] | None:
+        """Times of the coded copies of a storage to the host and back; None where plain ones are not slower [s, s].
+
+        Args:
+            number: of the storage
+            nbytes: its size [bytes]
+        """
+        if self.codec is None:
+            return None
+        out = self.copy_latency_s + self.codec.seconds(number, nbytes, self.to_host_bytes_per_s)
+        back = self.copy_latency_s + self.codec.seconds(number, nbytes, self.to_device_bytes_per_s)
+        return (out, back) if out + back < self.to_host_s(nbytes) + self.to_device_s(nbytes) else None
+
 
 def measured_costs(
     trace: StepTrace,
@@ -77,6 +95,7 @@ def measured_costs(
     to_device_bytes_per_s: float,
     copy_latency_s: float = 0.0,
     source: str = "measured",
+    host_bytes: int | None = None,
 ) -> MemoryCosts:
     """Costs of a trace whose operations were timed.
 
@@ -86,6 +105,7 @@ def measured_costs(
         to_device_bytes_per_s: measured rate of copies back [bytes/s]
         copy_latency_s: fixed time of a copy [s]
         source: where the figures come from
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: no limit
 
     Raises:
         InputError: an operation has no duration, or a rate is not above 0
@@ -108,11 +128,18 @@ def measured_costs(
         to_device_bytes_per_s=to_device_bytes_per_s,
         copy_latency_s=copy_latency_s,
         source=source,
+        host_bytes=host_bytes,
     )
 
 
 def modelled_costs(
-    trace: StepTrace, device: Device, *, precision: str = "fp32", software: Software | None = None
+    trace: StepTrace,
+    device: Device,
+    *,
+    precision: str = "fp32",
+    software: Software | None = None,
+    host_bytes: int | None = None,
+    codec: CodecChoice | None = None,
 ) -> MemoryCosts:
     """Costs of a trace on a device of the catalog, by the kernel model; they add up to the step of `estimate_step`.
 
@@ -124,6 +151,8 @@ def modelled_costs(
         device: of the catalog
         precision: one of `KERNEL_PRECISIONS`
         software: framework and libraries; None: PyTorch of 2024
+        host_bytes: most that may lie on the host at once for this device [bytes]; None: no limit
+        codec: may code copies; None: bytes go as they are
 
     Raises:
         InputError: no such precision, or no operation of the trace is in it
@@ -152,6 +181,14 @@ def modelled_costs(
         to_device_bytes_per_s=copies.to_device_bytes_per_s,
         copy_latency_s=copies.latency_s,
         source=f"modelled: kernels of {device.name} in {asked}",
+        host_bytes=host_bytes,
+        codec=None
+        if codec is None
+        else copy_codec(
+            codec,
+            trace,
+            coding_bytes_per_s=device.bandwidth.bytes_per_s * device.bandwidth.fraction / GPU_PASSES[codec.name],
+        ),
     )
 
 

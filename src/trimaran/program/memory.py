@@ -87,6 +87,7 @@ class MemoryPlan:
         reasons: by storage, why, in a few words
         waits: by storage, a tick between its PRE and its first unpack at which the operations already wait for the end
             of the copy. Only policies that synchronise at ends of layers have it; it changes times, not memory
+        codecs: by offloaded storage, the codec of its copies; what is missing goes as it is
     """
 
     policy: str
@@ -96,6 +97,7 @@ class MemoryPlan:
     recipes: Mapping[int, Recipe]
     reasons: Mapping[int, str]
     waits: Mapping[int, int] = field(default_factory=dict)
+    codecs: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, storage: int) -> Decision:
         """The decision on a storage."""

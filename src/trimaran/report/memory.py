@@ -36,6 +36,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
+from trimaran.pricing.copy_codecs import LOSSLESS
 from trimaran.program.json_files import to_plain
 from trimaran.program.memory import MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
@@ -105,12 +106,14 @@ class PolicyFigures:
 
     Attributes:
         name: "none", "all", "conv", "dyn", "ours"
-        fits: whether its peak is within the budget
+        fits: whether its peak is within the budget, and what it offloads within the room on the host
         usage: memory over the step
         step_time_s: of the step under the plan [s]
         slowdown: against the whole step with unlimited memory; 0.02 is 2 % slower
         to_host_bytes: offloaded [bytes]
         to_device_bytes: brought back [bytes]
+        host_peak_bytes: most that lies on the host at once [bytes]
+        coded_bytes: of what is offloaded, what is coded for its copies [bytes]
         recomputed_bytes: recomputed [bytes]
         recompute_s: time of recomputing them [s]
         stall_s: time for which operations wait for copies [s]
@@ -124,10 +127,12 @@ class PolicyFigures:
     slowdown: float
     to_host_bytes: int
     to_device_bytes: int
+    host_peak_bytes: int
     recomputed_bytes: int
     recompute_s: float
     stall_s: float
     note: str = ""
+    coded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +229,10 @@ class MemoryEstimate:
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
+        host_bytes: room on the host for what is offloaded [bytes]; None: no limit is known
+        host_source: where that comes from
+        codec: by which copies may be coded; "": by none
+        codec_ratio: how many times fewer bytes it is taken to leave; None: there is none
         budget_bytes: what the step may use [bytes]
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
@@ -271,6 +280,10 @@ class MemoryEstimate:
     curve: LiveCurve
     card_bytes: int | None = None
     context_bytes: int = 0
+    host_bytes: int | None = None
+    host_source: str = ""
+    codec: str = ""
+    codec_ratio: float | None = None
     largest_batch: LargestBatch | None = None
     split: SplitFigures | None = None
     trace_s: float = 0.0
@@ -448,6 +461,13 @@ def budget_line(estimate: MemoryEstimate) -> str:
     return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context"
 
 
+def host_line(estimate: MemoryEstimate) -> str:
+    """Room on the host, where it comes from, and where it is why more is recomputed or a policy does not fit."""
+    if estimate.host_bytes is None:
+        return "host: no limit is known on what may be offloaded"
+    return f"host {format_bytes(estimate.host_bytes)} for what is offloaded: {estimate.host_source}"
+
+
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
     table = frame_table("")
@@ -484,12 +504,32 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         "" if estimate.split is None else split_line(estimate.split),
         f"The minimum memory is that of {estimate.minimum_at}: {held}." if held else "",
         f"The plan keeps {format_bytes(estimate.kept_bytes)} of what it could move, offloads "
-        f"{format_bytes(plan.to_host_bytes)} and recomputes {format_bytes(plan.recomputed_bytes)} "
+        f"{format_bytes(plan.to_host_bytes)}{_on_host(plan)} and recomputes {format_bytes(plan.recomputed_bytes)} "
         f"({format_seconds(plan.recompute_s)}); {_waiting(plan.stall_s)}.",
+        codec_line(estimate),
         f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
     ]
     return [line for line in lines if line]
+
+
+def codec_line(estimate: MemoryEstimate) -> str:
+    """What the codec does that was asked for; empty where none was."""
+    if not estimate.codec:
+        return ""
+    how = f"taken to leave {1 / (estimate.codec_ratio or 1.0):.0%} of the bytes"
+    exact = "exact" if estimate.codec in LOSSLESS else "not exact: it rounds what comes back, so gradients differ"
+    coded = estimate.plan.coded_bytes
+    done = (
+        f"codes {format_bytes(coded)} of what is offloaded" if coded else "codes nothing: plain copies are not slower"
+    )
+    return f"Codec {estimate.codec} ({exact}; {how}) {done}."
+
+
+def _on_host(plan: PolicyFigures) -> str:
+    """How much of it lies on the host at once, where that is not all of it."""
+    most = format_bytes(plan.host_peak_bytes)
+    return f" (at most {most} at once)" if most != format_bytes(plan.to_host_bytes) else ""
 
 
 def split_line(split: SplitFigures) -> str:
@@ -579,6 +619,7 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages
         f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
         f"{precision_words(found.precision, found.precision_source)}\n"
         f"{escape(budget_line(found))}\n"
+        f"{escape(host_line(found))}\n"
     )
     out.print(summary_table(found), "")
     for line in explanation_lines(found):

@@ -42,6 +42,8 @@ class MemoryReport:
         stall_s: the host's waiting for copies in the last step [s]; None on a GPU, whose streams wait
         to_host_bytes: copied to the host in that step [bytes]
         to_device_bytes: copied back in that step [bytes]
+        codec: by which copies may be coded; "": by none
+        coding_ratio: how many times fewer bytes were copied of what was coded, in all steps; None: nothing was coded
         decisions: storages that are not kept, largest first
         notes: what a person should know
     """
@@ -66,6 +68,8 @@ class MemoryReport:
     stall_s: float | None = 0.0
     to_host_bytes: int = 0
     to_device_bytes: int = 0
+    codec: str = ""
+    coding_ratio: float | None = None
     decisions: tuple[StorageLine, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -104,6 +108,9 @@ def _lines(report: MemoryReport) -> list[str]:
             lines.append(f"  {name:<18} {'–':>10}  the streams of the GPU wait, not the host")
     lines.append(f"  {'to the host':<18} {format_bytes(report.to_host_bytes):>10}  a step")
     lines.append(f"  {'back':<18} {format_bytes(report.to_device_bytes):>10}  a step")
+    if report.codec:
+        done = "nothing was coded" if report.coding_ratio is None else f"{report.coding_ratio:.2f} x fewer bytes"
+        lines.append(f"  {'codec':<18} {report.codec:>10}  {done}")
     if report.state_host_bytes:
         lines.append(f"  {'optimizer state':<18} {format_bytes(report.state_host_bytes):>10}  on the host")
     lines.extend(_decisions(report))

@@ -311,6 +311,28 @@ def live_bytes(trace: StepTrace, plan: MemoryPlan) -> LiveBytes:
     return LiveBytes(at=at, operations=operations)
 
 
+def host_peak(trace: StepTrace, plan: MemoryPlan) -> int:
+    """Most bytes on the host at once [bytes]: of each offloaded storage from its OFF to its first use after its PRE.
+
+    Args:
+        trace: the step
+        plan: what happens to its storages
+    """
+    changes: list[tuple[int, int, int]] = []
+    for step in plan.steps:
+        nbytes = trace.storages[step.storage].copy_bytes
+        if step.kind == Kind.OFFLOAD:
+            changes.append((step.moment, 1, nbytes))
+        elif step.kind == Kind.PREFETCH:
+            uses = (moment for moment in trace.storages[step.storage].unpacks if moment >= step.moment)
+            changes.append((next(uses, step.moment), 0, -nbytes))
+    there = most = 0
+    for _, _, nbytes in sorted(changes):
+        there += nbytes
+        most = max(most, there)
+    return most
+
+
 def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
     """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes].
 
@@ -631,6 +653,9 @@ class _Simulation:
     def _copy(self, step: MemoryStep, bytes_per_s: float) -> float:
         nbytes = self.storages[step.storage].copy_bytes
         seconds = self.costs.copy_latency_s + nbytes / bytes_per_s
+        codec = self.costs.codec
+        if step.storage in self.plan.codecs and codec is not None:
+            seconds = self.costs.copy_latency_s + codec.seconds(step.storage, nbytes, bytes_per_s)
         # A copy back needs the one to the host: DEL, which comes between them, has waited for that one.
         start_s, end_s = self.clock.copy(_COPIES[step.kind], step.moment, seconds)
         self.copies.append(Copy(step=step, start_s=start_s, end_s=end_s, nbytes=nbytes))

@@ -1,7 +1,9 @@
 """Planning, on chains small enough to think through."""
 
+import dataclasses
 import itertools
 import random
+from typing import Any
 
 import pytest
 from tests.raising import raises
@@ -22,8 +24,9 @@ def costs(trace: StepTrace, rate: float = 100.0) -> MemoryCosts:
     return measured_costs(trace, to_host_bytes_per_s=rate, to_device_bytes_per_s=rate)
 
 
-def planned(trace: StepTrace, budget: int, rate: float = 100.0, **options: object) -> MemoryOutcome:
-    return plan_memory(trace, costs(trace, rate), budget_bytes=budget, smallest_bytes=0, **options)
+def planned(trace: StepTrace, budget: int, rate: float = 100.0, **options: Any) -> MemoryOutcome:
+    given = dataclasses.replace(costs(trace, rate), host_bytes=options.pop("host_bytes", None))
+    return plan_memory(trace, given, budget_bytes=budget, smallest_bytes=0, **options)
 
 
 EVEN = chain((100,) * 9, (1.0,) * 8)

@@ -12,6 +12,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.memory import minimum_memory
 from trimaran.planner import Search, search
 from trimaran.planner.candidates import Candidate, squeeze
+from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind
@@ -52,6 +53,16 @@ def test_copies_that_do_not_hide_make_the_step_longer() -> None:
     """1 MiB at 1 MiB/s takes 1 s each way, a step takes 0.16 s."""
     step = traced(bytes_per_s=MIB, repeatable=False)
     assert squeeze(builders.strategy(memory_bytes=peak(step) - 2 * MIB), step).factor > 2.0
+
+
+def test_a_host_without_room_makes_it_recompute_or_refuse() -> None:
+    """2 MiB must leave. With room for one, the other is recomputed in 10 ms; what cannot be recomputed does not fit."""
+    step, once = traced(), traced(repeatable=False)
+    strategy = builders.strategy(memory_bytes=peak(step) - 2 * MIB)
+    assert squeeze(strategy, step, host_bytes=8 * MIB).factor == pytest.approx(1.0, abs=0.01)
+    assert squeeze(strategy, step, host_bytes=MIB).factor > 1.05
+    with raises("memory-plan.not-found", InfeasibleError, host_bytes=MIB):
+        squeeze(strategy, once, host_bytes=MIB)
 
 
 def test_hooks_lengthen_a_step_that_moves_something() -> None:
@@ -145,3 +156,18 @@ def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
         before, after = (costs_of(one, problem).compute[instruction.id].seconds for one in (plain, held))
         longer = instruction.kind in (Kind.FORWARD, Kind.BACKWARD)
         assert after == pytest.approx(before * factor if longer else before)
+
+
+def test_a_named_budget_is_that_of_the_plan_and_of_stages_too() -> None:
+    """Named with a budget a pipeline has it; with a schedule whose stages have no memory plan it is refused."""
+    room = 64 * MIB
+    found = search(
+        builders.problem(graph=GRAPH, table=TABLE, batch=16, pins=pins_of_strategy("pp2 1f1b m2 in 64.0 MiB"))
+    )
+    assert {one.strategy.memory_bytes for one in found.candidates} == {room}
+    assert (found.chosen.strategy.pp, found.chosen.strategy.schedule) == (2, "1f1b")
+    assert "in 64.0 MiB" in found.chosen.name
+    assert max(found.chosen.peak_bytes) <= room
+    with raises("plan.nothing-fits", InfeasibleError, match="splits backwards"):
+        pins = pins_of_strategy("pp2 zero-bubble m2 in 64.0 MiB")
+        search(builders.problem(graph=GRAPH, table=TABLE, batch=16, pins=pins))

@@ -30,15 +30,16 @@ from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_jo
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.catalog import find_device
-from trimaran.machine.types import Device
+from trimaran.machine.catalog import find_device, plain_node
+from trimaran.machine.types import OFFLOAD_SHARE, Device
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
-from trimaran.memory_budget.options import parse_budget
+from trimaran.memory_budget.options import parse_budget, parse_size
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
+from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan
@@ -53,7 +54,7 @@ from trimaran.report.memory import (
     storage_lines,
 )
 from trimaran.report.trace import PlannedStep
-from trimaran.simulator.memory import LiveBytes, MemoryRun, live_bytes, simulate_memory
+from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_bytes, simulate_memory
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Figures of plans and simulated steps
@@ -140,22 +141,31 @@ def policy_figures(
         budget_bytes: that it should hold [bytes]
         kept_s: step that the plan is compared with [s]; None: the same with memory without end
     """
-    run = found.run
+    run, there_bytes = found.run, host_peak(trace, found.plan)
     against_s = run.compute_s if kept_s is None else kept_s
     again = [number for number in found.plan.moved if found.plan.of(number) == Decision.RECOMPUTE]
     return PolicyFigures(
         name=name,
-        fits=found.live.peak <= budget_bytes,
+        fits=found.live.peak <= budget_bytes and (costs.host_bytes is None or there_bytes <= costs.host_bytes),
         usage=usage(trace, found.live, costs),
         step_time_s=run.step_time_s,
         slowdown=run.step_time_s / against_s - 1.0 if against_s > 0 else 0.0,
         to_host_bytes=run.to_host_bytes,
         to_device_bytes=run.to_device_bytes,
+        host_peak_bytes=there_bytes,
+        coded_bytes=sum(trace.storages[number].copy_bytes for number in found.plan.codecs),
         recomputed_bytes=sum(trace.storages[number].nbytes for number in again),
         recompute_s=float(run.recompute_s),
         stall_s=float(run.stall_s),
-        note=found.note,
+        note=found.note or _beyond_host(there_bytes, costs.host_bytes),
     )
+
+
+def _beyond_host(there_bytes: int, host_bytes: int | None) -> str:
+    """Why a plan does not fit the host; "" where it does."""
+    if host_bytes is None or there_bytes <= host_bytes:
+        return ""
+    return f"would put {format_bytes(there_bytes)} on the host, which has room for {format_bytes(host_bytes)}"
 
 
 def holders(trace: StepTrace, numbers: Sequence[int]) -> tuple[Holder, ...]:
@@ -204,7 +214,13 @@ def phases(trace: StepTrace) -> tuple[str, ...]:
 
 
 def bottleneck(
-    shown: Simulated, offload_lower_bound_s: float, *, budget_bytes: int, kept_peak_bytes: int, again: str = ""
+    shown: Simulated,
+    offload_lower_bound_s: float,
+    *,
+    budget_bytes: int,
+    kept_peak_bytes: int,
+    host_bytes: int | None = None,
+    again: str = "",
 ) -> str:
     """The bottleneck of a plan, in a sentence or two.
 
@@ -213,6 +229,7 @@ def bottleneck(
         offload_lower_bound_s: below this no plan is that only offloads [s]
         budget_bytes: that it must hold [bytes]
         kept_peak_bytes: without offload or recompute [bytes]
+        host_bytes: room on the host [bytes]; None: no limit is known
         again: what the forward of modules in parts costs, which runs twice; "": there are none
     """
     run = shown.run
@@ -231,6 +248,12 @@ def bottleneck(
     alone = 100 * (offload_lower_bound_s / run.compute_s - 1)
     if again:
         return f"{again}. Then {first}."
+    away_bytes = kept_peak_bytes - budget_bytes
+    if host_bytes is not None and away_bytes > host_bytes:
+        return (
+            f"{first}. Offloading alone would put at least {format_bytes(away_bytes)} on the host, which has room for "
+            f"{format_bytes(host_bytes)}."
+        )
     return f"{first}. Offloading alone would cost at least {alone:.1f} %."
 
 
@@ -252,7 +275,8 @@ def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, Simula
         "conv": simulated(trace, vdnn_conv(trace), costs),
     }
     try:
-        found["dyn"] = simulated(trace, vdnn_dyn(trace, budget_bytes=budget_bytes), costs)
+        plan = vdnn_dyn(trace, budget_bytes=budget_bytes, host_bytes=costs.host_bytes)
+        found["dyn"] = simulated(trace, plan, costs)
     except InfeasibleError:
         found["dyn"] = replace(found["all"], note="nothing that it tries fits; its first trial, all, is shown")
     return found
@@ -375,6 +399,7 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
             bound.offload_s,
             budget_bytes=budget_bytes,
             kept_peak_bytes=step.kept.peak,
+            host_bytes=whole.costs.host_bytes,
             again=_again(found),
         ),
         policy=found.policy,
@@ -469,6 +494,8 @@ def estimate_memory(
     largest_batch: bool = True,
     split: str = "auto",
     sharing: int = 1,
+    host: str | None = None,
+    codec: str | None = None,
     progress: Progress = ignore_progress,
 ) -> MemoryStudy:
     """Say what a step of a job needs on one device, and what a memory plan makes of it.
@@ -485,21 +512,33 @@ def estimate_memory(
         largest_batch: whether to look for it
         split: modules that run in parts of the batch, such as "features:0-4:2"; "auto": where our plan's budget is
             below the minimum memory, the fastest that helps; "none": none
-        sharing: devices that share a link to the host, this one included
+        sharing: devices in use on one host, this one included; they share a link to it, and its memory
+        host: most that may lie on the host for this device, such as "128GiB"; None: its part of the host's memory in
+            the usual machine of the device
+        codec: what offloaded storages may be coded by, where that is faster: "sparse" (exact, of what comes after a
+            ReLU), "sparse:2.6" with how many times fewer bytes there are, or "bf16" (rounds); None: nothing is
         progress: told what is being done
 
     Raises:
-        InputError: the job, the device, the budget or the precision is wrong
-        InfeasibleError: the budget is below the minimum memory
+        InputError: the job, the device, the budget, the host's room or the precision is wrong
+        InfeasibleError: the budget is below the minimum memory, or the host has too little room
     """
-    catalog_device = sharing_device(find_device(device), HostPath(sharing=sharing))
+    alone, coding = find_device(device), None if codec is None else parse_codec(codec)
+    host_bytes, host_source = _host_room(alone, sharing, host)
+    catalog_device = sharing_device(alone, HostPath(sharing=sharing))
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
     chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)
     samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
-    steps = PricedSteps(tracer=JobTracer(made, precision=chosen.name), device=catalog_device, precision=chosen.name)
+    steps = PricedSteps(
+        tracer=JobTracer(made, precision=chosen.name),
+        device=catalog_device,
+        precision=chosen.name,
+        host_bytes=host_bytes,
+        codec=coding,
+    )
     whole = steps.step(samples)
     budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
     traced_s = perf_counter()
@@ -515,6 +554,10 @@ def estimate_memory(
         estimate_of(made, catalog_device, chosen, found),
         card_bytes=card_bytes,
         context_bytes=0 if card_bytes is None else catalog_device.memory.context_bytes,
+        host_bytes=host_bytes,
+        host_source=host_source,
+        codec="" if coding is None else coding.name,
+        codec_ratio=None if coding is None else coding.ratio,
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
@@ -542,6 +585,18 @@ def _plan(
         budget_bytes=budget_bytes,
     )
     return found, in_parts
+
+
+def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | None, str]:
+    """Room on the host for what the device offloads, and where it comes from [bytes]."""
+    if asked is not None:
+        return parse_size(asked, "host"), "as asked for"
+    node = plain_node(device, sharing)
+    room = node.host_room(sharing)
+    if room is None:
+        return None, ""
+    shares = "" if sharing == 1 else f", shared by {sharing} devices"
+    return room, f"{OFFLOAD_SHARE:.0%} of {format_bytes(node.host_memory_bytes)} in {node.title}{shares}"
 
 
 def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:

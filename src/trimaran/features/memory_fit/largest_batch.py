@@ -235,6 +235,25 @@ def _storage_between(one: TraceStorage, other: TraceStorage, share: float) -> Tr
     )
 
 
+def movable_bytes(trace: StepTrace) -> int:
+    """What a plan of a step may offload at most [bytes]."""
+    return sum(storage.copy_bytes for storage in trace.movable)
+
+
+def _with_some_plan(cost: Callable[[int], float | None], most: int, *, fits: int, known: int) -> int:
+    """The most samples with which a plan is found, where the host is too small for what the minimum memory allows."""
+    if cost(most) is not None:
+        return most
+    low, high = max(fits, known if known < most else fits), most
+    while high - low > _step(low, TOLERANCE):
+        middle = (low + high) // 2
+        if cost(middle) is None:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
 def find_largest_batch(
     whole: PricedSteps,
     in_parts: PricedSteps | None,
@@ -271,6 +290,9 @@ def find_largest_batch(
 
     kept = most_samples(lambda some: live_bytes(whole_of(some), KEEP_ALL).peak, budget_bytes, near=near)
     at_minimum = max(most_at_minimum(trace_of) for trace_of in (whole_of, parts_of) if trace_of is not None)
+    most = (parts_of or whole_of)(at_minimum) if at_minimum else None
+    if whole.host_bytes is not None and most is not None and movable_bytes(most) > whole.host_bytes:
+        at_minimum = _with_some_plan(cost, at_minimum, fits=kept, known=known[0])
     samples, slowdown = most_with_plan(cost, at_most=slowdown_limit, fits=kept, possible=at_minimum, known=known)
     return LargestBatch(
         without_plan=kept,

@@ -150,7 +150,7 @@ class Session:
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
         self._ends_script = False
         self._memory = ExitStack()
-        self._virtual = self._memory.enter_context(planned_memory(strategy))
+        self._virtual = self._memory.enter_context(planned_memory(strategy, local_ranks=world.local_size))
         self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None

@@ -180,12 +180,13 @@ _CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": g
 
 
 def _check_whole(strategy: Strategy) -> None:
-    """Memory budgets and sync "p2p" are for whole networks only."""
+    """Memory budgets are for whole networks and chains of stages, sync "p2p" is for whole networks only."""
     split = strategy.pp > 1 or strategy.tp > 1
-    if strategy.memory_bytes is not None and (strategy.memory_bytes < 1 or split):
+    obstacle = memory_obstacle(strategy)
+    if obstacle:
         raise InputError(
-            f"Strategy.memory_bytes must be positive and is for whole networks (pp=1), got {strategy.memory_bytes} "
-            f"with pp={strategy.pp} and tp={strategy.tp}",
+            f"Strategy.memory_bytes is {strategy.memory_bytes} in {strategy.name}: {obstacle}",
+            code="strategy.memory-form",
             memory_bytes=strategy.memory_bytes,
             pp=strategy.pp,
         )
@@ -197,6 +198,39 @@ def _check_whole(strategy: Strategy) -> None:
             sync=strategy.sync,
             pp=strategy.pp,
         )
+
+
+def memory_obstacle(strategy: Strategy) -> str:
+    """Why ranks of a strategy cannot keep a memory budget by offload and recompute; empty: they can, or have none.
+
+    Example:
+        >>> memory_obstacle(Strategy(pp=2, memory_bytes=1 << 30)), memory_obstacle(Strategy(tp=2))
+        ('', '')
+        >>> memory_obstacle(Strategy(tp=2, memory_bytes=1 << 30))
+        'layers that are sharded keep no memory budget (--tp 1)'
+    """
+    if strategy.memory_bytes is None:
+        return ""
+    if strategy.memory_bytes < 1:
+        return "a budget is at least 1 byte"
+    if strategy.tp > 1:
+        return "layers that are sharded keep no memory budget (--tp 1)"
+    if strategy.pp == 1:
+        return ""
+    if strategy.parts:
+        return "branches that are placed on devices keep no memory budget; a chain of stages does (--pp)"
+    if strategy.schedule not in MEMORY_SCHEDULES:
+        return (
+            f'the schedule "{strategy.schedule}" splits backwards or overlaps steps, so a stage has no memory plan; '
+            f"take {' or '.join(MEMORY_SCHEDULES)}"
+        )
+    if strategy.execution != "eager":
+        return "stages that are compiled keep no memory budget (--execution eager)"
+    return ""
+
+
+MEMORY_SCHEDULES = ("gpipe", "1f1b", "interleaved")
+"""Orders of a pipeline whose stages may have a memory plan: each backward is whole, and ends in its step."""
 
 
 def stale_obstacle(strategy: Strategy) -> str:
