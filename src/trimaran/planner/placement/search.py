@@ -5,6 +5,7 @@ the user gives ends it all the same. Several searches with different seeds run a
 """
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,11 @@ from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
 from trimaran.planner.placement.list_scheduling import list_schedule
 from trimaran.planner.placement.problem import Flat
 from trimaran.planner.placement.schedule import Layout, lay, memory_of_all
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
 
 SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of edges that lists take to cross; HEFT's first."""
@@ -58,9 +64,9 @@ class Limits:
         return self.deadline - time.monotonic()
 
     def part_s(self, share: float) -> float:
-        """Wall time for a part of the problem with such a share of the work [s]."""
+        """Wall time for a part of the problem with such a share of the work, one part on each core [s]."""
         left_s = self.left_s
-        return left_s if math.isinf(left_s) else max(0.1, min(left_s, 4.0 * share * left_s))
+        return left_s if math.isinf(left_s) else max(0.1, min(left_s, cores() * share * left_s))
 
     def halved(self) -> "Limits":
         """Half of the steps, and of the time that is left."""

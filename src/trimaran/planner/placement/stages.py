@@ -47,7 +47,7 @@ class Stage:
     exit: bool
 
 
-def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
+def side_nodes(flat: Flat, share: float) -> list[int]:
     """Nodes of little work without which the network has more waists, such as an auxiliary classifier.
 
     Leaving them out gives a problem whose bound is one of the whole; they are put back into its schedule.
@@ -347,6 +347,10 @@ def _ordered(flat: Flat, tasks: Sequence[int]) -> list[int]:
 _FEW = 20
 """Nodes up to which nothing is left out to find waists."""
 
+_ASIDE = (0.03, 0.1)
+"""Shares of the work that side branches may have together: the least for which a stage falls apart. What is left out
+is missing from the bound."""
+
 _APART = 0.75
 """Share of the nodes that the largest stage may keep for side branches to be left out: else nothing falls apart, and
 leaving out again what is on the side of the rest would go on nearly for ever."""
@@ -415,7 +419,8 @@ def by_stages(
         part = flat_of(flat, stage, {stage.first: 0} if stage.entry else {})
         works.append(_Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part)))
     shares = _shares([work.part for work in works])
-    for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: -pair[1]):
+    # Small stages first: a constraint program ends them in a moment, and what they leave goes to the others.
+    for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: pair[1]):
         _begin(work, limits, share, gap, pool)
     for work in works:
         _finish(work)
@@ -450,7 +455,7 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     part = work.part
     if work.gap_s <= 1e-9 * work.bound_s or (limits.over() and part.n > SMALL):
         return
-    own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
+    own = replace(limits, steps=_FIRST * limits.steps * share, work=_FIRST * limits.work * share)
     core = _core_of(part)
     if core is not None:
         half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
@@ -461,10 +466,14 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
     if part.n * part.devices**2 > LARGE and core is None:
         work.layout = searched(part, work.layout, replace(own, steps=limits.steps * share), pool)
         return
-    work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=core is not None)
+    work.found = pool.submit(_solved, work, own, _FIRST * share, gap, cold=core is not None)
 
 
-def _solved(work: _Work, limits: Limits, wall_s: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
+_FIRST = 0.6
+"""Share of the work that the first round over the stages gets; the second has the rest."""
+
+
+def _solved(work: _Work, limits: Limits, share: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
     """A stage annealed, and then a constraint program of it where it is small enough; with a bound [s]."""
     part = work.part
     layout = annealed(part, work.layout, limits, cold=cold)
@@ -473,7 +482,13 @@ def _solved(work: _Work, limits: Limits, wall_s: float, gap: float, *, cold: boo
     from trimaran.planner.placement import exact  # brings a solver that takes a second to import
 
     proof = exact.solve(
-        part, layout, wall_s=wall_s, work=limits.work, seed=limits.seed, gap=gap, deadline=limits.deadline
+        part,
+        layout,
+        wall_s=limits.part_s(share),
+        work=limits.work,
+        seed=limits.seed,
+        gap=gap,
+        deadline=limits.deadline,
     )
     return better(layout, proof.layout), max(work.bound_s, proof.bound_s)
 
@@ -497,14 +512,17 @@ class _Core:
 
 def _core_of(stage: Flat) -> _Core | None:
     """A stage without its side branches; None where it has none, or most of it would still be one stage."""
-    dropped = side_nodes(stage) if stage.n > _FEW else []
-    if not dropped:
-        return None
-    part, kept = without(stage, dropped)
-    split = stages(part)
-    if max(inner.last - inner.first for inner in split) > _APART * stage.n:
-        return None
-    return _Core(part=part, kept=kept, split=split, dropped=dropped)
+    tried: list[int] = []
+    for share in _ASIDE if stage.n > _FEW else ():
+        dropped = side_nodes(stage, share)
+        if dropped == tried:
+            continue
+        tried = dropped
+        part, kept = without(stage, dropped)
+        split = stages(part)
+        if max(inner.last - inner.first for inner in split) <= _APART * stage.n:
+            return _Core(part=part, kept=kept, split=split, dropped=dropped)
+    return None
 
 
 def _finish(work: _Work) -> None:
@@ -523,8 +541,9 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
         share = work.gap_s / rest
         if share < 0.02 or limits.left_s < 1.0 or work.part.n * work.part.devices**2 > LARGE:
             continue
-        own = replace(limits, steps=0.4 * limits.steps * share, work=0.4 * limits.work * share, seed=limits.seed + 1)
-        work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=work.part.n > SMALL)
+        steps, program = (1 - _FIRST) * share * limits.steps, (1 - _FIRST) * share * limits.work
+        own = replace(limits, steps=steps, work=program, seed=limits.seed + 1)
+        work.found = pool.submit(_solved, work, own, share, gap, cold=work.part.n > SMALL)
     for work in works:
         _finish(work)
 

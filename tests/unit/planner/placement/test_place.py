@@ -180,7 +180,7 @@ def test_a_small_side_branch_is_left_out_to_find_waists() -> None:
     nodes = (*problem.nodes, node("aux", 0.1, 0.1))
     flat = flatten(replace(problem, nodes=nodes, edges=(*problem.edges, (3, len(nodes) - 1))))
     assert waists(flat) == [0, 3]
-    assert side_nodes(flat) == [len(nodes) - 1]
+    assert side_nodes(flat, 0.03) == [len(nodes) - 1]
 
 
 def served(answer: Placement, name: str) -> float:
