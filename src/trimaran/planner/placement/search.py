@@ -18,11 +18,6 @@ from trimaran.planner.placement.list_scheduling import list_schedule
 from trimaran.planner.placement.problem import Flat
 from trimaran.planner.placement.schedule import Layout, lay, memory_of_all
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of edges that lists take to cross; HEFT's first."""
 
@@ -68,15 +63,19 @@ class Limits:
         left_s = self.left_s
         return left_s if math.isinf(left_s) else max(0.1, min(left_s, cores() * share * left_s))
 
-    def halved(self) -> "Limits":
-        """Half of the steps, and of the time that is left."""
+    def until(self, share: float) -> "Limits":
+        """The same, to be done in a share of the time that is left."""
         left_s = self.left_s
-        deadline = self.deadline if math.isinf(left_s) else self.deadline - 0.5 * max(left_s, 0.0)
-        return replace(self, steps=0.5 * self.steps, deadline=deadline)
+        return self if math.isinf(left_s) else replace(self, deadline=time.monotonic() + share * max(left_s, 0.0))
 
     def over(self) -> bool:
         """Whether the wall time is over."""
         return self.left_s <= 0.0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def lists(flat: Flat, limits: Limits) -> list[Layout]:

@@ -288,7 +288,7 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
     with ThreadPoolExecutor(max_workers=max(2, cores())) as pool:
         found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
-    return better(first, found), max(bound_s, least), "stages"
+    return better(first, found), max(bound_s, sum(least)), "stages"
 
 
 def _within_memory(
@@ -302,7 +302,8 @@ def _within_memory(
     fitting = [one for one in candidates if fits(flat, one)]
     start = min(fitting or candidates, key=lambda one: one.makespan_s)
     if flat.n * flat.devices**2 > _EXACT:
-        fitting += [one for one in squeezed(flat, candidates, limits.halved()) if fits(flat, one)]
+        half = replace(limits.until(0.5), steps=0.5 * limits.steps)
+        fitting += [one for one in squeezed(flat, candidates, half) if fits(flat, one)]
         start = min(fitting or [start], key=lambda one: one.makespan_s)
     method = "annealing within memory"
     if flat.n * flat.devices**2 <= _MODEL:
