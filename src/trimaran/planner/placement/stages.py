@@ -454,10 +454,10 @@ def by_stages(
         layout = swapped(work.part, work.layout, 0, device)
         chain.append((work.stage, work.part, layout))
         device = layout.on[-1]
-    return joined(flat, chain), _with_ends(flat, split, [work.bound_s for work in works])
+    return joined(flat, chain), with_ends(flat, split, [work.bound_s for work in works])
 
 
-def _with_ends(flat: Flat, split: Sequence[Stage], bounds: Sequence[float]) -> list[float]:
+def with_ends(flat: Flat, split: Sequence[Stage], bounds: Sequence[float]) -> list[float]:
     """Times of stages, with the forward of the first entry before them and the backward of the last exit behind [s]."""
     entry = flat.forward[0] if split[0].entry else 0.0
     leaves = flat.backward[-1] if split[-1].exit else 0.0
@@ -502,7 +502,7 @@ def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPo
         of_core = _OF_CORE if large else 0.7
         inner = replace(own, steps=of_core * own.steps, work=0.8 * own.work).until(of_core if large else 1.0)
         found, least = by_stages(core.part, core.split, inner, gap, pool)
-        work.bound_s = max(work.bound_s, _filled_up(part, core, least))
+        work.bound_s = max(work.bound_s, filled_up(part, core, least))
         work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
         own = replace(own, steps=(1 - of_core) * own.steps, work=0.2 * own.work)
     if large:
@@ -547,7 +547,7 @@ def _solved(work: _Work, limits: Limits, share: float, gap: float, *, cold: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Core:
+class Core:
     """A stage without side branches that kept it from falling apart.
 
     Attributes:
@@ -563,7 +563,7 @@ class _Core:
     dropped: list[int]
 
 
-def _core_of(stage: Flat) -> _Core | None:
+def _core_of(stage: Flat) -> Core | None:
     """A stage without its side branches; None where it has none, or most of it would still be one stage."""
     tried: list[int] = []
     for share in _ASIDE if stage.n > _FEW else ():
@@ -574,11 +574,11 @@ def _core_of(stage: Flat) -> _Core | None:
         part, kept = without(stage, dropped)
         split = stages(part)
         if max(inner.last - inner.first for inner in split) <= _APART * stage.n:
-            return _Core(part=part, kept=kept, split=split, dropped=dropped)
+            return Core(part=part, kept=kept, split=split, dropped=dropped)
     return None
 
 
-def _filled_up(stage: Flat, core: _Core, bounds: Sequence[float]) -> float:
+def filled_up(stage: Flat, core: Core, bounds: Sequence[float]) -> float:
     """A bound of a stage from bounds of the stages of its core [s].
 
     Waists divide the time into that of each stage of the core. A side node runs in those between the last waist that it
@@ -592,7 +592,7 @@ def _filled_up(stage: Flat, core: _Core, bounds: Sequence[float]) -> float:
         bounds: of the core's first entry, of its stages, and of its last exit [s]
     """
     devices, split, part = stage.devices, core.split, core.part
-    works = _with_ends(part, split, [flat_of(part, inner, {}).serial_s for inner in split])
+    works = with_ends(part, split, [flat_of(part, inner, {}).serial_s for inner in split])
     # Places of the stages among `works`; a waist ends the one before it and begins the one after it.
     ends = {core.kept[inner.last]: place for place, inner in enumerate(split, 1) if inner.exit}
     if split[0].entry:
@@ -661,4 +661,4 @@ def _in_order(
         left = max(left - share, 1e-9)
         _finish(work)
         chain.append((stage, part, work.layout))
-    return joined(flat, chain), _with_ends(flat, split, bounds)
+    return joined(flat, chain), with_ends(flat, split, bounds)
