@@ -252,7 +252,7 @@ def put_back(flat: Flat, layout: Layout, kept: Sequence[int], part: Flat, droppe
     """The whole problem's schedule from one that leaves out some nodes.
 
     Each connected group of them runs as soon as it can, or in the gaps that all others leave, on the device on which
-    the step ends first; all in gaps, each beside a node that it reads or that reads it, where there are many to try.
+    the step ends first; all in gaps, each with a node that it reads or that reads it, where there are many to try.
     """
     n = flat.n
     on = [-1] * n
@@ -583,7 +583,7 @@ def filled_up(stage: Flat, core: Core, bounds: Sequence[float]) -> float:
 
     Waists divide the time into that of each stage of the core. A side node runs in those between the last waist that it
     needs and the first that needs it. In each, devices have nothing to do for as long as the bound is above its work;
-    what does not fit there takes time of its own, on all devices at once. The first side nodes that must be done are
+    what does not fit there takes more time, on all devices at once. The first side nodes that must be done are
     filled in first, which leaves the least.
 
     Args:

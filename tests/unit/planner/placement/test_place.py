@@ -136,7 +136,7 @@ def test_routes_over_one_link_take_turns() -> None:
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     problem = fork(3, 5)
-    assert place(problem, time_limit_s=4, seed=3) == place(problem, time_limit_s=4, seed=3)
+    assert place(problem, work_s=2.0, seed=3) == place(problem, work_s=2.0, seed=3)
 
 
 @pytest.mark.parametrize("devices", [1, 3, 4, 8])
