@@ -2,8 +2,9 @@
 
 Inception-v3 as PipeDream profiled it, and the large networks of `tests/placement_networks.py`, on two devices joined by
 25 GB/s each way. Each is placed with every budget: wall time (`--limits`), or work that does not depend on the machine
-(`--work`). Prints a table and writes `benchmarks/results/placement.json`; of what is not run, the rows that are there
-stay.
+(`--work`), on as many cores as are asked for (`--cores`). Prints a table and writes `benchmarks/results/placement.json`
+(speedup, bound and gap, HEFT's time, how busy the machine was before and after). Each row has its date and commit: of
+what is not run, the rows that are there stay.
 """
 
 import argparse
@@ -44,20 +45,26 @@ def main() -> None:
     parser.add_argument("--limits", default="5,15,60,300", help="wall time for each [s]; empty: none")
     parser.add_argument("--work", default="", help="work for each, in seconds of a usual core [s]; empty: none")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cores", type=int, default=2, help="that it may use; 0: all")
     options = parser.parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     budgets = [("time_limit_s", float(amount)) for amount in options.limits.split(",") if amount]
     budgets += [("work_s", float(amount)) for amount in options.work.split(",") if amount]
     environment = describe_environment()
     print(environment_line(environment))
+    place(networks.on_two(networks.nas_cells(1)), work_s=0.01)  # what searches is compiled here, once on a machine
     path = RESULTS / f"{NAME}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
     for name in options.graphs.split(","):
         graph = read_profiled(INCEPTION) if name == "inception-v3" else BUILT[name]()
         for kind, amount in budgets:
             row = placed(name, graph, kind, amount, options.seed)
+            row |= {key: environment[key] for key in ("date", "commit", "processor")}
             print(
-                f"{name:16} {row['operations']:5} {kind} {amount:5.0f}  HEFT {row['heft']:.3f}  {row['speedup']:.4f}  "
-                f"gap {row['gap']:.2%}  {row['wall_s']:.1f} s, of a core {row['core_s']:.1f} s",
+                f"{name:16} {row['operations']:5} {kind} {amount:5g}  HEFT {row['heft']:.3f}  {row['speedup']:.4f}  "
+                f"gap {row['gap']:.2%}  {row['wall_s']:.1f} s, of {row['cores']} cores {row['core_s']:.1f} s, "
+                f"load {row['load_before']:.1f} to {row['load_after']:.1f}",
                 flush=True,
             )
             key = (name, kind, amount, options.seed)
@@ -85,13 +92,19 @@ def placed(name: str, graph: ProfiledGraph, kind: str, amount: float, seed: int)
         "amount": amount,
         "seed": seed,
         "speedup": answer.speedup,
+        "serial_s": answer.serial_s,
+        "makespan_s": answer.makespan_s,
+        "bound_s": answer.bound_s,
+        "heft_s": answer.heft_s,
         "gap": answer.gap,
         "heft": answer.serial_s / answer.heft_s if answer.heft_s else None,
         "work_s": answer.work_s,
         "searches": answer.searches,
         "wall_s": time.monotonic() - began,
         "core_s": time.process_time() - core,
+        "cores": len(os.sched_getaffinity(0)),
         "load_before": load,
+        "load_after": os.getloadavg()[0],
     }
 
 

@@ -14,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.list_schedule import earliest_finish
 
-from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
+from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place
 from trimaran.planner.placement.check import check
+from trimaran.planner.placement.list_scheduling import list_schedule
+from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.schedule import Layout
+from trimaran.planner.placement.stages import Core, filled_up, flat_of, put_back, stages, with_ends, without
 
 REL = 2e-6
 """Whole-number times of the solver are rounded to a millionth of the step."""
@@ -224,3 +228,72 @@ def test_what_fits_is_found_and_what_does_not_is_refused(problem: PlacementProbl
 def memory_of_one(problem: PlacementProblem) -> float:
     """What all nodes hold on one device: where that fits, something fits."""
     return sum(node.saved_bytes + node.state_bytes for node in problem.nodes)
+
+
+@st.composite
+def narrow(draw: st.DrawFn) -> tuple[PlacementProblem, list[int]]:
+    """Cells between joins, beside which a node or two run that read some node and may be read by a later one."""
+    nodes = [(draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(0, 2)))]
+    edges: list[tuple[int, int]] = []
+    joins, branches = [0], []
+    for _ in range(draw(st.integers(1, 2))):
+        inner = [len(nodes) + branch for branch in range(draw(st.integers(1, 2)))]
+        join = len(nodes) + len(inner)
+        edges += [(joins[-1], branch) for branch in inner] + [(branch, join) for branch in inner]
+        nodes += [(draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(0, 2))) for _ in inner]
+        nodes.append((draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.integers(0, 2))))
+        branches += inner
+        joins.append(join)
+    # Side nodes come last by number, unless a node of the chain reads them: then all is numbered anew.
+    side = []
+    for _ in range(1 if len(nodes) > 5 else draw(st.integers(1, 2))):
+        reads = draw(st.sampled_from([-1, *range(len(nodes))]))
+        reader = draw(st.sampled_from([-1, *(other for other in range(len(nodes)) if other > reads)]))
+        side.append(len(nodes))
+        if reads >= 0:
+            edges.append((reads, len(nodes)))
+        if reader >= 0 and reader not in side:
+            edges.append((len(nodes), reader))
+        nodes.append((draw(st.integers(0, 6)), draw(st.integers(0, 6)), draw(st.integers(0, 2))))
+    order = in_order(len(nodes), edges)
+    place_of = {node: index for index, node in enumerate(order)}
+    problem = problem_of([nodes[node] for node in order], sorted((place_of[a], place_of[b]) for a, b in edges))
+    return problem, sorted(place_of[node] for node in side)
+
+
+def in_order(count: int, edges: list[tuple[int, int]]) -> list[int]:
+    """Nodes, none before one that it reads; of those that can come, the first."""
+    order: list[int] = []
+    while len(order) < count:
+        order.append(
+            next(
+                node
+                for node in range(count)
+                if node not in order and all(producer in order for producer, reader in edges if reader == node)
+            )
+        )
+    return order
+
+
+def solved(flat: Flat) -> Layout:
+    """The best schedule, or one of no length."""
+    start = list_schedule(flat)
+    return exact.solve(flat, start, wall_s=20.0, work=20.0, seed=0).layout or start
+
+
+@settings(max_examples=60, deadline=None)
+@given(narrow())
+def test_no_placement_is_below_the_bound_with_side_nodes(case: tuple[PlacementProblem, list[int]]) -> None:
+    """Bounds of stages that are the best there is, and side nodes filled into what they leave."""
+    problem, side = case
+    flat = flatten(problem)
+    part, kept = without(flat, side)
+    split = stages(part)
+    least = [solved(flat_of(part, stage, {})).makespan_s * (1 - REL) for stage in split]
+    bounds = with_ends(part, split, least)
+    bound_s = filled_up(flat, Core(part=part, kept=kept, split=split, dropped=side), bounds)
+    assert bound_s >= sum(bounds)
+    assert shorter(problem, bound_s * (1 - REL)) is None
+    for layout in (solved(part), list_schedule(part)):
+        whole = put_back(flat, layout, kept, part, side)
+        assert whole.makespan_s >= bound_s * (1 - REL)

@@ -528,14 +528,11 @@ def _priced(p: Numbers, s: State) -> float:
     return p.price[0] * over + p.price[1] if over > 0.0 else 0.0
 
 
-@_compiled
 def decode(p: Numbers, s: State) -> None:
-    """Go through all of a state, whatever its length."""
-    s.load[:] = 0.0
-    for at in range(len(s.seq)):
-        task = s.seq[at]
-        s.pos[task] = at
-        s.load[s.on[task % len(s.on)]] += p.tasks[task, _SECONDS]
+    """Go through all of a state, whatever its length; not compiled itself, or all that it calls would be once more."""
+    n = len(s.on)
+    s.pos[s.seq] = np.arange(2 * n)
+    s.load[:] = np.bincount(np.tile(s.on, 2), weights=p.tasks[:, _SECONDS], minlength=len(s.load))
     now = _decoded(p, s, 0, np.inf)
     _keep(s, 0)
     s.figures[_COST] = _priced(p, s)

@@ -5,6 +5,7 @@ the user gives ends it all the same. Several searches with different seeds run a
 """
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,19 +59,23 @@ class Limits:
         return self.deadline - time.monotonic()
 
     def part_s(self, share: float) -> float:
-        """Wall time for a part of the problem with such a share of the work [s]."""
+        """Wall time for a part of the problem with such a share of the work, one part on each core [s]."""
         left_s = self.left_s
-        return left_s if math.isinf(left_s) else max(0.1, min(left_s, 4.0 * share * left_s))
+        return left_s if math.isinf(left_s) else max(0.1, min(left_s, cores() * share * left_s))
 
-    def halved(self) -> "Limits":
-        """Half of the steps, and of the time that is left."""
+    def until(self, share: float) -> "Limits":
+        """The same, to be done in a share of the time that is left."""
         left_s = self.left_s
-        deadline = self.deadline if math.isinf(left_s) else self.deadline - 0.5 * max(left_s, 0.0)
-        return replace(self, steps=0.5 * self.steps, deadline=deadline)
+        return self if math.isinf(left_s) else replace(self, deadline=time.monotonic() + share * max(left_s, 0.0))
 
     def over(self) -> bool:
         """Whether the wall time is over."""
         return self.left_s <= 0.0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def lists(flat: Flat, limits: Limits) -> list[Layout]:

@@ -1,7 +1,6 @@
 """The placement of a whole problem: lists, stages, annealing, constraint programs, and the reference scorer."""
 
 import math
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +12,7 @@ from trimaran.planner.placement.bounds import least_s, reasons
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
 from trimaran.planner.placement.schedule import Layout, by_start, fits
-from trimaran.planner.placement.search import Limits, better, lists, squeezed
+from trimaran.planner.placement.search import Limits, better, cores, lists, squeezed
 from trimaran.planner.placement.stages import by_stages, stages
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,11 +249,6 @@ def place(
     )
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, searches: int | None) -> Limits:
     """The limits of work that this machine can do until the deadline."""
     if not compiled() and limits.left_s < COMPILING_S:
@@ -265,8 +259,8 @@ def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, sea
         return replace(limits, compiled=False)
     if limits.over():
         return limits
-    number = min(max(_cores(), 1), _MOST_SEARCHES) if searches is None else searches
-    per_s = speed(flat, order_of(flat, first)) * min(_cores(), number)
+    number = min(max(cores(), 1), _MOST_SEARCHES) if searches is None else searches
+    per_s = speed(flat, order_of(flat, first)) * min(cores(), number)
     most = _FILLED * per_s * max(0.0, limits.left_s)
     steps = most if work_s is None else min(most, limits.steps)
     # How long the work of constraint programs takes is not known before: the clock ends them too.
@@ -292,9 +286,9 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
             flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
         )
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
-    with ThreadPoolExecutor(max_workers=max(2, _cores())) as pool:
+    with ThreadPoolExecutor(max_workers=max(2, cores())) as pool:
         found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
-    return better(first, found), max(bound_s, least), "stages"
+    return better(first, found), max(bound_s, sum(least)), "stages"
 
 
 def _within_memory(
@@ -308,7 +302,8 @@ def _within_memory(
     fitting = [one for one in candidates if fits(flat, one)]
     start = min(fitting or candidates, key=lambda one: one.makespan_s)
     if flat.n * flat.devices**2 > _EXACT:
-        fitting += [one for one in squeezed(flat, candidates, limits.halved()) if fits(flat, one)]
+        half = replace(limits.until(0.5), steps=0.5 * limits.steps)
+        fitting += [one for one in squeezed(flat, candidates, half) if fits(flat, one)]
         start = min(fitting or [start], key=lambda one: one.makespan_s)
     method = "annealing within memory"
     if flat.n * flat.devices**2 <= _MODEL:

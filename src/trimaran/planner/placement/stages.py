@@ -47,7 +47,7 @@ class Stage:
     exit: bool
 
 
-def side_nodes(flat: Flat, share: float = 0.03) -> list[int]:
+def side_nodes(flat: Flat, share: float) -> list[int]:
     """Nodes of little work without which the network has more waists, such as an auxiliary classifier.
 
     Leaving them out gives a problem whose bound is one of the whole; they are put back into its schedule.
@@ -251,25 +251,36 @@ def _global(flat: Flat, part: Flat, stage: Stage, item: int) -> int:
 def put_back(flat: Flat, layout: Layout, kept: Sequence[int], part: Flat, dropped: Sequence[int]) -> Layout:
     """The whole problem's schedule from one that leaves out some nodes.
 
-    Each connected group of them goes to the device on which the step ends first; a forward right after its inputs, a
-    backward right after the gradients that it needs, both in gaps where there are any.
+    Each connected group of them runs as soon as it can, or in the gaps that all others leave, on the device on which
+    the step ends first; all in gaps, each with a node that it reads or that reads it, where there are many to try.
     """
     n = flat.n
     on = [-1] * n
     for index, node in enumerate(kept):
         on[node] = layout.on[index]
     tasks = [kept[item] if item < part.n else n + kept[item - part.n] for item in layout.order if item < 2 * part.n]
-    for group in _groups(flat, dropped):
-        tasks = _inserted(flat, tasks, group)
+    groups = _groups(flat, dropped)
+    for group in groups:
         pinned = next((flat.pins[node] for node in group if node in flat.pins), None)
-        ends = []
-        for device in range(flat.devices) if pinned is None else (pinned,):
-            for node in group:
-                on[node] = device
-            ends.append((_filled(flat, on, tasks).makespan_s, device))
+        if len(groups) * n > _TRIED:
+            near = (on[other] for node in group for other in (*flat.reads[node], *flat.read_by[node]) if on[other] >= 0)
+            tasks, device = _inserted(flat, tasks, group, late=True), next(near, 0) if pinned is None else pinned
+        else:
+            found = []
+            for late in (False, True):
+                listed = _inserted(flat, tasks, group, late=late)
+                for device in range(flat.devices) if pinned is None else (pinned,):
+                    for node in group:
+                        on[node] = device
+                    found.append((_filled(flat, on, listed).makespan_s, device, listed))
+            _, device, tasks = min(found)
         for node in group:
-            on[node] = min(ends)[1]
+            on[node] = device
     return _filled(flat, on, tasks)
+
+
+_TRIED = 2000
+"""Groups times nodes up to which each device is tried for each group."""
 
 
 def _groups(flat: Flat, nodes: Sequence[int]) -> list[list[int]]:
@@ -291,10 +302,18 @@ def _groups(flat: Flat, nodes: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _inserted(flat: Flat, tasks: Sequence[int], group: Sequence[int]) -> list[int]:
-    """The sequence with the forwards and backwards of a group as early as they can be listed."""
+def _inserted(flat: Flat, tasks: Sequence[int], group: Sequence[int], *, late: bool) -> list[int]:
+    """The sequence with the forwards and backwards of a group as early, or as late, as they can be listed."""
     n = flat.n
     found = list(tasks)
+    if late:
+        for node in group:
+            at = min((found.index(n + other) for other in flat.reads[node] if n + other in found), default=len(found))
+            found.insert(at, n + node)
+        for node in reversed(group):
+            needs = [n + node, *flat.read_by[node]]
+            found.insert(min(found.index(task) for task in needs if task in found), node)
+        return found
     for node in group:
         at = max((found.index(producer) for producer in flat.reads[node] if producer in found), default=-1)
         found.insert(at + 1, node)
@@ -347,6 +366,10 @@ def _ordered(flat: Flat, tasks: Sequence[int]) -> list[int]:
 _FEW = 20
 """Nodes up to which nothing is left out to find waists."""
 
+_ASIDE = (0.03, 0.1)
+"""Shares of the work that side branches may have together: the least for which a stage falls apart. What is left out
+is missing from the bound."""
+
 _APART = 0.75
 """Share of the nodes that the largest stage may keep for side branches to be left out: else nothing falls apart, and
 leaving out again what is on the side of the rest would go on nearly for ever."""
@@ -397,8 +420,10 @@ def by_stages(
     pool: ThreadPoolExecutor,
     *,
     first: Layout | None = None,
-) -> tuple[Layout, float]:
-    """The stages of a problem one after another, and a bound of the whole [s].
+) -> tuple[Layout, list[float]]:
+    """The stages of a problem one after another, with bounds of the first entry, of each stage and of the last exit.
+
+    The sum of the bounds is one of the whole [s].
 
     Args:
         flat: the problem
@@ -415,8 +440,11 @@ def by_stages(
         part = flat_of(flat, stage, {stage.first: 0} if stage.entry else {})
         works.append(_Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part)))
     shares = _shares([work.part for work in works])
-    for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: -pair[1]):
-        _begin(work, limits, share, gap, pool)
+    # Small stages first: a constraint program ends them in a moment, and what they leave goes to the others.
+    left = 1.0
+    for work, share in sorted(zip(works, shares, strict=True), key=lambda pair: pair[1]):
+        _begin(work, limits, share, gap, pool, of_time=min(1.0, share / left) if share else 0.0)
+        left = max(left - share, 1e-9)
     for work in works:
         _finish(work)
     _again(works, limits, gap, pool)
@@ -426,8 +454,14 @@ def by_stages(
         layout = swapped(work.part, work.layout, 0, device)
         chain.append((work.stage, work.part, layout))
         device = layout.on[-1]
-    ends = (flat.forward[0] if split[0].entry else 0.0) + (flat.backward[-1] if split[-1].exit else 0.0)
-    return joined(flat, chain), ends + sum(work.bound_s for work in works)
+    return joined(flat, chain), with_ends(flat, split, [work.bound_s for work in works])
+
+
+def with_ends(flat: Flat, split: Sequence[Stage], bounds: Sequence[float]) -> list[float]:
+    """Times of stages, with the forward of the first entry before them and the backward of the last exit behind [s]."""
+    entry = flat.forward[0] if split[0].entry else 0.0
+    leaves = flat.backward[-1] if split[-1].exit else 0.0
+    return [entry, *bounds, leaves]
 
 
 def _listed(part: Flat, limits: Limits, first: Layout | None) -> Layout:
@@ -445,26 +479,54 @@ def _shares(parts: Sequence[Flat]) -> list[float]:
     return [weight / total for weight in weights]
 
 
-def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor) -> None:
-    """Set an annealing and a constraint program on a stage."""
+def _begin(work: _Work, limits: Limits, share: float, gap: float, pool: ThreadPoolExecutor, *, of_time: float) -> None:
+    """Set an annealing and a constraint program on a stage.
+
+    Args:
+        work: the stage
+        limits: of all stages
+        share: of the work that it gets
+        gap: stop once it is within this share of its bound
+        pool: runs what can run at the same time
+        of_time: share of the time that is left, where the stage is so large that it has all cores to itself
+    """
     part = work.part
     if work.gap_s <= 1e-9 * work.bound_s or (limits.over() and part.n > SMALL):
         return
-    own = replace(limits, steps=0.6 * limits.steps * share, work=0.6 * limits.work * share)
+    large = part.n * part.devices**2 > LARGE
+    of_work = share if large else _FIRST * share
+    own = replace(limits, steps=of_work * limits.steps, work=of_work * limits.work)
+    own = own.until(of_time) if large else own
     core = _core_of(part)
     if core is not None:
-        half = replace(own, steps=0.7 * own.steps, work=0.8 * own.work)
-        found, least = by_stages(core.part, core.split, half, gap, pool)
-        work.bound_s = max(work.bound_s, least)
+        of_core = _OF_CORE if large else 0.7
+        inner = replace(own, steps=of_core * own.steps, work=0.8 * own.work).until(of_core if large else 1.0)
+        found, least = by_stages(core.part, core.split, inner, gap, pool)
+        work.bound_s = max(work.bound_s, filled_up(part, core, least))
         work.layout = better(work.layout, put_back(part, found, core.kept, core.part, core.dropped))
-        own = replace(own, steps=0.3 * own.steps, work=0.2 * own.work)
-    if part.n * part.devices**2 > LARGE and core is None:
-        work.layout = searched(part, work.layout, replace(own, steps=limits.steps * share), pool)
+        own = replace(own, steps=(1 - of_core) * own.steps, work=0.2 * own.work)
+    if large:
+        start = work.layout
+        if core is not None:
+            settled = replace(own, steps=_SETTLING * own.steps, searches=1).until(_SETTLING)
+            work.layout = better(work.layout, annealed(part, work.layout, settled, cold=True))
+            own = replace(own, steps=(1 - _SETTLING) * own.steps)
+        work.layout = better(work.layout, searched(part, start, own, pool))
         return
-    work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=core is not None)
+    work.found = pool.submit(_solved, work, own, _FIRST * share, gap, cold=core is not None)
 
 
-def _solved(work: _Work, limits: Limits, wall_s: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
+_OF_CORE = 0.4
+"""Share of the work on a large stage that its core gets, which also gives a bound; the rest is spent on all of it."""
+
+_SETTLING = 0.2
+"""Share of what is then left that anneals the schedule of the core with its side nodes."""
+
+_FIRST = 0.6
+"""Share of the work that the first round over the stages gets; the second has the rest."""
+
+
+def _solved(work: _Work, limits: Limits, share: float, gap: float, *, cold: bool) -> tuple[Layout, float]:
     """A stage annealed, and then a constraint program of it where it is small enough; with a bound [s]."""
     part = work.part
     layout = annealed(part, work.layout, limits, cold=cold)
@@ -473,13 +535,19 @@ def _solved(work: _Work, limits: Limits, wall_s: float, gap: float, *, cold: boo
     from trimaran.planner.placement import exact  # brings a solver that takes a second to import
 
     proof = exact.solve(
-        part, layout, wall_s=wall_s, work=limits.work, seed=limits.seed, gap=gap, deadline=limits.deadline
+        part,
+        layout,
+        wall_s=limits.part_s(share),
+        work=limits.work,
+        seed=limits.seed,
+        gap=gap,
+        deadline=limits.deadline,
     )
     return better(layout, proof.layout), max(work.bound_s, proof.bound_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Core:
+class Core:
     """A stage without side branches that kept it from falling apart.
 
     Attributes:
@@ -495,16 +563,62 @@ class _Core:
     dropped: list[int]
 
 
-def _core_of(stage: Flat) -> _Core | None:
+def _core_of(stage: Flat) -> Core | None:
     """A stage without its side branches; None where it has none, or most of it would still be one stage."""
-    dropped = side_nodes(stage) if stage.n > _FEW else []
-    if not dropped:
-        return None
-    part, kept = without(stage, dropped)
-    split = stages(part)
-    if max(inner.last - inner.first for inner in split) > _APART * stage.n:
-        return None
-    return _Core(part=part, kept=kept, split=split, dropped=dropped)
+    tried: list[int] = []
+    for share in _ASIDE if stage.n > _FEW else ():
+        dropped = side_nodes(stage, share)
+        if dropped == tried:
+            continue
+        tried = dropped
+        part, kept = without(stage, dropped)
+        split = stages(part)
+        if max(inner.last - inner.first for inner in split) <= _APART * stage.n:
+            return Core(part=part, kept=kept, split=split, dropped=dropped)
+    return None
+
+
+def filled_up(stage: Flat, core: Core, bounds: Sequence[float]) -> float:
+    """A bound of a stage from bounds of the stages of its core [s].
+
+    Waists divide the time into that of each stage of the core. A side node runs in those between the last waist that it
+    needs and the first that needs it. In each, devices have nothing to do for as long as the bound is above its work;
+    what does not fit there takes more time, on all devices at once. The first side nodes that must be done are
+    filled in first, which leaves the least.
+
+    Args:
+        stage: the problem
+        core: what it is without its side nodes
+        bounds: of the core's first entry, of its stages, and of its last exit [s]
+    """
+    devices, split, part = stage.devices, core.split, core.part
+    works = with_ends(part, split, [flat_of(part, inner, {}).serial_s for inner in split])
+    # Places of the stages among `works`; a waist ends the one before it and begins the one after it.
+    ends = {core.kept[inner.last]: place for place, inner in enumerate(split, 1) if inner.exit}
+    if split[0].entry:
+        ends[core.kept[split[0].first]] = 0
+    first = [0] * stage.n
+    last = [len(works) - 1] * stage.n
+    for node in range(stage.n):
+        first[node] = max(
+            (ends[other] + 1 if other in ends else first[other] for other in stage.reads[node]), default=0
+        )
+    for node in reversed(range(stage.n)):
+        last[node] = min((ends.get(other, last[other]) for other in stage.read_by[node]), default=len(works) - 1)
+    left = sorted((last[node], first[node], stage.forward[node] + stage.backward[node]) for node in core.dropped)
+    over_s = 0.0
+    for place, (least, work) in enumerate(zip(bounds, works, strict=True)):
+        free_s = max(0.0, devices * least - work)
+        waiting = []
+        for until, since, seconds in left:
+            taken_s = min(free_s, seconds) if since <= place else 0.0
+            free_s -= taken_s
+            if until == place:
+                over_s += seconds - taken_s
+            elif seconds > taken_s:
+                waiting.append((until, since, seconds - taken_s))
+        left = waiting
+    return sum(bounds) + over_s / devices
 
 
 def _finish(work: _Work) -> None:
@@ -523,25 +637,28 @@ def _again(works: Sequence[_Work], limits: Limits, gap: float, pool: ThreadPoolE
         share = work.gap_s / rest
         if share < 0.02 or limits.left_s < 1.0 or work.part.n * work.part.devices**2 > LARGE:
             continue
-        own = replace(limits, steps=0.4 * limits.steps * share, work=0.4 * limits.work * share, seed=limits.seed + 1)
-        work.found = pool.submit(_solved, work, own, limits.part_s(share), gap, cold=work.part.n > SMALL)
+        steps, program = (1 - _FIRST) * share * limits.steps, (1 - _FIRST) * share * limits.work
+        own = replace(limits, steps=steps, work=program, seed=limits.seed + 1)
+        work.found = pool.submit(_solved, work, own, share, gap, cold=work.part.n > SMALL)
     for work in works:
         _finish(work)
 
 
 def _in_order(
     flat: Flat, split: Sequence[Stage], limits: Limits, gap: float, pool: ThreadPoolExecutor, first: Layout | None
-) -> tuple[Layout, float]:
+) -> tuple[Layout, list[float]]:
     """Stages on devices that differ."""
     chain: list[tuple[Stage, Flat, Layout]] = []
-    bound = (flat.forward[0] if split[0].entry else 0.0) + (flat.backward[-1] if split[-1].exit else 0.0)
+    bounds = []
     shares = _shares([flat_of(flat, stage, {}) for stage in split])
+    left = 1.0
     for stage, share in zip(split, shares, strict=True):
         pins = {stage.first: chain[-1][2].on[-1]} if chain else {}
         part = flat_of(flat, stage, pins)
-        bound += least_s(part)
+        bounds.append(least_s(part))
         work = _Work(stage=stage, part=part, layout=_listed(part, limits, first), bound_s=least_s(part))
-        _begin(work, limits, share, gap, pool)
+        _begin(work, limits, share, gap, pool, of_time=min(1.0, share / left) if share else 0.0)
+        left = max(left - share, 1e-9)
         _finish(work)
         chain.append((stage, part, work.layout))
-    return joined(flat, chain), bound
+    return joined(flat, chain), with_ends(flat, split, bounds)

@@ -9,11 +9,11 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, place
+from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place
 from trimaran.planner.placement.list_scheduling import list_schedule
 from trimaran.planner.placement.problem import Flat, flatten
 from trimaran.planner.placement.schedule import Layout
-from trimaran.planner.placement.stages import side_nodes, stages, waists
+from trimaran.planner.placement.stages import Core, filled_up, put_back, side_nodes, stages, waists, without
 
 
 def node(name: str, forward_s: float, backward_s: float, nbytes: float = 0.0, **more: float) -> PlacementNode:
@@ -136,7 +136,7 @@ def test_routes_over_one_link_take_turns() -> None:
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     problem = fork(3, 5)
-    assert place(problem, time_limit_s=4, seed=3) == place(problem, time_limit_s=4, seed=3)
+    assert place(problem, work_s=2.0, seed=3) == place(problem, work_s=2.0, seed=3)
 
 
 @pytest.mark.parametrize("devices", [1, 3, 4, 8])
@@ -180,7 +180,7 @@ def test_a_small_side_branch_is_left_out_to_find_waists() -> None:
     nodes = (*problem.nodes, node("aux", 0.1, 0.1))
     flat = flatten(replace(problem, nodes=nodes, edges=(*problem.edges, (3, len(nodes) - 1))))
     assert waists(flat) == [0, 3]
-    assert side_nodes(flat) == [len(nodes) - 1]
+    assert side_nodes(flat, 0.03) == [len(nodes) - 1]
 
 
 def served(answer: Placement, name: str) -> float:
@@ -194,6 +194,27 @@ def test_side_branches_are_put_back() -> None:
     answer = place(replace(problem, nodes=nodes, edges=(*problem.edges, (30, len(nodes) - 1))), time_limit_s=6)
     assert served(answer, "aux") > 0
     assert answer.gap < 0.01
+
+
+def test_a_side_branch_is_put_into_a_gap() -> None:
+    """Device 0 waits for 2 s between its branch's forward and its backward, and a branch of 1 + 1 s fits in there."""
+    problem = fork(1)
+    flat = flatten(problem)
+    best = exact.solve(flat, list_schedule(flat), wall_s=5.0, work=5.0, seed=0).layout
+    assert best is not None
+    assert best.makespan_s == pytest.approx(12.0)
+    more = flatten(replace(problem, nodes=(*problem.nodes, node("aux", 1, 1)), edges=(*problem.edges, (0, 4))))
+    assert put_back(more, best, [0, 1, 2, 3], flat, [4]).makespan_s == pytest.approx(12.0)
+
+
+def test_a_side_branch_that_no_gap_takes_is_in_the_bound() -> None:
+    """Two cells of 12 s with 20 s of work each leave 8 s; of 20 s beside the first, which has 4, 16 are in no gap."""
+    problem = fork(2)
+    edges = [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4), (4, 5), (4, 6), (5, 7), (6, 7)]
+    more = flatten(alike([*problem.nodes[:3], node("aux", 10, 10), *problem.nodes[3:]], edges))
+    part, kept = without(more, [3])
+    core = Core(part=part, kept=kept, split=stages(part), dropped=[3])
+    assert filled_up(more, core, [0.0, 12.0, 12.0, 0.0]) == pytest.approx(24.0 + (20.0 - 4.0) / 2)
 
 
 def test_a_network_of_one_stage_is_listed_once_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
