@@ -66,9 +66,15 @@ def run_tests(files: tuple[str, ...]) -> dict[str, Any]:
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
         cases = list(ElementTree.parse(report).iter("testcase"))
     failures = [case.get("name", "") for case in cases if {"failure", "error"} & {part.tag for part in case}]
-    skipped = sum(any(part.tag == "skipped" for part in case) for case in cases)
-    passed = len(cases) - len(failures) - skipped
-    return {"files": list(files), "passed": passed, "failed": len(failures), "skipped": skipped, "failures": failures}
+    skips = [part.get("message", "") for case in cases for part in case if part.tag == "skipped"]
+    return {
+        "files": list(files),
+        "passed": len(cases) - len(failures) - len(skips),
+        "failed": len(failures),
+        "skipped": len(skips),
+        "failures": failures,
+        "skips": list(dict.fromkeys(skips)),
+    }
 
 
 def stalls_of(job: str) -> dict[str, Any]:

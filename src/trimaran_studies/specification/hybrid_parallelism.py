@@ -246,7 +246,8 @@ def _searched(recorded: Recorded) -> list[Check]:
     return [
         recorded.tests("C9", "the search chooses as simulating everything does"),
         not_judged(
-            f"measured step of the chosen plan over the best of all kinds that were run, {len(cells)} cells of job, link "
+            f"measured step of the chosen plan over the best of all kinds that were run, {len(cells)} cells of "
+            f"job, link "
             f"and memory: {median(regrets):.2f} (median), at most {max(regrets):.2f}",
             "",
             "no bound is asked for",

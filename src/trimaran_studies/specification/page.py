@@ -4,6 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran_studies.specification.hybrid_parallelism import HYBRID_PARALLELISM
@@ -93,6 +97,18 @@ def lines_of(found: Found) -> list[Line]:
     ]
 
 
+def lines_table(found: Iterable[Found]) -> Table:
+    """Requirements for people, a line for each check."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("id", no_wrap=True)
+    for title in ("figure", "bound", "verdict"):
+        table.add_column(title)
+    for each in found:
+        for line in lines_of(each):
+            table.add_row(line.row, *(escape(cell.replace("**", "")) for cell in line[2:]))
+    return table
+
+
 def _said(check: Check) -> str:
     verdict = f"**{check.verdict}**" if check.verdict is Verdict.MISSED else str(check.verdict)
     reason = f": {check.reason}" if check.reason else ""
@@ -105,8 +121,8 @@ _HEAD = """# What four studies ask for, and what Trimaran shows
 Written by `{command}`.
 A figure is computed when the page is written (predictions, counts, closed forms), or read from
 [benchmarks/results](../benchmarks/results), where a measured figure has its date and machine. `--rows A8,C1` prints
-some rows; a test compares the page with what the command finds. A row is *met* where all of its checks are, as far as they
-can be judged without a GPU, and *missed* where one is.
+some rows; a test compares the page with what the command finds. A row is *met* where all of its checks are, as far as
+they can be judged without a GPU, and *missed* where one is.
 
 | study | met | missed | needs a GPU | not judged |
 |---|---|---|---|---|

@@ -299,7 +299,7 @@ PARALLEL_TRAINING = Study(
     letter="A",
     title="Challenges of parallel training, and remedies",
     citation="Xu, Zhang, Tang: Parallelizing DNN Training on GPUs: Challenges and Opportunities. WWW '21 Companion; "
-    "and Xu, Zhang, Tang: ScaleDNN: Data Movement Aware DNN Training on Multi-GPU. ICCAD 2021",
+    "and Xu et al.: ScaleDNN: Data Movement Aware DNN Training on Multi-GPU. ICCAD 2021",
     requirements=(
         Requirement(
             id="A1",

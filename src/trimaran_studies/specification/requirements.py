@@ -72,10 +72,11 @@ class Recorded:
 
     Attributes:
         folder: `benchmarks/results`
+        read: documents that were read, by name
     """
 
     folder: Path
-    _read: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    read: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     def result(self, name: str) -> Mapping[str, Any]:
         """The document of a benchmark.
@@ -87,17 +88,17 @@ class Recorded:
             InputError: there is no such file
             CorruptDataError: it is not JSON, or not an object
         """
-        if name not in self._read:
+        if name not in self.read:
             path = self.folder / f"{name}.json"
             if not path.is_file():
                 raise InputError(
                     f"{path} is missing: measured figures are read from benchmarks/results of the repository; run the "
-                    "command in a checkout, or name the folder with --results",
+                    "command in a checkout of it",
                     code="specification.no-results",
                     path=str(path),
                 )
-            self._read[name] = decode_object(read_bytes(path), source=str(path))
-        return self._read[name]
+            self.read[name] = decode_object(read_bytes(path), source=str(path))
+        return self.read[name]
 
     def has(self, name: str) -> bool:
         """Whether a benchmark has left a result."""
@@ -123,8 +124,8 @@ class Recorded:
         passed, failed, skipped = (found[name] for name in ("passed", "failed", "skipped"))
         figure = f"{passed} tests passed, {failed} failed, {skipped} skipped"
         origin = self.origin("specification")
-        if not failed and not passed:
-            return not_judged(figure, bound, "all were skipped where they ran", measured=origin)
+        if skipped and not failed:
+            return not_judged(figure, bound, f"skipped: {'; '.join(found['skips'])}", measured=origin)
         reason = f"failed: {', '.join(found['failures'])}" if failed else ""
         return judged(figure, bound, holds=not failed, reason=reason, measured=origin)
 
