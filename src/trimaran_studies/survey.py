@@ -402,7 +402,7 @@ WORKS: tuple[Work, ...] = (
         citation="Jiang, Zhu, Lan, Yi, Cui, Guo: A Unified Architecture for Accelerating Distributed DNN Training in "
         "Heterogeneous GPU/CPU Clusters. OSDI 2020",
         challenge="gradient exchange",
-        idea="spare machines sum gradients too; here as many as there are workers' machines",
+        idea="spare machines sum gradients too; here one for each machine of workers",
         question=partial(_exchange, sync="byteps", against="nccl", title="all-reduce"),
     ),
     Work(
@@ -443,7 +443,7 @@ WORKS: tuple[Work, ...] = (
         citation="Peng, Zhu, Chen et al.: A Generic Communication Scheduler for Distributed DNN Training "
         "Acceleration. SOSP 2019",
         challenge="gradient exchange",
-        idea="tensors are cut and sent by priority, so that the next forward starts early",
+        idea="tensors are split and sent by priority, so that the next forward starts early",
         reason="buckets leave in the order in which they are complete (docs/wire.md); no plan has another order",
     ),
     Work(

@@ -23,10 +23,13 @@ QUICK = (
 
 
 def test_the_remedies_of_the_study_and_of_others_are_as_the_page_says() -> None:
+    """On the first job; the other one, whose network is larger, in the sweep."""
     page = PAGE.read_text("utf-8").split("\n")
-    found = survey(works=[work for work in WORKS if work.name in QUICK])
-    assert [line for line in map(work_line, found) if line not in page] == []
-    assert [line for line in map(job_line, JOBS) if line not in page] == []
+    (job,) = jobs = JOBS[:1]
+    assert job_line(job) in page
+    for each in survey(works=[work for work in WORKS if work.name in QUICK], jobs=jobs):
+        start = work_line(each).removesuffix("|")
+        assert [line for line in page if line.startswith(start)], start
 
 
 @pytest.mark.sweep
@@ -36,7 +39,7 @@ def test_the_whole_page_is_what_the_command_writes() -> None:
 
 
 def test_gains_have_the_sign_of_their_answers() -> None:
-    for each in survey(works=[work for work in WORKS if work.name in QUICK]):
+    for each in survey(works=[work for work in WORKS if work.name in QUICK], jobs=JOBS[:1]):
         for outcome in each.outcomes:
             if outcome.answer == "worth it":
                 assert outcome.gain is not None
@@ -48,6 +51,7 @@ def test_gains_have_the_sign_of_their_answers() -> None:
                 assert outcome.said
 
 
+@pytest.mark.sweep
 def test_slow_links_are_what_makes_compression_worth_it() -> None:
     """10 Gb/s between nodes against InfiniBand: the same question has two answers."""
     (found,) = survey(works=[work for work in WORKS if work.name == "16-bit gradients with error feedback"])

@@ -159,7 +159,7 @@ def _placed(recorded: Recorded) -> list[Check]:
             f"Inception-v3 on 2 devices in 60 s: {inception['speedup']:.3f} ×, gap {percent(inception['gap'])}",
             "gap 1 %",
             holds=inception["gap"] <= 0.01,
-            reason="the bound is not tight; other work kept the cores busy while it was measured",
+            reason=f"the placement or its bound is not the best; the machine had a load of {inception['load_before']:.0f}",
             measured=origin,
         ),
         not_judged(f"the same for {others}", "", "no bound is asked for", measured=origin),
@@ -179,7 +179,7 @@ def _same_makespan(recorded: Recorded) -> list[Check]:
     errors = [abs(row["error"]) for row in rows]
     worst = max(rows, key=lambda row: abs(row["error"]))
     return [
-        recorded.tests("C6", "a schedule of the solver has the makespan that an independent check gives it"),
+        recorded.tests("C6", "makespan of the solver = that of an independent check, and of the simulator ± 2 %"),
         judged(
             f"{len(rows)} plans of 4 and 8 ranks, simulated against emulated: {percent(median(errors))} (median), "
             f"at most {percent(max(errors))} ({worst['strategy']})",
@@ -315,7 +315,11 @@ HYBRID_PARALLELISM = Study(
             must="take as long in the solver, in the simulator and in a run",
             command="trimaran emulate text-gpt --devices 4 --link 1Gb/s",
             find=_same_makespan,
-            tests=("tests/unit/planner/placement/test_check_placement.py", "tests/distributed/test_emulation.py"),
+            tests=(
+                "tests/unit/planner/placement/test_check_placement.py",
+                "tests/distributed/test_emulation.py",
+                "tests/published/test_model_parallel_speedups.py",
+            ),
         ),
         Requirement(
             id="C7",

@@ -119,7 +119,7 @@ def _said(check: Check) -> str:
 _HEAD = """# What four studies ask for, and what Trimaran shows
 
 Written by `{command}`.
-A figure is computed when the page is written (predictions, counts, closed forms), or read from
+A figure is computed when the page is written (predictions, counts, formulas), or read from
 [benchmarks/results](../benchmarks/results), where a measured figure has its date and machine. `--rows A8,C1` prints
 some rows; a test compares the page with what the command finds. A row is *met* where all of its checks are, as far as
 they can be judged without a GPU, and *missed* where one is.
