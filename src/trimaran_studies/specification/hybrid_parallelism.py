@@ -159,7 +159,8 @@ def _placed(recorded: Recorded) -> list[Check]:
             f"Inception-v3 on 2 devices in 60 s: {inception['speedup']:.3f} ×, gap {percent(inception['gap'])}",
             "gap 1 %",
             holds=inception["gap"] <= 0.01,
-            reason=f"the placement or its bound is not the best; the machine had a load of {inception['load_before']:.0f}",
+            reason="the placement or its bound is not the best yet; the machine had a load of "
+            f"{inception['load_before']:.0f}",
             measured=origin,
         ),
         not_judged(f"the same for {others}", "", "no bound is asked for", measured=origin),

@@ -230,7 +230,7 @@ def _squeezed() -> "tuple[tuple[str, str, Mapping[str, PolicyFigures]], ...]":
     from trimaran.features.memory_fit.estimate import estimate_memory
 
     found = []
-    for network, batch in (("alexnet", 128), ("googlenet", 128), ("vgg16", 64)):
+    for network, batch in (("googlenet", 128), ("resnet50", 64), ("vgg16", 64)):
         for share in ("80%", "60%"):
             policies = estimate_memory(
                 network, device="titan-x", batch=batch, budget=share, largest_batch=False
@@ -281,7 +281,7 @@ MEMORY_VIRTUALIZATION = Study(
         Requirement(
             id="D2",
             must="have the study's policies, and one that keeps, offloads or recomputes each storage",
-            command="trimaran reproduce vdnn",
+            command="trimaran memory googlenet --device titan-x --batch 128 --budget 60%",
             find=_policies,
             is_slow=True,
             tests=("tests/unit/studies/test_vdnn_dynamic.py", "tests/unit/memory/test_vdnn.py"),
@@ -289,7 +289,7 @@ MEMORY_VIRTUALIZATION = Study(
         Requirement(
             id="D3",
             must="fetch by deadline, or within the study's window",
-            command="scripts/pytest tests/unit/memory/test_vdnn_window.py tests/property/test_memory_laws.py",
+            command="trimaran memory vgg16 --device titan-x --batch 64 --budget 80%",
             find=_prefetched,
             is_slow=True,
             tests=("tests/unit/memory/test_vdnn_window.py", "tests/property/test_memory_laws.py"),

@@ -79,7 +79,7 @@ def _split(recorded: Recorded) -> list[Check]:
 
 def _preloading(recorded: Recorded) -> list[Check]:
     every = recorded.result("feed")["cases"]
-    # In the others the work of loading is most of a step, or samples are kept: there is nothing to hide it behind.
+    # In the others loading is most of a step, or samples are kept: compute is too short to overlap with it.
     cases = [case for case in every if case["wanted"] is not None]
     least = min(every, key=lambda case: case["reached"])
     worst = min(cases, key=lambda case: case["reached"] - case["wanted"])
@@ -369,7 +369,7 @@ PARALLEL_TRAINING = Study(
         Requirement(
             id="A10",
             must="price parameter servers, rings, trees, hierarchies and BytePS",
-            command="trimaran scale vgg16 --cluster dgx1-v100:4 --devices 32 --sync nccl,kvstore,server,byteps",
+            command="trimaran scale vgg16 --cluster dgx1-v100:4 --devices 32 --sync nccl,server,byteps",
             find=_formulas,
         ),
         Requirement(

@@ -1,10 +1,15 @@
 """Verdicts of the requirements of the four studies, and the lines of their page."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 from tests.raising import raises
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from trimaran.cli import app
+from trimaran_studies.specification.page import COMMAND as PAGE
 from trimaran_studies.specification.page import judge, lines_of, requirements, write_page
 from trimaran_studies.specification.requirements import (
     Check,
@@ -16,6 +21,7 @@ from trimaran_studies.specification.requirements import (
     needs_gpu,
     not_judged,
 )
+from trimaran_studies.survey import COMMAND as SURVEY
 
 ROOT = Path(__file__).parents[3]
 MET = judged("1 s", "2 s", holds=True)
@@ -99,3 +105,25 @@ def test_a_page_counts_its_rows() -> None:
     assert "| B. Training on a machine with eight GPUs, taken apart | 10 | 1 | 0 | 0 |" in page
     assert "Missed: B7; each with its reason below." in page
     assert page.count("| 2 s | met |") == 41
+
+
+def test_commands_of_users_are_read_by_the_program() -> None:
+    program = get_command(app)
+    assert isinstance(program, TyperGroup)
+    asked = [row.command for row in requirements() if row.command.startswith("trimaran ")]
+    assert len(asked) > 20
+    for text in (*asked, PAGE, SURVEY):
+        name, *arguments = shlex.split(text)[1:]
+        program.commands[name].make_context(name, arguments)
+
+
+def test_commands_of_a_checkout_are_there() -> None:
+    for row in requirements():
+        name, *arguments = shlex.split(row.command)
+        if name == "scripts/bench":
+            assert (ROOT / "benchmarks" / arguments[0] / "run.py").is_file(), row.id
+        elif name != "trimaran":
+            assert name in ("scripts/pytest", "python"), row.id
+            files = [argument for argument in arguments if "/" in argument]
+            assert files, row.id
+            assert [file for file in files if not (ROOT / file).exists()] == [], row.id
