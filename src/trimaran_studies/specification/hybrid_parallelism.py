@@ -180,7 +180,12 @@ def _same_makespan(recorded: Recorded) -> list[Check]:
     errors = [abs(row["error"]) for row in rows]
     worst = max(rows, key=lambda row: abs(row["error"]))
     return [
-        recorded.tests("C6", "makespan of the solver = that of an independent check, and of the simulator ± 2 %"),
+        recorded.tests("C6", "a schedule of the solver has the makespan that an independent check gives it"),
+        not_judged(
+            "simulated with queues on links: tests/published/test_model_parallel_speedups.py",
+            "makespan of the solver ± 2 %",
+            "its sweep has no recorded outcome",
+        ),
         judged(
             f"{len(rows)} plans of 4 and 8 ranks, simulated against emulated: {percent(median(errors))} (median), "
             f"at most {percent(max(errors))} ({worst['strategy']})",
@@ -319,7 +324,6 @@ HYBRID_PARALLELISM = Study(
             tests=(
                 "tests/unit/planner/placement/test_check_placement.py",
                 "tests/distributed/test_emulation.py",
-                "tests/published/test_model_parallel_speedups.py",
             ),
         ),
         Requirement(
