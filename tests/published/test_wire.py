@@ -7,59 +7,14 @@ Its networks of residual blocks, 32 images a GPU. "Almost linear" is taken as 90
 goes over the wire.
 """
 
-import functools
-from dataclasses import replace
-
 import pytest
 from tests import builders
 
-from trimaran.machine.find import find_machine
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Simulated
-from trimaran.planning.workloads import workload
-from trimaran.pricing.exchange.costs import ExchangeOptions
-from trimaran.pricing.exchange.frameworks import DDP
-from trimaran.pricing.kernels.estimate import estimate_step
-from trimaran.pricing.kernels.software import Software
-from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
+from trimaran_studies.reproduce.compression_ratio import DEVICES, LOCAL_BATCH, NODES, least_ratio
 
-NODES = 8
-DEVICES = 8 * NODES
-LOCAL_BATCH = 32
 pytestmark = pytest.mark.published
-
-SOFTWARE = Software(framework="pytorch", year=2020.0)
-RATIOS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0)
-ALMOST_LINEAR = 0.9
-
-
-@functools.cache
-def step_s(network: str, fabric: str, ratio: float) -> float:
-    """A step of 64 devices with so many times fewer bytes on the wire [s]."""
-    machine = find_machine(f"dgx1-v100:{NODES}@{fabric}")
-    work = workload(network, batch=LOCAL_BATCH)
-    estimate = estimate_step(work, machine.node.device, SOFTWARE)
-    # Buckets are filled by gradients, whatever goes over the wire.
-    first_bytes, bucket_bytes = round(DDP.first_bytes / ratio), round(DDP.bucket_bytes / ratio)
-    recipe = replace(DDP, first_bytes=first_bytes, bucket_bytes=bucket_bytes)
-    options = ExchangeOptions(explain=False, wire_share=1.0 / ratio, recipe=recipe)
-    setup = DataParallelSetup(
-        workload=work,
-        estimate=estimate,
-        machine=machine,
-        devices=DEVICES,
-        nodes=NODES,
-        software=SOFTWARE,
-        options=options,
-    )
-    return data_parallel_step(setup).step.seconds
-
-
-def least_ratio(network: str, fabric: str) -> float:
-    """The least of some ratios that leaves scaling almost linear."""
-    ideal_s = step_s(network, fabric, 1e4)
-    enough = (ratio for ratio in RATIOS if ideal_s / step_s(network, fabric, ratio) >= ALMOST_LINEAR)
-    return next(enough, float("inf"))
 
 
 @pytest.mark.parametrize("network", ["resnet50", "resnet101"])

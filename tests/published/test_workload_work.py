@@ -7,6 +7,7 @@ import pytest
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.graph.types import Phase
 from trimaran.planning.workloads import workload
+from trimaran_studies.specification.hybrid_parallelism import PUBLISHED_WORK
 
 pytestmark = pytest.mark.published
 
@@ -31,11 +32,11 @@ class Published:
 
 
 NETWORKS = {
-    "alexnet": Published(macs=0.71e9, parameters=61_100_840),
-    "vgg16": Published(macs=15.47e9, parameters=138_357_544),
-    "resnet50": Published(macs=4.09e9, parameters=25_557_032),
-    "inception_v3": Published(macs=5.71e9, parameters=23_834_568),
-    "googlenet": Published(macs=1.5e9, parameters=6_624_904),
+    "alexnet": Published(macs=PUBLISHED_WORK["alexnet"], parameters=61_100_840),
+    "vgg16": Published(macs=PUBLISHED_WORK["vgg16"], parameters=138_357_544),
+    "resnet50": Published(macs=PUBLISHED_WORK["resnet50"], parameters=25_557_032),
+    "inception_v3": Published(macs=PUBLISHED_WORK["inception_v3"], parameters=23_834_568),
+    "googlenet": Published(macs=PUBLISHED_WORK["googlenet"], parameters=6_624_904),
 }
 
 

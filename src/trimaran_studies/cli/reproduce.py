@@ -24,16 +24,30 @@ _TAKEN_BY = {
     "--devices": ("dgx1 --real",),
     "--steps": ("dgx1 --real", "feeding --real"),
     "--plot": ("feeding",),
+    "--rows": ("specification",),
+    "--write": ("specification", "survey"),
+    "--networks": (
+        "vdnn",
+        "vdnn --real",
+        "dgx1",
+        "dgx1 --real",
+        "hybrid",
+        "hybrid --real",
+        "feeding",
+        "feeding --real",
+    ),
 }
 
 
 class Paper(StrEnum):
-    """A paper that can be reproduced."""
+    """A paper that can be reproduced, or what is said of all of them."""
 
     VDNN = "vdnn"
     DGX1 = "dgx1"
     HYBRID = "hybrid"
     FEEDING = "feeding"
+    SPECIFICATION = "specification"
+    SURVEY = "survey"
 
 
 Which = Annotated[
@@ -41,7 +55,9 @@ Which = Annotated[
     typer.Argument(
         help="vdnn: Rhu et al., MICRO 2016. dgx1: data parallelism on a DGX-1, Mojumder et al., IISWC 2018. "
         "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019. "
-        "feeding: split, pre-load, compress, Xu et al., ICCAD 2021.",
+        "feeding: split, pre-load, compress, Xu et al., ICCAD 2021. "
+        "specification: what these four ask for, requirement by requirement, with figures and verdicts. "
+        "survey: published remedies, and what our models say that each is worth on two jobs.",
         show_default=False,
     ),
 ]
@@ -63,6 +79,16 @@ Real = Annotated[
 
 Plot = Annotated[
     Path | None, typer.Option("--plot", help="feeding: write a drawing to this SVG file.", show_default=False)
+]
+Rows = Annotated[
+    str | None,
+    typer.Option(
+        "--rows", help='specification: some of its rows, such as "A8,C1".  [default: all]', show_default=False
+    ),
+]
+Write = Annotated[
+    Path | None,
+    typer.Option("--write", help="specification and survey: write the page to this file.", show_default=False),
 ]
 RealDevices = Annotated[
     int | None,
@@ -100,6 +126,28 @@ def check_options(which: str, given: Mapping[str, object]) -> None:
             )
 
 
+def check_page(path: Path) -> None:
+    """Refuse a page that could not be written, before the work for it.
+
+    Raises:
+        EnvironmentProblem: it cannot be written there
+    """
+    from trimaran.base.files import check_writable
+
+    check_writable(path)
+
+
+def raise_no_real(paper: str) -> None:
+    """Refuse --real where there is nothing to run.
+
+    Raises:
+        InputError: always
+    """
+    from trimaran.base.errors import InputError
+
+    raise InputError(f'"reproduce {paper}" has no --real: measured figures come from scripts/bench; leave it out')
+
+
 def reproduce(
     paper: Which,
     device: DeviceName = None,
@@ -108,14 +156,25 @@ def reproduce(
     devices: RealDevices = None,
     steps: RealSteps = None,
     plot: Plot = None,
+    rows: Rows = None,
+    write: Write = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's networks under its policies and ours, and show the published figures next to ours."""
     with errors_reported(as_json=as_json):
         given = {"--device": device, "--devices": devices, "--steps": steps, "--plot": plot}
+        given |= {"--rows": rows, "--write": write, "--networks": networks}
         check_options(f"{paper} --real" if real else paper, given)
         check_plot(plot)
-        if paper is Paper.FEEDING and real:
+        if write is not None:
+            check_page(write)
+        if real and paper in (Paper.SPECIFICATION, Paper.SURVEY):
+            raise_no_real(paper)
+        if paper is Paper.SPECIFICATION:
+            _specification(rows, write, as_json=as_json)
+        elif paper is Paper.SURVEY:
+            _survey(write, as_json=as_json)
+        elif paper is Paper.FEEDING and real:
             _measure_feeding(networks, STEPS if steps is None else steps, as_json=as_json)
         elif paper is Paper.FEEDING:
             _feeding(networks, plot, as_json=as_json)
@@ -130,6 +189,39 @@ def reproduce(
             _run(networks, as_json=as_json)
         else:
             _simulate(DEVICE if device is None else device, networks, as_json=as_json)
+
+
+def _specification(rows: str | None, page: Path | None, *, as_json: bool) -> None:
+    from trimaran.base.errors import InputError
+    from trimaran.base.files import write_whole
+    from trimaran_studies.specification.page import judge, lines_table, write_page
+    from trimaran_studies.specification.requirements import Recorded, default_results, to_json
+
+    if page is not None and rows is not None:
+        raise InputError("a page has all rows: leave --rows out, or --write", code="specification.part-of-page")
+    with progress_shown() as progress:
+        recorded = Recorded(default_results())
+        found = judge(recorded, rows=None if rows is None else rows.split(","), progress=progress)
+    if page is not None:
+        write_whole(page, write_page(found).encode())
+    if as_json:
+        print_json({"schema_version": 1, "rows": to_json(found)})
+        return
+    console().print(lines_table(found))
+
+
+def _survey(page: Path | None, *, as_json: bool) -> None:
+    from trimaran.base.files import write_whole
+    from trimaran_studies.survey import survey, survey_document, survey_page, survey_table
+
+    with progress_shown() as progress:
+        found = survey(progress=progress)
+    if page is not None:
+        write_whole(page, survey_page(found).encode())
+    if as_json:
+        print_json({"schema_version": 1, **survey_document(found)})
+        return
+    console().print(survey_table(found))
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
