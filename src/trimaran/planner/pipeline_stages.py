@@ -27,11 +27,14 @@ split that it finds too large is rejected after all.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trimaran.base.errors import InfeasibleError
-from trimaran.graph.types import Graph, TensorSpec
+from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
 from trimaran.program.lowering.schedules import Order, compute_order
@@ -44,49 +47,56 @@ Admit = Callable[[int, int, int], bool]
 
 
 def partition(
-    graph: Graph, seconds: Mapping[str, float], *, stages: int, admit: Admit | None = None
+    graph: Graph,
+    seconds: Mapping[str, float],
+    *,
+    stages: int,
+    chunks: int = 1,
+    admit: Admit | None = None,
+    torn: Collection[int] = (),
 ) -> tuple[str, ...]:
-    """Split a graph into the given number of stages of the most equal time.
+    """Split a graph into segments so that stages have the most equal time.
 
     Args:
         graph: the network
         seconds: time of each operation, forward and backward together, by operation id [s]
         stages: number of stages, at least 1
+        chunks: segments of each stage, dealt in turn
         admit: which segments count; None: all
+        torn: places in the order of operations where no segment may end
 
     Returns:
-        The last operation of every stage but the last.
+        The last operation of every segment but the last.
 
     Raises:
         InfeasibleError: the graph has fewer legal split points than needed, or not all segments can be admitted at once
     """
-    if stages == 1:
+    segments = stages * chunks
+    if segments == 1:
         return ()
-    if len(graph.split_points) < stages - 1:
+    if len(graph.split_points) < segments - 1:
         reason = f": {graph.notes[0]}" if graph.notes else ""
         raise InfeasibleError(
-            f"{graph.name} can be split in {len(graph.split_points)} places, {stages} stages need {stages - 1}{reason}",
+            f"{graph.name} can be split in {len(graph.split_points)} places, {segments} stages need {segments - 1}"
+            f"{reason}",
             code="plan.too-few-splits",
             splits=len(graph.split_points),
-            stages=stages,
+            stages=segments,
         )
-    ends = _positions(graph)
-    work = _cumulated(graph, seconds)
-    crossing = _bytes_at(graph, ends)
-    best = _best_splits(ends, work, crossing, stages, admit or _admit_all)
+    places = [(end, nbytes) for end, nbytes in zip(_positions(graph), _bytes_at(graph), strict=True) if end not in torn]
+    ends, work = [end for end, _ in places], _cumulated(graph, seconds)
+    best = _best_splits(ends, work, [nbytes for _, nbytes in places], segments, admit)
     if best is None:
         raise InfeasibleError(
-            f"no way to split {graph.name} into {stages} stages gives each what its device can hold and what is kept "
+            f"no way to split {graph.name} into {segments} stages gives each what its device can hold and what is kept "
             "there",
             code="plan.no-split-fits",
             splits=len(graph.split_points),
-            stages=stages,
+            stages=segments,
         )
+    if chunks > 1:
+        best = _balance(best, ends, work, stages, admit)
     return tuple(graph.ops[ends[index] - 1].id for index in best)
-
-
-def _admit_all(segment: int, first: int, last: int) -> bool:
-    return True
 
 
 def _positions(graph: Graph) -> list[int]:
@@ -101,7 +111,8 @@ def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:
     return work
 
 
-def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
+@of_graph
+def _bytes_at(graph: Graph) -> list[float]:
     """Bytes a sample that cross each split [bytes]."""
     made: dict[str, tuple[int, float]] = {}
     last_use: dict[str, int] = {}
@@ -110,37 +121,142 @@ def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
             last_use[name] = index
         for spec in op.outputs:
             made[spec.name] = (index, spec.nbytes.at(1))
+    ends = _positions(graph)
     return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
 
 
 def _best_splits(
-    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int, admit: Admit
+    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], segments: int, admit: Admit | None
 ) -> list[int] | None:
-    # best[i]: (largest stage so far, bytes so far, splits so far) of the first k stages that end at split i.
-    best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends) if admit(0, 0, end)}
-    for stage in range(1, stages - 1):
-        following = {}
-        for index, end in enumerate(ends):
-            ways = _extended(best, index, end, ends, work)
-            chosen = next((way for way in ways if admit(stage, ends[way[2][-1]], end)), None)
-            if chosen is not None:
-                following[index] = (chosen[0], chosen[1] + crossing[index], [*chosen[2], index])
-        best = following
-    last = _extended(best, len(ends), len(work) - 1, ends, work)
-    found = next((way for way in last if admit(stages - 1, ends[way[2][-1]], len(work) - 1)), None)
-    return None if found is None else found[2]
+    """The splits that make the largest segment smallest; of equal ones those with the fewest bytes, then the first."""
+    if len(ends) < segments - 1:
+        return None
+    at, done, nbytes = np.array(ends), np.array(work), np.array(crossing)
+    # For each split, of the best first segments that end there: the largest, the bytes of all their splits, the place
+    # of their splits among those of all others in lexicographic order; infinite where there are none.
+    largest, total = done[at], nbytes
+    if admit is not None:
+        largest = np.where([admit(0, 0, end) for end in ends], largest, np.inf)
+    rank = np.arange(len(ends))
+    chosen: list[NDArray[np.int64]] = []
+    earlier = np.triu(np.ones((len(ends), len(ends)), dtype=bool), 1)
+    sizes = np.where(earlier, done[at][None, :] - done[at][:, None], np.inf)
+    for segment in range(1, segments - 1):
+        ways = np.maximum(largest[:, None], sizes)
+        if admit is None:
+            before = _first_best(ways, total, rank)
+        else:
+            before = np.array(
+                [_first_admitted(ways[:, number], total, rank, ends, end, segment, admit) for number, end in enumerate(ends)]
+            )
+        columns = np.arange(len(ends))
+        largest = np.where(before >= 0, ways[before, columns], np.inf)
+        total = total[before] + nbytes
+        rank = np.argsort(np.argsort(rank[before] * len(ends) + columns, kind="stable"), kind="stable")
+        chosen.append(before)
+    ways = np.maximum(largest, done[-1] - done[at])
+    if admit is None:
+        last = int(_first_best(ways[:, None], total, rank)[0])
+    else:
+        last = _first_admitted(ways, total, rank, ends, len(work) - 1, segments - 1, admit)
+    if last < 0:
+        return None
+    found = [last]
+    for before in reversed(chosen):
+        found.append(int(before[found[-1]]))
+    return found[::-1]
 
 
-_Way = tuple[float, float, list[int]]
+def _first_best(ways: NDArray[np.float64], total: NDArray[np.float64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each column, the row that is best: the smallest, then the fewest bytes, then the first; -1: none is finite."""
+    smallest = ways.min(axis=0)
+    bytes_of = np.where(ways == smallest, total[:, None], np.inf)
+    ranks = np.where(bytes_of == bytes_of.min(axis=0), rank[:, None], len(rank))
+    return np.where(np.isfinite(smallest), ranks.argmin(axis=0), -1)
 
 
-def _extended(best: Mapping[int, _Way], index: int, end: int, ends: Sequence[int], work: Sequence[float]) -> list[_Way]:
-    """The ways to go on from each earlier split to one more segment that ends at `end`, best first."""
-    return sorted(
-        (max(largest, work[end] - work[ends[splits[-1]]]), nbytes, splits)
-        for before, (largest, nbytes, splits) in best.items()
-        if before < index
-    )
+def _first_admitted(
+    ways: NDArray[np.float64],
+    total: NDArray[np.float64],
+    rank: NDArray[np.int64],
+    ends: Sequence[int],
+    end: int,
+    segment: int,
+    admit: Admit,
+) -> int:
+    """The best row from whose end on operations up to `end` may be a segment; -1: none."""
+    for number in np.lexsort((rank, total, ways)):
+        if not np.isfinite(ways[number]):
+            break
+        if admit(segment, ends[number], end):
+            return int(number)
+    return -1
+
+
+_MOST_SWEEPS = 200
+
+
+def _balance(
+    splits: Sequence[int], ends: Sequence[int], work: Sequence[float], stages: int, admit: Admit | None
+) -> list[int]:
+    """Move splits until no one of them makes stages, each the sum of its segments, more equal.
+
+    A stage does all of its segments for each microbatch, so the largest sum decides; equal segments shorten the filling
+    and the draining. The squares of both are made small first, which leaves no stage of two neighbours that could give
+    to each other; then the largest sum.
+
+    Args:
+        splits: that make the largest segment smallest, by number
+        ends: of all splits, in the order of operations
+        work: of all operations before each place [s]
+        stages: number of stages
+        admit: which segments count; None: all
+    """
+    found = [-1, *splits, len(ends)]
+    place = [0, *ends, len(work) - 1]
+    segments = len(splits) + 1
+
+    def size(segment: int, first: int, last: int) -> float:
+        return work[place[last + 1]] - work[place[first + 1]]
+
+    times = [size(number, found[number], found[number + 1]) for number in range(segments)]
+    rows = [sum(times[row::stages]) for row in range(stages)]
+
+    def key(largest: bool, number: int, middle: int) -> tuple[float, ...]:
+        """What two segments at a split, and their stages, would have."""
+        one = size(number, found[number], middle)
+        other = size(number + 1, middle, found[number + 2])
+        row, following = number % stages, (number + 1) % stages
+        mine = rows[row] - times[number] + one
+        its = rows[following] - times[number + 1] + other
+        squares = mine * mine + its * its + (one * one + other * other) * stages / segments
+        return (max(mine, its), squares) if largest else (squares,)
+
+    for largest in (False, True):
+        for _ in range(_MOST_SWEEPS):
+            moved = False
+            for number in range(segments - 1):
+                now = found[number + 1]
+                best, least = now, key(largest, number, now)
+                for middle in range(found[number] + 1, found[number + 2]):
+                    new = key(largest, number, middle)
+                    if new >= least or (new[0] > least[0] * (1.0 - 1e-9) and len(new) == 1):
+                        continue
+                    if admit is not None and not (
+                        admit(number, place[found[number] + 1], place[middle + 1])
+                        and admit(number + 1, place[middle + 1], place[found[number + 2] + 1])
+                    ):
+                        continue
+                    best, least = middle, new
+                if best != now:
+                    found[number + 1], moved = best, True
+                    for changed in (number, number + 1):
+                        times[changed] = size(changed, found[changed], found[changed + 1])
+                    for row in {number % stages, (number + 1) % stages}:
+                        rows[row] = sum(times[row::stages])
+            if not moved:
+                break
+    return found[1:-1]
 
 
 _ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
@@ -302,18 +418,23 @@ def split_stages(
         return strategy
     microbatch = batch // (strategy.dp * strategy.microbatches)
     seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    segments = strategy.pp * strategy.chunks
     rows = [(kept or {}).get(op.id) for op in graph.ops]
-    torn = _inside_regions(graph, strategy)
 
     def admits(segment: int, first: int, last: int) -> bool:
         row = segment % strategy.pp
-        if last in torn or any(wanted not in (None, row) for wanted in rows[first:last]):
+        if any(wanted not in (None, row) for wanted in rows[first:last]):
             return False
         return admit is None or admit(segment, first, last)
 
-    needed = admits if kept or admit or torn else None
-    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=segments, admit=needed))
+    boundaries = partition(
+        graph,
+        seconds,
+        stages=strategy.pp,
+        chunks=strategy.chunks,
+        admit=admits if kept or admit else None,
+        torn=_inside_regions(graph, strategy),
+    )
+    return dataclasses.replace(strategy, boundaries=boundaries)
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
