@@ -10,6 +10,9 @@ row.
     T(k, j) = min over legal split points i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
     t(i, j) = time of operations i+1..j
 
+A row with several segments does all of them for each microbatch: there the sums of rows are made equal, then the
+segments, and of several such splits the one is taken by which the schedule ends first.
+
 Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
 the simulator then prices the schedule of the segments. With several segments a row, each must be admitted
 by itself (each has its part of a device).
@@ -29,6 +32,7 @@ split that it finds too large is rejected after all.
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +41,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
-from trimaran.program.lowering.schedules import Order, compute_order
+from trimaran.program.lowering.schedules import Compute, Order, compute_order, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -54,8 +58,13 @@ def partition(
     chunks: int = 1,
     admit: Admit | None = None,
     torn: Collection[int] = (),
+    order: Order | None = None,
 ) -> tuple[str, ...]:
     """Split a graph into segments so that stages have the most equal time.
+
+    With several segments a stage the sum of a stage decides, and how the stages fill and drain: an operation that
+    cannot be split, such as a loss over a large vocabulary, leaves no split with equal segments and equal stages. Then
+    the one is taken by which the order ends first.
 
     Args:
         graph: the network
@@ -64,6 +73,8 @@ def partition(
         chunks: segments of each stage, dealt in turn
         admit: which segments count; None: all
         torn: places in the order of operations where no segment may end
+        order: of the segments of each stage, by which splits are compared where a stage has several; None: only the
+            sums of stages are made equal
 
     Returns:
         The last operation of every segment but the last.
@@ -95,7 +106,8 @@ def partition(
             stages=segments,
         )
     if chunks > 1:
-        best = _balance(best, ends, work, stages, admit)
+        found = [best, _balance(best, ends, work, stages, admit)]
+        best = found[-1] if order is None else _quickest(found, ends, work, order, chunks, admit)
     return tuple(graph.ops[ends[index] - 1].id for index in best)
 
 
@@ -257,6 +269,92 @@ def _balance(
             if not moved:
                 break
     return found[1:-1]
+
+
+_MOST_EVENTS = 60_000
+"""Steps of compute that are played to compare splits."""
+
+_FORWARD_SHARE = 1.0 / 3.0
+"""Of the work of a segment, where only its order is looked at: a backward does twice the work of a forward."""
+
+
+def _quickest(
+    starts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    work: Sequence[float],
+    order: Order,
+    chunks: int,
+    admit: Admit | None,
+) -> list[int]:
+    """Splits by which an order of several segments a stage ends soonest, from some splits by moves of one of them.
+
+    Args:
+        starts: to begin with, by number; one more is begun with: all of the work in the last segment of each stage
+        ends: of all splits, in the order of operations
+        work: of all operations before each place [s]
+        order: of the segments of each stage
+        chunks: segments of each stage
+        admit: which segments count; None: all
+    """
+    stages, events = len(order), sum(map(len, order))
+    segments = stages * chunks
+    last = {step: step for row in order for step in row}
+    needs = {step: _needed_by(step, segments, last) for step in last}
+
+    def makespan(splits: Sequence[int]) -> float:
+        places = [0, *(ends[split] for split in splits), len(work) - 1]
+        times = [work[after] - work[before] for before, after in pairwise(places)]
+        halves = {Kind.FORWARD: _FORWARD_SHARE, Kind.BACKWARD: 1.0 - _FORWARD_SHARE}
+        lengths = {step: times[step.segment] * halves[step.kind] for step in last}
+        begun = play(order, needs, lengths)
+        return max(at_s + lengths[step] for step, at_s in begun.items())
+
+    def is_admitted(splits: Sequence[int]) -> bool:
+        places = [0, *(ends[split] for split in splits), len(work) - 1]
+        return admit is None or all(admit(number, a, b) for number, (a, b) in enumerate(pairwise(places)))
+
+    thin = stages * (chunks - 1)
+    ahead = list(range(thin))
+    rest = _best_splits(ends[thin:], work, [0.0] * (len(ends) - thin), stages, None)
+    tried = [list(one) for one in starts]
+    if rest is not None and is_admitted([*ahead, *(thin + split for split in rest)]):
+        tried.append([*ahead, *(thin + split for split in rest)])
+    left = _MOST_EVENTS // max(1, events) - len(tried)
+    if left < 0:
+        return list(starts[-1])
+    least, best = min((makespan(splits), splits) for splits in tried)
+    stride = max(1, len(ends) // segments)
+    while stride and left > 0:
+        moved = False
+        for number in range(len(best)):
+            for change in (-stride, stride):
+                split = best[number] + change
+                floor = best[number - 1] if number else -1
+                ceiling = best[number + 1] if number + 1 < len(best) else len(ends)
+                if left <= 0 or not floor < split < ceiling:
+                    continue
+                trial = [*best[:number], split, *best[number + 1 :]]
+                if not is_admitted(trial):
+                    continue
+                left -= 1
+                taken = makespan(trial)
+                if taken < least * (1.0 - 1e-9):
+                    least, best, moved = taken, trial, True
+        if not moved:
+            stride //= 2
+    return best
+
+
+def _needed_by(step: Compute, segments: int, known: Collection[Compute]) -> tuple[Compute, ...]:
+    """What a step of a chain of segments waits for besides what its stage does before it."""
+    kind, segment = step.kind, step.segment
+    if kind == Kind.FORWARD:
+        found = Compute(Kind.FORWARD, segment - 1, step.microbatch) if segment else None
+    elif segment + 1 < segments:
+        found = Compute(Kind.BACKWARD, segment + 1, step.microbatch)
+    else:
+        found = Compute(Kind.FORWARD, segment, step.microbatch)
+    return (found,) if found is not None and found in known else ()
 
 
 _ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
@@ -433,6 +531,7 @@ def split_stages(
         chunks=strategy.chunks,
         admit=admits if kept or admit else None,
         torn=_inside_regions(graph, strategy),
+        order=order_of(strategy) if strategy.chunks > 1 else None,
     )
     return dataclasses.replace(strategy, boundaries=boundaries)
 

@@ -79,6 +79,16 @@ class Problem:
     room: Room | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    def shared_among(self, searches: int) -> "Problem":
+        """The same for one of several searches that together have its time.
+
+        Args:
+            searches: how many
+        """
+        if self.time_limit_s is None:
+            return self
+        return replace(self, time_limit_s=self.time_limit_s / max(1, searches))
+
 
 def execution_key(strategy: Strategy) -> str:
     """How the runtime runs a strategy, in words: if one fails, all strategies with the same words fail.

@@ -184,17 +184,27 @@ def begin(strategies: Sequence[Strategy], hunt: Hunt) -> list[Prospect]:
     if problem.devices <= EVERY_NUMBER and problem.time_limit_s is None:
         return _outlines(strategies, hunt)
     whole = [one for one in strategies if one.pp == one.tp == 1 and one.dp == problem.devices and not one.parts]
-    plain = _outlines(whole, hunt)
-    left = _first_of_kinds(plain, hunt, each=_form)
+    # These few are simulated even if the time is over: an answer that a plain plan beats is none.
+    left = _first_of_kinds(_outlines(whole, hunt, always=True), hunt, each=_form, always=True)
     others = set(whole)
     outlines = _outlines([one for one in strategies if one not in others], hunt)
     return [*left, *_first_of_kinds(outlines, hunt, each=_sort)]
 
 
 def _first_of_kinds(
-    prospects: Sequence[Prospect], hunt: Hunt, *, each: Callable[[Strategy], tuple[object, ...]]
+    prospects: Sequence[Prospect],
+    hunt: Hunt,
+    *,
+    each: Callable[[Strategy], tuple[object, ...]],
+    always: bool = False,
 ) -> list[Prospect]:
     """Simulate the one with the lowest bound of each kind, simple kinds first, unless it cannot be best.
+
+    Args:
+        prospects: of all kinds
+        hunt: gets what is simulated and rejected
+        each: the kind of a strategy
+        always: also when the time is over
 
     Returns:
         The others.
@@ -204,7 +214,7 @@ def _first_of_kinds(
         first.setdefault(each(prospect.strategy), prospect)
     tried: set[int] = set()
     for prospect in sorted(first.values(), key=lambda one: simplicity(one.strategy)):
-        if hunt.is_over and hunt.candidates:
+        if hunt.is_over and hunt.candidates and not always:
             break
         if hunt.may_be_best(prospect):
             tried.add(id(prospect))
@@ -524,11 +534,11 @@ def _bound(hunt: Hunt) -> float:
     return min([*least, hunt.lowest_s])
 
 
-def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
+def _outlines(strategies: Iterable[Strategy], hunt: Hunt, *, always: bool = False) -> list[Prospect]:
     """The strategies that may fit, by their bounds from totals; the others are rejected, or left when time is over."""
     found = []
     for uncut in strategies:
-        if hunt.candidates and hunt.is_over:
+        if hunt.candidates and hunt.is_over and not always:
             hunt.is_complete, hunt.lowest_s = False, 0.0
             hunt.rejected.append(Rejection(strategy=uncut, cause="time", reason=OUT_OF_TIME))
             continue
@@ -600,4 +610,5 @@ def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[
         found: the search with all of them
         trials: simulations of that search
     """
-    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(problem, pins=pins), trials).chosen)
+    hurried = problem.shared_among(len(problem.pins.names) + 1)
+    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(hurried, pins=pins), trials).chosen)
