@@ -12,8 +12,7 @@ def simulate(
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate one step: its time, its memory, and how each device spends it. A plan for a target cluster is simulated
-    by the costs of its machine."""
+    """Simulate one step: its time, its memory, and how each device spends it; of a plan for a target cluster, there."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_simulation, simulation_document
         from trimaran.jobs.resolve import JobSource

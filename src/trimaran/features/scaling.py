@@ -412,11 +412,41 @@ def _rows(
         if sync == "kvstore" and devices > job.machine.node.devices:
             notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
             continue
-        rows.append(_row(job, job.step(share, devices, sync=sync), base))
+        rows.append(_row(job, job.step(share, devices, sync=sync), alone, base))
     return rows
 
 
-def _row(job: DataParallelJob, step: ScaledStep, base: float) -> ScalingRow:
+def why_above_linear(alone: ScaledStep, step: ScaledStep) -> str:
+    """Why devices together are more than as many times as fast as one, with the figures; empty where they are not.
+
+    The largest part of the step that takes less than its share of the step on one device is named.
+
+    Args:
+        alone: the step of one device
+        step: of each of several, with the same samples each or a share of them
+    """
+    share = step.local_batch / alone.local_batch
+    if step.step.seconds >= share * alone.step.seconds:
+        return ""
+    saved = {
+        "update": share * alone.update_s - step.update_s,
+        "compute": share * alone.fp_bp_s - step.fp_bp_s,
+        "other": share * (alone.overhead_s + alone.feeding_s) - step.overhead_s - step.feeding_s,
+    }
+    most = max(saved, key=lambda part: saved[part])
+    if most == "update":
+        how = "the update of each device is that of the tensors that it owns"
+        before_s, now_s = alone.update_s, step.update_s
+    elif most == "compute":
+        how = f"the forward and backward of a sample take less with {step.local_batch} on a device"
+        before_s, now_s = alone.fp_bp_s / alone.local_batch, step.fp_bp_s / step.local_batch
+    else:
+        how = "calls and waiting for data take less"
+        before_s, now_s = alone.overhead_s + alone.feeding_s, step.overhead_s + step.feeding_s
+    return f"{how}, {format_seconds(now_s)} against {format_seconds(before_s)} on one device"
+
+
+def _row(job: DataParallelJob, step: ScaledStep, alone: ScaledStep, base: float) -> ScalingRow:
     samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
@@ -433,4 +463,5 @@ def _row(job: DataParallelJob, step: ScaledStep, base: float) -> ScalingRow:
         own_peak_bytes=job.memory(step, owns=False).peak_bytes,
         card_bytes=memory.card_bytes,
         fits=memory.fits,
+        why_above_linear=why_above_linear(alone, step) if step.devices > 1 else "",
     )

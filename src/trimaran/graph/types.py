@@ -291,7 +291,7 @@ def of_graph(function: "Callable[[Graph], Known]") -> "Callable[[Graph], Known]"
         >>> count(empty), count(empty), seen
         (0, 0, ['empty'])
     """
-    known: "dict[int, tuple[weakref.ref[Graph], Known]]" = {}
+    known: dict[int, tuple[weakref.ref[Graph], Known]] = {}
 
     @functools.wraps(function)
     def once(graph: "Graph") -> Known:

@@ -159,7 +159,10 @@ def _best_splits(
             before = _first_best(ways, total, rank)
         else:
             before = np.array(
-                [_first_admitted(ways[:, number], total, rank, ends, end, segment, admit) for number, end in enumerate(ends)]
+                [
+                    _first_admitted(ways[:, number], total, rank, ends, end, segment, admit)
+                    for number, end in enumerate(ends)
+                ]
             )
         columns = np.arange(len(ends))
         largest = np.where(before >= 0, ways[before, columns], np.inf)

@@ -13,8 +13,8 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
-from trimaran.planner.traffic import TrafficBounds
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
+from trimaran.planner.traffic import TrafficBounds
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep

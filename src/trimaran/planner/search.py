@@ -297,10 +297,12 @@ def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
     """
     known = [*(one.strategy for one in hunt.candidates), *(one.strategy for one in hunt.rejected), *ruled_out]
     tried = {replace(strategy, device_order=()) for strategy in known}
+    best = fastest(hunt.candidates) if hunt.candidates else None
     for start in _worth_refining(hunt.candidates):
         for size in bucket_ladder(hunt.problem.graph, execution=start.strategy.execution):
             strategy = replace(start.strategy, bucket_bytes=size)
-            if replace(strategy, device_order=()) in tried or hunt.is_over:
+            # The few sizes of the best are simulated even if the time is over.
+            if replace(strategy, device_order=()) in tried or (hunt.is_over and start is not best):
                 continue
             found = hunt.trials.try_out(strategy, hunt.problem)
             if not isinstance(found, Rejection):

@@ -181,7 +181,6 @@ class TrafficBounds:
             yield Kind.ALL_GATHER, weights, 1, rows
             yield Kind.REDUCE_SCATTER, gradients, 1 if once else strategy.microbatches, rows
 
-
     def _bytes_of(self, strategy: Strategy) -> tuple[int, int]:
         """Weights that a rank holds and exchanges if it has the whole network, and gradients [bytes]."""
         key = (strategy.tp, strategy.dp if strategy.tp == 1 and strategy.shards else 0)

@@ -54,6 +54,7 @@ class ScalingRow:
         own_peak_bytes: memory of a rank that owns no tensor of others [bytes]
         card_bytes: memory of a device, as its driver reports [bytes]
         fits: whether the rank that needs the most fits its device, with what no allocator counts
+        why_above_linear: why the speedup is above the number of devices; empty where it is not
     """
 
     step: ScaledStep
@@ -67,6 +68,7 @@ class ScalingRow:
     own_peak_bytes: int
     card_bytes: int
     fits: bool
+    why_above_linear: str = ""
 
     @property
     def limiter(self) -> str:
@@ -129,9 +131,11 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
 
 
 def row_document(row: ScalingRow) -> dict[str, Any]:
-    """One set-up."""
+    """One set-up; `why_above_linear` only where the speedup is above the number of devices."""
     step = row.step
+    above = {"why_above_linear": row.why_above_linear} if row.why_above_linear else {}
     return {
+        **above,
         "devices": step.devices,
         "local_batch_size": step.local_batch,
         "sync": step.sync,
@@ -218,6 +222,10 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     add_figures(table, "memory")
     for row in rows:
         table.add_row(*_cells(row, unit))
+    above = [row for row in rows if row.why_above_linear]
+    if above:
+        table.caption = "\n".join(f"^ {row.step.devices} GPUs: {row.why_above_linear}" for row in above)
+        table.caption_justify = "left"
     return table
 
 
@@ -227,7 +235,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
         str(step.devices),
         _rate(row.samples_per_s),
         f"{100 * (row.high - row.low) / 2 / row.samples_per_s:.0f}%",
-        f"{row.speedup:.2f}",
+        f"{row.speedup:.2f}{'^' if row.why_above_linear else ''}",
         f"{100 * row.efficiency:.0f}%",
         *(_time(seconds, unit) for seconds in _times(step)),
         _SHORT[row.limiter],
