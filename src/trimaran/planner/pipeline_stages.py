@@ -183,7 +183,7 @@ def _best_splits(
 
 
 def _first_best(ways: NDArray[np.float64], total: NDArray[np.float64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each column, the row that is best: the smallest, then the fewest bytes, then the first; -1: none is finite."""
+    """For each column, the best row: the smallest, then the fewest bytes, then the first; -1: none is finite."""
     smallest = ways.min(axis=0)
     bytes_of = np.where(ways == smallest, total[:, None], np.inf)
     ranks = np.where(bytes_of == bytes_of.min(axis=0), rank[:, None], len(rank))

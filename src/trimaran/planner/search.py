@@ -10,8 +10,8 @@ The space is enumerated (`space.py`), and each strategy gets a lower bound of it
 is priced, which gives a better bound (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
 its placement solved first:
 
-    0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each kind
-       of plan, the one with the lowest bound, so that no simple plan beats the answer of a search that is cut short;
+    0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each
+       kind of plan, the one with the lowest bound, so that no simple plan beats a search that is cut short;
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
        allows: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices

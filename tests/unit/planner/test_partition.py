@@ -90,7 +90,7 @@ def rows_of(graph: Graph, seconds: dict[str, float], boundaries: tuple[str, ...]
 
 @given(st.lists(st.integers(1, 9), min_size=8, max_size=12))
 def test_stages_of_two_segments_are_nearly_as_equal_as_brute_force_makes_them(work: list[int]) -> None:
-    """Two stages of two segments: all splits are tried. Single moves of a split may end within the largest operation."""
+    """Two stages of two segments: all splits are tried. Single moves may end within the largest operation."""
     graph, seconds = chain(len(work)), {f"op{index}": float(time_s) for index, time_s in enumerate(work)}
     found = partition(graph, seconds, stages=2, chunks=2)
     splits = itertools.combinations(graph.split_points, 3)

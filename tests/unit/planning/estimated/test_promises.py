@@ -1,4 +1,4 @@
-"""What a search on many devices promises: no simple plan that it may choose beats its answer, whatever its time limit."""
+"""A search on many devices: no simple plan that it may choose beats its answer, whatever its time limit."""
 
 import dataclasses
 import functools
