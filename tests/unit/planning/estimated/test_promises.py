@@ -144,7 +144,8 @@ def test_a_search_that_is_cut_short_says_nothing_of_what_it_has_not_simulated(mo
 def test_bounds_from_totals_are_never_above_the_simulation(case: tuple[str, str, int, int]) -> None:
     """Of communication too: over links of 10 and 25 Gbit/s, NVLink and InfiniBand."""
     problem = problem_at(*case)
-    trials, bounds = Trials(problem), quick_bounds(problem)
+    # Bounds that take stages for equal are no bounds of stages that are not.
+    trials, bounds = Trials(problem), dataclasses.replace(quick_bounds(problem), balanced=False)
     strategies = searching.enumerate_strategies(
         problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins, hosts=problem.cluster.hosts
     )[0]
@@ -157,7 +158,6 @@ def test_bounds_from_totals_are_never_above_the_simulation(case: tuple[str, str,
             continue
         lower = bounds.of(strategy)
         for bounded, taken in zip(lower.cases[1:], found.cases[1:], strict=True):
-            # Stages are taken to be equal, which those of a real split are not: that only shortens the bound.
             assert bounded * found.samples_factor <= taken * (1 + 1e-6), strategy.name
         exchanging += strategy.dp > 1
         tight += lower.objective_s > 0.5 * found.step_time_s
