@@ -52,7 +52,7 @@ MICROBATCHES_PER_STAGE = (1, 2, 4)
 MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
 # Segments of a stage with the interleaved order: each halving of the bubble doubles the messages.
 CHUNKS = (2,)
-# More of them only where each still has a layer of its own, and only as many as that allows up to this number.
+# More of them only for those who ask for that order, where each still has a layer, up to this number.
 MOST_CHUNKS = 4
 # A placement splits the branches of one pass: it is tried on few devices, where the branches of networks end.
 MOST_PLACED = 4
@@ -168,11 +168,14 @@ def chunk_numbers(stages: int, layers: int, pins: Pins = NO_PINS) -> tuple[int, 
         pins: may say a number
 
     Example:
-        >>> chunk_numbers(4, 12), chunk_numbers(4, 48), chunk_numbers(8, 12)
-        ((2, 3), (2, 4), (2,))
+        >>> asked = Pins(schedule="interleaved")
+        >>> chunk_numbers(4, 12, asked), chunk_numbers(4, 48, asked), chunk_numbers(8, 12, asked), chunk_numbers(4, 48)
+        ((2, 3), (2, 4), (2,), (2,))
     """
     if pins.chunks is not None:
         return (pins.chunks,) if pins.chunks > 1 else ()
+    if pins.schedule != "interleaved" and "interleaved" not in pins.allow:
+        return CHUNKS
     most = min(MOST_CHUNKS, layers // stages)
     return (*CHUNKS, most) if most > max(CHUNKS) else CHUNKS
 
