@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from benchmarks.grid.others import Reading, others_share, read_spent
 
-BUSY = 0.1
-"""Part of the cores that others may take [0..1].
-
-One program that keeps a core busy takes 0.5 of two cores, 0.25 of four and 0.125 of eight. Services of an idle machine
-take less than 0.02, and the ticks of 10 ms that the kernel counts in are 0.01 of `SHORTEST_S`.
-"""
+from trimaran.measure.others import BUSY, Reading, others_share, read_spent
 
 SHORTEST_S = 1.0
-"""A test that takes less is looked at together with what ran before it, from this long before its end [s]."""
+"""A test that takes less is looked at together with what ran before it, from this long before its end [s].
+
+The ticks of 10 ms that the kernel counts in are 0.01 of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def share_since(begin: Reading) -> float:
     """The part of the cores that others took since a reading, or since one at least `SHORTEST_S` before now [0..1]."""
     now = read_clocks()
     before = [reading for reading in (*_begun, begin) if now.wall_s - reading.wall_s >= SHORTEST_S]
-    return others_share(before[-1] if before else begin, now, cores=os.cpu_count() or 1)
+    return others_share(before[-1] if before else begin, now, cores=len(os.sched_getaffinity(0)))
 
 
 _begun: list[Reading] = [read_clocks()]

@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 from benchmarks.grid.apart import entry_of, times_apart  # noqa: E402
 from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
-from benchmarks.grid.others import others_share, read_spent  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
+from trimaran.measure.others import others_share, read_spent  # noqa: E402
 from trimaran.planning.requests import parse_request  # noqa: E402
 
 JOBS = ("digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")
@@ -94,7 +94,7 @@ def run_job(job: str, kinds: Sequence[str], rounds: int) -> list[Row]:
             os.environ["TRIMARAN_CACHE"] = cache
             plans = {kind: plan for kind, plan in plan_families(source, request, kinds) if not isinstance(plan, str)}
         times = times_apart(source, request, [entry_of(plan) for plan in plans.values()], BLOCKS)
-        others = others_share(before, read_spent(), cores=os.cpu_count() or 1)
+        others = others_share(before, read_spent(), cores=len(os.sched_getaffinity(0)))
         for (kind, plan), blocks_s in zip(plans.items(), times, strict=True):
             strategy, predicted_s = plan.chosen.strategy.name, plan.chosen.step_time_s
             found[kind].append((strategy, predicted_s, statistics.median(blocks_s), others))

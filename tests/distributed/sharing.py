@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from tests.distributed.test_recording import sent
 from tests.distributed.training import full_batch, take_steps
+from tests.forks.server import may_capture
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -90,7 +91,7 @@ def capture_once(job: str) -> tuple[Capture, dict[str, torch.Tensor]]:
 
 def capture_jobs(cases: list[Case]) -> None:
     """Capture what cases need, before their ranks are forked from this process."""
-    for case in cases:
+    for case in cases if may_capture() else ():
         capture_once(case.job)
 
 

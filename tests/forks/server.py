@@ -112,21 +112,25 @@ def prepare() -> None:
 
 
 def capture_all(jobs: Sequence[str]) -> None:
-    """Capture what can be captured; of the others the ranks will tell.
+    """Capture what can be captured; of the others the ranks will tell."""
+    from tests.distributed.training import capture_once
+
+    from trimaran.base.errors import TrimaranError
+
+    for job in jobs if may_capture() else ():
+        with contextlib.suppress(TrimaranError):
+            capture_once(job)
+
+
+def may_capture() -> bool:
+    """Whether a capture leaves this process with one thread.
 
     With a torch that knows CUDA a backward pass starts threads, one a kind of device: there each child captures for
     itself.
     """
     import torch
-    from tests.distributed.training import capture_once
 
-    from trimaran.base.errors import TrimaranError
-
-    if torch.backends.cuda.is_built():
-        return
-    for job in jobs:
-        with contextlib.suppress(TrimaranError):
-            capture_once(job)
+    return not torch.backends.cuda.is_built()
 
 
 def fork(child: Child, received: Sequence[int], clients: Sequence[socket.socket]) -> int:

@@ -15,6 +15,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
+from trimaran.measure.others import Beside
 from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
 from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
@@ -38,6 +39,7 @@ class Emulated:
         predicted: the simulation of it
         measured: the steps that were run
         comparison: of the two
+        others: part of the cores that other programs took meanwhile [0..1]; None: not known
     """
 
     strategy: Strategy
@@ -45,6 +47,7 @@ class Emulated:
     predicted: Timeline
     measured: Timeline
     comparison: Comparison
+    others: float | None = None
 
     @property
     def predicted_s(self) -> float:
@@ -89,6 +92,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         )
     program, costs = priced_program(emulated, strategy, program)
     predicted = simulate(program, costs)
+    beside = Beside()
     found = launch(
         emulate_on_rank,
         (program, costs, steps + WARM_UP_STEPS),
@@ -97,13 +101,14 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         link=emulated.cluster.machine.node.rate_limit,
         uplink=_uplink(emulated.cluster, strategy.devices),
     )
-    measured: Timeline = found[0]
+    others, measured = beside.share(), found[0]
     return Emulated(
         strategy=strategy,
         program=program,
         predicted=predicted,
         measured=measured,
         comparison=compare(program, predicted, measured, warmup=WARM_UP_STEPS, at_once=costs.at_once),
+        others=others,
     )
 
 

@@ -105,7 +105,7 @@ class Row:
         equal_batch_limit: largest global batch at which the hybrid's step is shorter than that of data parallelism with
             the same batch; None: at none
         needed_epoch_ratio: epochs of the batch at which data parallelism does the most samples a second, by epochs of
-            the batch at which the hybrid would run: above it the hybrid is ahead
+            the batch at which the hybrid would run: above it the hybrid is ahead; None: at no ratio
     """
 
     devices: int
@@ -115,7 +115,7 @@ class Row:
     interval: tuple[float, float]
     likely: float
     equal_batch_limit: int | None
-    needed_epoch_ratio: float
+    needed_epoch_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,16 +390,23 @@ def _needed(crossing: Crossing) -> str:
         return "never"
     last = crossing.rows[-1]
     if crossing.basis == "paper":
-        return f"epochs × {last.needed_epoch_ratio:.2f}"
-    return "never" if last.equal_batch_limit is None else f"at batch {last.equal_batch_limit:,}"
+        return f"epochs {_times(last.needed_epoch_ratio)}"
+    row = next((row for row in reversed(crossing.rows) if row.equal_batch_limit is not None), None)
+    if row is None:
+        return "never"
+    return f"at batch {row.equal_batch_limit:,}" + ("" if row is last else f" on {row.devices}")
 
 
 def _cells(row: Row, *, is_known: bool) -> tuple[str, ...]:
     if not is_known:
         limit = row.equal_batch_limit
-        return f"× {row.needed_epoch_ratio:.2f}", "none" if limit is None else f"{limit:,}"
+        return _times(row.needed_epoch_ratio), "none" if limit is None else f"{limit:,}"
     low, high = row.interval
     return f"{row.speedup:.3f}", f"{low:.2f}–{high:.2f}", f"{row.likely:.0%}"
+
+
+def _times(ratio: float | None) -> str:
+    return "never" if ratio is None else f"× {ratio:.2f}"
 
 
 def _count(devices: int | None) -> str:

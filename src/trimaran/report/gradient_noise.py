@@ -39,6 +39,18 @@ class RunNoise:
     optimizer: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def critical_batch(self) -> tuple[float, tuple[float, float]]:
+        """Where the training needs twice the epochs that small batches need, and its 90 % interval [samples].
+
+        With an optimizer that scales gradients, for rates that follow the square root of the batch; else for the best
+        rate of each batch. Infinite where the steps show no signal.
+        """
+        if self.scaled is None:
+            return self.whole.b_crit, self.whole.b_crit_interval
+        low, high = self.scaled.interval
+        return _DOUBLES * self.scaled.b_simple, (_DOUBLES * low, _DOUBLES * high)
+
 
 def run_noise(observations: Sequence[Observation], steps_per_epoch: int, *, optimizer: str = "") -> RunNoise | None:
     """The noise scale of a run from what its steps noted.
@@ -86,21 +98,13 @@ def gradient_noise_lines(found: RunNoise) -> list[str]:
     Args:
         found: of a run
     """
-    whole = found.whole
-    lines = [
-        f"gradient noise: critical batch {_range(whole.b_crit, whole.b_crit_interval)} samples, "
-        f"B_simple {_range(whole.b_simple, whole.interval)}, over {whole.steps} steps"
-    ]
-    if found.scaled is not None:
-        lines.append(
-            f"as {found.optimizer} scales gradients: critical batch "
-            f"{_range(found.scaled.b_crit, found.scaled.b_crit_interval)} samples, "
-            f"B_simple {_range(found.scaled.b_simple, found.scaled.interval)}"
-        )
-        lines.append(
-            "where its rate follows the square root of the batch, epochs double at "
-            f"{_round(_DOUBLES * found.scaled.b_simple)} samples"
-        )
+    whole, scaled = found.whole, found.scaled
+    rates = "the best rate of each batch"
+    noise = f"gradient noise over {whole.steps} steps: B_simple {_range(whole.b_simple, whole.interval)}"
+    if scaled is not None:
+        rates = f"{found.optimizer} and rates by the square root of the batch"
+        noise += f"; as {found.optimizer} scales gradients {_range(scaled.b_simple, scaled.interval)}"
+    lines = [f"critical batch {_range(*found.critical_batch)} samples: there epochs double, with {rates}", noise]
     shown = found.by_epoch[:: max(1, math.ceil(len(found.by_epoch) / _LINES))]
     if len(found.by_epoch) > 1:
         lines.append("by epoch: " + ", ".join(f"{number}: {_round(scale.b_simple)}" for number, scale in shown))
@@ -115,7 +119,10 @@ def gradient_noise_document(found: RunNoise | None) -> dict[str, Any] | None:
     """
     if found is None:
         return None
+    critical, interval = found.critical_batch
     return {
+        "critical_batch": finite(critical),
+        "critical_batch_interval": [finite(end) for end in interval],
         **noise_scale_document(found.whole),
         "optimizer": found.optimizer,
         "scaled": None if found.scaled is None else noise_scale_document(found.scaled),

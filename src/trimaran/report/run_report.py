@@ -84,6 +84,7 @@ class RunReport:
         run_dir: directory of the run
         environment: versions and device by name
         noise: how far identical runs are apart here; None where that is not known
+        others: part of the cores that other programs took meanwhile [0..1]; None where that is not known
         memory: what the memory plan of rank 0 did, by name; None where there is none
         gradient_noise: noise scale of the gradients, as `gradient_noise_document` has it; None where nobody asked
         verified: how far the first steps were from those of one process; None where nobody asked
@@ -103,6 +104,7 @@ class RunReport:
     run_dir: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     noise: Noise | None = None
+    others: float | None = None
     memory: Mapping[str, Any] | None = None
     gradient_noise: Mapping[str, Any] | None = None
     verified: Mapping[str, Any] | None = None
@@ -134,6 +136,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         },
         "error": step.error,
         "noise": noise_document(report.noise),
+        "others": report.others,
         "memory": None if report.memory is None else dict(report.memory),
         **({} if report.gradient_noise is None else {"gradient_noise": dict(report.gradient_noise)}),
         **({} if report.verified is None else {"verified": dict(report.verified)}),

@@ -17,6 +17,7 @@ from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
+from trimaran.measure.others import busy_note
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.choice import Option, shown, simplicity
 from trimaran.planner.result import Search
@@ -422,6 +423,8 @@ def print_emulation(out: Console, found: Emulated) -> None:
         f"{format_seconds(found.measured_s)} with real messages ({found.error:+.1%})",
         soft_wrap=True,
     )
+    if note := busy_note(found.others):
+        print_notes(out, [note])
 
 
 def emulation_document(found: Emulated) -> dict[str, Any]:
@@ -433,6 +436,7 @@ def emulation_document(found: Emulated) -> dict[str, Any]:
         "predicted_s": found.predicted_s,
         "measured_s": found.measured_s,
         "error": found.error,
+        "others": found.others,
         "steps": found.comparison.steps,
         **comparison_document(found.comparison),
     }

@@ -367,7 +367,7 @@ def compare(
                 interval=(min(float(low), speedup), max(float(high), speedup)),
                 likely=float(np.mean(ratio > 1.0)),
                 equal_batch_limit=limit,
-                needed_epoch_ratio=_needed_ratio(usable[0], usable[1], limit),
+                needed_epoch_ratio=None if idle and limit is None else _needed_ratio(usable[0], usable[1], limit),
             )
         )
     firsts = _firsts(ahead)

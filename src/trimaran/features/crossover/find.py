@@ -108,22 +108,26 @@ def _needs(rows: Sequence[Row], worker: Worker, basis: Basis, needed: float | No
             f"needs a curve: ahead where {worker.width} times the batch takes more than "
             f"{last.needed_epoch_ratio:.2f} times the epochs ({worker.width} / {worker.speedup:.2f})"
         )
-    if last.equal_batch_limit is None:
+    known = [(row, row.equal_batch_limit, row.needed_epoch_ratio) for row in rows]
+    crossing = [(row, limit, ratio) for row, limit, ratio in known if limit is not None and ratio is not None]
+    if not crossing:
         return (
             f"never, whatever the curve: up to {last.devices} devices data parallelism with the same global batch has "
             f"the shorter step at every batch that was tried{_short_of(worker, needed)}"
         )
-    if last.needed_epoch_ratio <= 1.0 and last.equal_batch_limit <= last.data.global_batch:
+    row, limit, ratio = crossing[-1]
+    beyond = "" if row is last else f"; on {last.devices} devices never, whatever the curve"
+    if ratio <= 1.0 and limit <= row.data.global_batch:
         return (
-            f"ahead unless smaller batches need far fewer epochs: on {last.devices} devices at a global batch of "
-            f"{last.equal_batch_limit:,} it does more samples a second than data parallelism at "
-            f"{last.data.global_batch:,}, its best" + _short_of(worker, needed)
+            f"ahead unless smaller batches need far fewer epochs: on {row.devices} devices at a global batch of "
+            f"{limit:,} it does more samples a second than data parallelism at {row.data.global_batch:,}, its best"
+            f"{beyond}{_short_of(worker, needed)}"
         )
     return (
-        f"needs a curve: on {last.devices} devices the largest global batch at which the hybrid's step is the shorter "
-        f"one is {last.equal_batch_limit:,}. It is ahead where the batch at which data parallelism does the most "
-        f"samples a second, {last.data.global_batch:,}, takes over {last.needed_epoch_ratio:.1f} times the epochs "
-        f"of that one{_short_of(worker, needed)}"
+        f"needs a curve: on {row.devices} devices the largest global batch at which the hybrid's step is the shorter "
+        f"one is {limit:,}. It is ahead where the batch at which data parallelism does the most samples a second, "
+        f"{row.data.global_batch:,}, takes over {ratio:.1f} times the epochs of that one"
+        f"{beyond}{_short_of(worker, needed)}"
     )
 
 

@@ -56,6 +56,7 @@ from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import read_place
+from trimaran.measure.others import Beside, busy_note
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -254,9 +255,12 @@ def train_planned(
                     weights=weights,
                     progress=progress,
                 )
-                planned, result = launching.train(planned, Restarts(max_restarts))
+                planned, result, others = launching.train(planned, Restarts(max_restarts))
                 return replace(
-                    _conclude(planned, run, notes, result), saving=saving, on_nan=on_nan, max_restarts=max_restarts
+                    _conclude(planned, run, notes, result, others),
+                    saving=saving,
+                    on_nan=on_nan,
+                    max_restarts=max_restarts,
                 )
         except TrimaranError as raised:
             error = _explained(raised, planned)
@@ -353,7 +357,7 @@ class _Launching:
     weights: Beginning | None
     progress: Progress
 
-    def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult]:
+    def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult, float | None]:
         """Launch the ranks until they have done their work.
 
         Args:
@@ -361,14 +365,14 @@ class _Launching:
             restarts: says whether they are started again after a failure
 
         Returns:
-            What was run at the end, and the result of rank 0.
+            What was run at the end, the result of rank 0, and the part of the cores that other programs took.
 
         Raises:
             TrimaranError: the failure after which they were not
         """
         while True:
             try:
-                return planned, self._launch(planned, restarts.count)
+                return planned, *self._launch(planned, restarts.count)
             except TrimaranError as error:
                 # From here on a signal has nothing to wait for.
                 progressed, self.stopping.training = self.stopping.training, False
@@ -407,11 +411,12 @@ class _Launching:
         self.notes.restart(why=error, step=self.stopping.step, strategy=strategy.name, ranks=strategy.devices)
         return planned
 
-    def _launch(self, planned: Planned, restarted: int) -> RankResult:
+    def _launch(self, planned: Planned, restarted: int) -> tuple[RankResult, float | None]:
         from trimaran.launch.ranks import launch
         from trimaran.launch.watch import HangLimits, collective_timeout
 
         simulated = planned.simulated
+        beside = Beside()
         limits = HangLimits(step_s=self.hang_timeout) if self.hang_timeout != math.inf else None
         results = launch(
             train_rank,
@@ -441,7 +446,7 @@ class _Launching:
             timeout_s=collective_timeout(limits),
         )
         result: RankResult = results[0]
-        return result
+        return result, beside.share()
 
 
 def how_to_resume(
@@ -736,7 +741,9 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
     return listen
 
 
-def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: RankResult) -> Trained:
+def _conclude(
+    planned: Planned, run: RunDirectory, notes: RunRecord, result: RankResult, others: float | None
+) -> Trained:
     """Write what is known at the end of a run, and say what of it could not be written.
 
     Raises:
@@ -761,6 +768,8 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         comparison = _compare(simulated, result.timeline)
         slow = find_slow_ranks(result.timeline, simulated.chosen.timeline, warmup=comparison.warmup)
         said += map(str, slow)
+        if simulated.cluster.devices[0].kind == "cpu" and (note := busy_note(others)):
+            said.append(note)
         notes.try_to(run.measured.name, lambda: write_timeline(run.measured, result.timeline))
         steps = result.timeline.steps[comparison.warmup :][:TRACED_STEPS]
         notes.try_to(
@@ -790,6 +799,7 @@ def _conclude(planned: Planned, run: RunDirectory, notes: RunRecord, result: Ran
         run_dir=run.shown,
         environment=cluster_environment(simulated.cluster),
         noise=simulated.noise,
+        others=others,
         memory=None if result.memory is None else to_plain(result.memory),
         gradient_noise=gradient_noise_document(result.gradient_noise),
         verified=None if result.verified is None else to_plain(result.verified),

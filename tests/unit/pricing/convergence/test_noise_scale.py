@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
-from trimaran.report.gradient_noise import gradient_noise_lines, noise_scale_document, run_noise
+from trimaran.report.gradient_noise import (
+    gradient_noise_document,
+    gradient_noise_lines,
+    noise_scale_document,
+    run_noise,
+)
 
 SPLITS = ((1, 1, 1, 1), (2, 2), (1, 3), (1, 1, 2))
 
@@ -142,14 +147,18 @@ def test_scaled_steps_are_those_that_know_it() -> None:
 
 
 def test_the_page_says_where_epochs_double_by_the_root_of_the_batch() -> None:
-    """B_simple 6 as the optimizer scales: √(1 + B / 6) is 2 at 18."""
+    """B_simple 6 as the optimizer scales: √(1 + B / 6) is 2 at 18. Else the best rates are taken: one figure only."""
     steps = [Observation(step=step, samples=8, share=0.5, pieces=9.0, whole=14.0) for step in range(8)]
     found = run_noise([dataclasses.replace(one, scaled=(10.0, 14.0)) for one in steps], 8, optimizer="AdamW")
     plain = run_noise(steps, 8, optimizer="SGD")
     assert found is not None
     assert plain is not None
-    assert any("epochs double at 18 samples" in line for line in gradient_noise_lines(found))
-    assert not any("double" in line for line in gradient_noise_lines(plain))
+    for noise, critical in ((found, 18.0), (plain, plain.whole.b_crit)):
+        (line,) = [line for line in gradient_noise_lines(noise) if "critical batch" in line]
+        assert line.startswith(f"critical batch {critical:.3g} ")
+        document = gradient_noise_document(noise)
+        assert document is not None
+        assert document["critical_batch"] == pytest.approx(critical)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ its own (`kernel.sched_autogroup_enabled`): niceness counts only within a group.
 
 import os
 import resource
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ class Reading:
 
     Attributes:
         wall_s: on the wall's clock [s]
-        machine_s: by all cores together on anything, other virtual machines among it [s]
+        machine_s: by the cores of this process together on anything, other virtual machines among it [s]
         own_s: by this process and those of its children that have ended [s]
     """
 
@@ -37,13 +38,54 @@ def read_spent() -> Reading:
     Source:
         proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in ticks, since the machine started.
     """
-    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    ticks = [[int(field) for field in line[1:9]] for line in lines if line[0] in allowed]
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Reading(
         wall_s=time.perf_counter(),
-        machine_s=(sum(ticks[:3]) + sum(ticks[5:])) / os.sysconf("SC_CLK_TCK"),
+        machine_s=sum(sum(core[:3]) + sum(core[5:]) for core in ticks) / os.sysconf("SC_CLK_TCK"),
         own_s=sum(usage.ru_utime + usage.ru_stime for usage in used),
     )
+
+
+BUSY = 0.1
+"""Part of the cores that others may take before a measured time is called that of a busy machine [0..1].
+
+One program that keeps a core busy takes 0.5 of two cores, 0.25 of four and 0.125 of eight. Services of an idle machine
+take less than 0.02.
+"""
+
+
+class Beside:
+    """What other programs take of this process's cores from now on."""
+
+    def __init__(self) -> None:
+        self._before = read_spent() if sys.platform == "linux" else None
+
+    def share(self) -> float | None:
+        """Their part until now [0..1]; None where the system does not tell. Children that still run count as others."""
+        if self._before is None:
+            return None
+        return others_share(self._before, read_spent(), cores=len(os.sched_getaffinity(0)))
+
+
+def busy_note(share: float | None) -> str:
+    """What to say of times that were measured beside other programs; empty where they took little.
+
+    Args:
+        share: their part of the cores [0..1]; None: not known
+
+    Example:
+        >>> busy_note(0.04), busy_note(0.43)[:42]
+        ('', 'other programs took 43 % of the cores: mea')
+    """
+    if share is None or share <= BUSY:
+        return ""
+    return (
+        f"other programs took {share:.0%} of the cores: measured times are longer for it, and say little of the "
+        "prediction, which is for a machine that does nothing else"
+    ).replace("%", " %")
 
 
 def others_share(before: Reading, after: Reading, *, cores: int) -> float:

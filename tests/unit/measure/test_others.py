@@ -1,9 +1,13 @@
-"""What other programs take of the cores beside a benchmark."""
+"""What other programs take of the cores beside something that is timed."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
-from benchmarks.grid.others import Reading, others_share, read_spent
+
+from trimaran.measure.others import BUSY, Beside, Reading, busy_note, others_share, read_spent
 
 TICK_S = 0.01
 
@@ -26,3 +30,19 @@ def test_own_work_counts_for_this_program_and_for_the_machine():
     assert own_s >= 0.2 - TICK_S
     # The machine counts in ticks, on each core.
     assert after.machine_s - before.machine_s > own_s - 10 * TICK_S
+
+
+def test_a_program_that_spins_beside_is_seen_and_told():
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        beside = Beside()
+        time.sleep(1.0)
+        share = beside.share()
+    finally:
+        other.kill()
+        other.wait()
+
+    assert share is not None
+    cores = len(os.sched_getaffinity(0))
+    assert share > 0.3 / cores  # it may have to share its core
+    assert busy_note(max(share, 1.01 * BUSY)).startswith("other programs took")
