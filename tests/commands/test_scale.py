@@ -134,6 +134,9 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--devices", "1;2"), 'devices such as "1,2,4,8"'),
         (("--devices", "8..2"), "8..2"),
         (("--sync", "nccl,pigeon"), "kvstore, server"),
+        (("--sync", "p2p"), 'is "kvstore"'),
+        (("--sync", "byteps", "--servers", "-1"), "0 or more"),
+        (("--sync", "byteps", "--servers", "2", "--price", "24 USD/node-hour"), "--server-price"),
         (("--measured", "fast"), "363 images/s"),
         (("--measured", "251 at 16, 364"), "batch each"),
         (("--measured", "251 at 16, 364 at 16"), "batch each"),
@@ -156,7 +159,44 @@ def test_the_study_has_published_ratios_beside_ours(tmp_path: Path) -> None:
     done = trimaran("reproduce", "dgx1", "--networks", "lenet,alexnet", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lenet, alexnet = json.loads(done.stdout)["networks"]
-    assert lenet["published_nccl_over_p2p"] is None
-    assert alexnet["published_nccl_over_p2p"] == pytest.approx(4.65, abs=0.01)
+    assert lenet["published_nccl_over_kvstore"] is None
+    assert alexnet["published_nccl_over_kvstore"] == pytest.approx(4.65, abs=0.01)
     assert len(alexnet["rows"]) == 3 * 4 * 2
-    assert all(ratio > 1.0 for ratio in alexnet["nccl_over_p2p"].values())
+    assert all(ratio > 1.0 for ratio in alexnet["nccl_over_kvstore"].values())
+    judged = alexnet["predicted_nccl_over_kvstore"]
+    low, high = judged["interval"]
+    assert (judged["local_batch_size"], judged["faster"]) == (4, "nccl")
+    assert low < alexnet["published_nccl_over_kvstore"] < high
+    assert lenet["predicted_nccl_over_kvstore"] is None
+
+
+def test_the_fastest_method_is_said_or_that_it_is_not_sure(document: dict[str, Any], tmp_path: Path) -> None:
+    """One huge layer: all-reduces are surely faster. Ten small tensors: that depends on what calls take."""
+    (alexnet,) = document["faster"]
+    assert (alexnet["sync"], alexnet["best"], alexnet["devices"]) == ("nccl", "nccl", 8)
+    assert alexnet["ratios"]["kvstore"]["interval"][0] > 1.0
+    arguments = ("scale", "lenet", "--cluster", "dgx1-v100", "--devices", "8", "--sync", "kvstore,nccl")
+    (lenet,) = json.loads(trimaran(*arguments, "--json", cwd=tmp_path).stdout)["faster"]
+    low, high = next(iter(lenet["ratios"].values()))["interval"]
+    assert lenet["sync"] is None
+    assert low < 1.0 < high
+    assert "not sure" in trimaran(*arguments, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("sync", ["server", "byteps"])
+def test_servers_are_the_same_method_on_any_number_of_nodes(sync: str, tmp_path: Path) -> None:
+    """More samples a second with more nodes, and not more than a server that shares its update makes of them."""
+    done = trimaran(
+        "scale", "alexnet", "--cluster", "dgx1-v100:4", "--devices", "8,16,32", "--sync", sync, "--local-batch", "32",
+        "--servers", "2", "--price", "24 USD/node-hour", "--server-price", "3 USD/node-hour", "--json", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    rates = [row["samples_per_s"] for row in document["rows"]]
+    assert rates == sorted(rates)
+    assert rates[2] < 4.2 * rates[0]
+    assert [row["server_machines"] for row in document["rows"]] == [0, 2, 2]
+    paid = [24.0 * row["nodes"] + 3.0 * row["server_machines"] for row in document["rows"]]
+    costs = [hourly / 3600.0 * 1e6 / rate for hourly, rate in zip(paid, rates, strict=True)]
+    assert [row["cost_of_million_samples"] for row in document["rows"]] == pytest.approx(costs)
+    assert any(note.startswith(f"{sync} sums within a node") for note in document["notes"])

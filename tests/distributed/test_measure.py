@@ -20,7 +20,8 @@ from trimaran.measure.wanted import wanted_curves
 from trimaran.pricing import CostTable, price
 from trimaran.pricing.compute import operation_costs
 from trimaran.pricing.table_files import read_table
-from trimaran.pricing.transfers import HOST, HOST_SEND, SEND
+from trimaran.pricing.tables import CurveKey
+from trimaran.pricing.transfers import HOST, HOST_SEND, QUEUED, SEND
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.simulator import simulate
 
@@ -182,3 +183,24 @@ def _curves(world: object) -> object:
 
     assert isinstance(world, World)
     return measure_curves(world, wanted_curves(3), sizes=(16, 4096))
+
+
+def test_transfers_of_owners_are_measured_in_queues(tmp_path: Path) -> None:
+    """Weights handed out with what the rank's thread does for each, reductions with what they cost a backward."""
+    first, second = launch(_owners, ranks=2, log_dir=tmp_path, device="cpu", timeout_s=60)
+    assert first == second
+    curves, interference = first
+    assert sorted(key.kind for key in curves) == [f"BC{QUEUED}", f"RD{QUEUED}"]
+    assert all(cost.seconds > 0.0 for curve in curves.values() for _, cost in curve)
+    assert interference.compute >= 1.0
+    assert "reductions" in interference.source
+
+
+def _owners(world: object) -> object:
+    from trimaran.launch.world import World
+    from trimaran.measure.calibration.interference import REDUCES, measure_interference
+    from trimaran.measure.calibration.links import measure_curves
+
+    assert isinstance(world, World)
+    keys = [CurveKey(f"{kind}{QUEUED}", 2) for kind in ("BC", "RD")]
+    return measure_curves(world, keys, sizes=(16, 4096)), measure_interference(world, REDUCES)

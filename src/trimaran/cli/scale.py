@@ -56,6 +56,19 @@ LengthSpread = Annotated[
         help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
     ),
 ]
+Servers = Annotated[
+    int,
+    typer.Option(
+        "--servers",
+        help="Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the hosts do.",
+    ),
+]
+Price = Annotated[
+    str | None, typer.Option("--price", help='Of the machine: "24.48 USD/node-hour".', show_default=False)
+]
+ServerPrice = Annotated[
+    str | None, typer.Option("--server-price", help='Of a server machine: "2 USD/node-hour".', show_default=False)
+]
 
 
 def scale(
@@ -73,6 +86,9 @@ def scale(
     nccl_log: NcclLog = None,
     kineto: Kineto = None,
     length_spread: LengthSpread = 0.0,
+    servers: Servers = 0,
+    price: Price = None,
+    server_price: ServerPrice = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
@@ -98,6 +114,9 @@ def scale(
                 nccl_log=nccl_log,
                 kineto=kineto,
                 length_spread=length_spread,
+                servers=servers,
+                price=price,
+                server_price=server_price,
                 progress=progress,
             )
         found = replace(found, notes=(*spelled, *found.notes))

@@ -10,7 +10,7 @@ Each proposal is a changed workload put through the same simulation: nothing is 
 are tried on the largest group of each batch and method. Left out: whether the changed network learns as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Device
+from trimaran.machine.types import Device, Price, parse_price
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import (
     check_spread,
     default_software,
-    notes_of_syncs,
     parse_figures,
     parse_software,
     parse_syncs,
@@ -41,8 +40,9 @@ from trimaran.pricing.kernels.corrections import Correction, correction_from_pro
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.report.scaling import ScalingRow, ScalingStudy
-from trimaran.simulator.data_parallel import data_parallel_step
+from trimaran.report.scaling import FasterMethod, ScalingRow, ScalingStudy
+from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
+from trimaran.simulator.exchange_comparison import StepEnds, speed_ratio, step_ends
 
 Known = Callable[[int], tuple[Workload, StepEstimate]]
 StepOf = Callable[[Workload, StepEstimate, ScalingRow], Cost]
@@ -245,6 +245,9 @@ def predict_scaling(
     nccl_log: Path | None = None,
     kineto: Path | None = None,
     length_spread: float = 0.0,
+    servers: int = 0,
+    price: str | None = None,
+    server_price: str | None = None,
     progress: Progress = ignore_progress,
 ) -> ScalingStudy:
     """Predict throughput and speedup of data parallelism, and what limits them.
@@ -263,10 +266,15 @@ def predict_scaling(
         nccl_log: output of nccl-tests on the machine
         kineto: a trace of PyTorch's profiler of one device
         length_spread: of batches: standard deviation of their work by its mean
+        servers: machines without devices that sum gradients of several nodes ("server", "kvstore", "byteps"),
+            each with the network of a node; 0: the nodes' hosts do
+        price: of the machine, such as "24.48 USD/node-hour"
+        server_price: of a server machine, such as "2 USD/node-hour"
         progress: told what is being done
 
     Raises:
-        InputError: an unknown job, machine or method, more devices than there are, or not one of the two batches
+        InputError: an unknown job, machine or method, more devices than there are, not one of the two batches, or a
+            price of nodes with server machines that have none
     """
     if (batch is None) == (local_batch is None):
         raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
@@ -285,15 +293,16 @@ def predict_scaling(
         precision=chosen.name,
         software=framework,
         options=options or {},
-        exchange=ExchangeOptions(correction=links, length_spread=check_spread(length_spread)),
+        exchange=ExchangeOptions(correction=links, length_spread=check_spread(length_spread), servers=servers),
         estimator=lambda work: estimates.of(work, steps.workload),
     )
-    notes = list(notes_of_syncs(methods))
+    prices = _prices(price, server_price, servers)
+    notes: list[str] = []
     rows: list[ScalingRow] = []
     for place, samples in enumerate(batches):
         progress(f"{job}, batch {samples}", place, len(batches))
         for method in syncs:
-            rows += _rows(steps, samples, method, devices, notes, strong=batch is not None)
+            rows += _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
     if not rows:
         raise InputError("; ".join(notes) or "nothing is asked for", cluster=cluster)
     return ScalingStudy(
@@ -306,8 +315,10 @@ def predict_scaling(
         mode="weak" if batch is None else "strong",
         unit="samples",
         rows=tuple(rows),
+        faster=_faster(steps, rows) if len(syncs) > 1 else (),
+        currency="" if prices is None else prices[0].currency,
         advice=advise(rows, steps.known, partial(_changed, steps)),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows)])),
         source=estimates.source,
     )
 
@@ -394,8 +405,73 @@ def _changed(job: DataParallelJob, work: Workload, estimate: StepEstimate, row: 
     return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
+def _prices(price: str | None, server_price: str | None, servers: int) -> tuple[Price, Price | None] | None:
+    """Prices of the machine and of a server machine; None: none is given."""
+    if servers < 0:
+        raise InputError(f"server machines: 0 or more, got {servers}", code="scaling.bad-servers", servers=servers)
+    if price is None:
+        return None
+    if servers and server_price is None:
+        raise InputError(
+            f"{format_count(servers, 'server machine')} cost too: say --server-price, such as "
+            '"2 USD/node-hour", or leave --price out',
+            code="scaling.no-server-price",
+            servers=servers,
+        )
+    found = parse_price(price), None if server_price is None else parse_price(server_price)
+    if found[1] is not None and found[1].currency != found[0].currency:
+        raise InputError(
+            f"prices in one currency, got {found[0].currency} and {found[1].currency}", code="scaling.two-currencies"
+        )
+    return found
+
+
+def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterator[str]:
+    """What sums gradients over several nodes, and on which machines."""
+    for sync in syncs:
+        several = [row for row in rows if row.step.sync == sync and row.nodes > 1]
+        if sync == "nccl" or not several:
+            continue
+        within = {"kvstore": "devices", "server": "hosts", "byteps": "all-reduce"}[sync]
+        if any(row.server_machines for row in several):
+            over = (
+                "machines without devices, which this takes in addition to the nodes, each with the network of a node"
+            )
+            over += "; the nodes' hosts take part too" if sync == "byteps" else ""
+        else:
+            over = "the nodes' hosts, without further machines (--servers adds some)"
+        yield f"{sync} sums within a node by {within}, over nodes on {over}"
+
+
+def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMethod, ...]:
+    """The fastest method of each batch and number of devices, as far as the constants of exchanges are known."""
+    groups: dict[tuple[int, int], dict[str, StepEnds]] = {}
+    for row in rows:
+        if row.step.devices > 1:
+            setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
+            groups.setdefault((row.step.local_batch, row.step.devices), {})[row.step.sync] = step_ends(setup)
+    found = []
+    for (batch, devices), ends in groups.items():
+        if len(ends) == 1:
+            continue
+        best = min(ends, key=lambda sync: ends[sync].seconds)
+        others = {sync: speed_ratio(ends[best], step) for sync, step in ends.items() if sync != best}
+        sure = all(ratio.faster for ratio in others.values())
+        found.append(
+            FasterMethod(local_batch=batch, devices=devices, sync=best if sure else None, best=best, ratios=others)
+        )
+    return tuple(found)
+
+
 def _rows(
-    job: DataParallelJob, batch: int, sync: Sync, counts: Sequence[int], notes: list[str], *, strong: bool
+    job: DataParallelJob,
+    batch: int,
+    sync: Sync,
+    counts: Sequence[int],
+    notes: list[str],
+    prices: tuple[Price, Price | None] | None,
+    *,
+    strong: bool,
 ) -> list[ScalingRow]:
     """One batch and one method on every group."""
     alone = job.step(batch, 1, sync=sync)
@@ -409,10 +485,7 @@ def _rows(
                 f"multiple of {devices}, or say --local-batch"
             )
             continue
-        if sync == "kvstore" and devices > job.machine.node.devices:
-            notes.append(f"copies between devices stay within a node: kvstore on {devices} devices is left out")
-            continue
-        rows.append(_row(job, job.step(share, devices, sync=sync), alone, base))
+        rows.append(_row(job, job.step(share, devices, sync=sync), alone, base, prices))
     return rows
 
 
@@ -446,17 +519,25 @@ def why_above_linear(alone: ScaledStep, step: ScaledStep) -> str:
     return f"{how}, {format_seconds(now_s)} against {format_seconds(before_s)} on one device"
 
 
-def _row(job: DataParallelJob, step: ScaledStep, alone: ScaledStep, base: float) -> ScalingRow:
+def _row(
+    job: DataParallelJob,
+    step: ScaledStep,
+    alone: ScaledStep,
+    base: float,
+    prices: tuple[Price, Price | None] | None,
+) -> ScalingRow:
     samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
     memory = job.memory(step)
+    setup = job.setup(step.local_batch, step.devices, sync=step.sync)
+    low_s, high_s = step_ends(setup).interval if step.devices > 1 else (step.step.seconds, step.step.seconds)
     return ScalingRow(
         step=step,
         nodes=job.nodes(step.devices),
         samples_per_s=samples_per_s,
-        low=samples / step.step.high,
-        high=samples / step.step.low,
+        low=samples / max(step.step.high, high_s),
+        high=samples / min(step.step.low, low_s),
         speedup=speedup,
         efficiency=speedup / step.devices,
         peak_bytes=memory.peak_bytes,
@@ -464,4 +545,17 @@ def _row(job: DataParallelJob, step: ScaledStep, alone: ScaledStep, base: float)
         card_bytes=memory.card_bytes,
         fits=memory.fits,
         why_above_linear=why_above_linear(alone, step) if step.devices > 1 else "",
+        server_machines=setup.server_machines,
+        exchange_low=samples / high_s,
+        exchange_high=samples / low_s,
+        cost_of_million=None if prices is None else _cost(setup, prices, seconds=1e6 / samples_per_s),
     )
+
+
+def _cost(setup: DataParallelSetup, prices: tuple[Price, Price | None], *, seconds: float) -> float:
+    """Cost of the nodes and of the server machines for a time [currency]."""
+    price, of_server = prices
+    cost = price.of(setup.devices, seconds, node_devices=setup.machine.node.devices)
+    if of_server is not None:
+        cost += of_server.of(setup.server_machines, seconds)
+    return cost

@@ -297,6 +297,7 @@ _NETWORKS: Mapping[str, Maker] = {
     "alexnet": _classifier(AlexNet, 128),
     "alexnet-2012": _classifier(AlexNet2012, 128, size=227),
     "alexnet-ungrouped": _classifier(functools.partial(AlexNet2012, groups=1), 128, size=227),
+    "alexnet-mxnet": _classifier(functools.partial(AlexNet2012, groups=1, pooled=5), 128),
     "alexnet-tf": _classifier(functools.partial(AlexNet, maps=_TF_MAPS, padding=0), 512, size=227),
     "overfeat": _classifier(OverFeat, 128, size=231),
     **{

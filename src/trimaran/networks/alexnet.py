@@ -125,6 +125,8 @@ class AlexNet2012(ConvolutionalClassifier):
         width: multiplies the feature maps and the dense layers; leaves them even
         groups: of the second, fourth and fifth convolution
         dropout: probability in front of the second and third dense layer
+        pooled: height and width of the maps that the first dense layer reads; MXNet's example, of images of 224 × 224
+            without zeros around them, has 5 (its example/image-classification/symbols/alexnet.py)
 
     Example:
         >>> AlexNet2012(classes=10, width=0.125)(torch.zeros(2, 3, 67, 67)).shape
@@ -132,7 +134,14 @@ class AlexNet2012(ConvolutionalClassifier):
     """
 
     def __init__(
-        self, classes: int = 1000, channels: int = 3, width: float = 1.0, *, groups: int = 2, dropout: float = 0.5
+        self,
+        classes: int = 1000,
+        channels: int = 3,
+        width: float = 1.0,
+        *,
+        groups: int = 2,
+        dropout: float = 0.5,
+        pooled: int = 6,
     ) -> None:
         super().__init__()
         one, two, three, four, five = (2 * scaled(maps, width) for maps in (48, 128, 192, 192, 128))
@@ -154,5 +163,5 @@ class AlexNet2012(ConvolutionalClassifier):
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2),
         )
-        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
-        self.classifier = dense_layers(five * 6 * 6, dense, dense, classes, dropout=dropout)
+        self.avgpool = nn.AdaptiveAvgPool2d((pooled, pooled))
+        self.classifier = dense_layers(five * pooled * pooled, dense, dense, classes, dropout=dropout)

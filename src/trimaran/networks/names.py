@@ -40,6 +40,7 @@ NETWORK_SUMMARIES: Mapping[str, str] = {
     "alexnet": f"AlexNet, the form of 2014, 61 M; {_IMAGES}",
     "alexnet-2012": "AlexNet as published, two groups and local norms, 61 M; synthetic images of 227 × 227",
     "alexnet-ungrouped": "AlexNet of 2012 in one group, 62 M; synthetic images of 227 × 227",
+    "alexnet-mxnet": f"AlexNet of MXNet's examples, one group and local norms, 51 M; {_IMAGES}",
     "alexnet-tf": "AlexNet of tf_cnn_benchmarks, 62 M; synthetic images of 227 × 227",
     "overfeat": "OverFeat's fast model, 146 M; synthetic images of 231 × 231",
     "vgg11": f"VGG-11, 133 M; {_IMAGES}",
@@ -495,7 +496,7 @@ def canonical_network(text: str) -> str | None:
         >>> [canonical_network(name) for name in ("ResNet-50 v1.5", "InceptionV3", "LLAMA3-8B", "resnest50d")]
         ['resnet50', 'inception-v3', 'llama3:8b', None]
     """
-    if text == "alexnet-tf":  # elsewhere "tf" says nothing of the network
+    if text in ("alexnet-tf", "alexnet-mxnet"):  # elsewhere the framework says nothing of the network
         return text
     words = _words(text)
     return image_network(" ".join(words)) or _language(words) if words else None

@@ -16,6 +16,7 @@ from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.planner.traffic import TrafficBounds
 from trimaran.pricing.compute import own_form
+from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.program import price
@@ -284,10 +285,22 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
     return squeeze(strategy, traced)
 
 
-def costs_of(candidate: Candidate, problem: Problem) -> ProgramCosts:
-    """The costs by which a candidate was simulated, with its wait for data."""
+def costs_of(candidate: Candidate, problem: Problem, *, end: End = "typical") -> ProgramCosts:
+    """The costs by which a candidate was simulated, with its wait for data.
+
+    Args:
+        candidate: simulated
+        problem: its job and machine
+        end: where constants of a framework's exchange are taken that nobody has measured
+    """
     costs = price(
-        candidate.program, problem.graph, candidate.strategy, problem.table, problem.cluster, batch=problem.batch
+        candidate.program,
+        problem.graph,
+        candidate.strategy,
+        problem.table,
+        problem.cluster,
+        batch=problem.batch,
+        end=end,
     )
     effect = effect_of_memory(candidate.strategy, problem)
     costs = costs if effect is None else squeezed(costs, candidate.program, effect)

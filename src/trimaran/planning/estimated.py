@@ -32,6 +32,7 @@ from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import MODEL_ERROR
+from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
 from trimaran.planner.result import Search, said_of_compression, simulated_search
@@ -234,7 +235,12 @@ class Estimated(CatalogBackend):
         self._progress("searching", 0, 0)
         problem, found = search_within_memory(reference, problem, request)
         said = filter(None, [said_of_compression(found, request.pins)])
-        notes = (*problem.graph.notes, *placement_notes(problem, found.chosen.strategy), *said)
+        notes = (
+            *problem.graph.notes,
+            *placement_notes(problem, found.chosen.strategy),
+            *said,
+            *doubts_of_exchange(found.chosen, found.candidates, problem),
+        )
         return self._planned(problem, found, notes)
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:

@@ -11,6 +11,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.explain import (
     AnalyticalCase,
     Case,
@@ -285,7 +286,11 @@ def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Plan
         replace(
             planned,
             evidence=replace(evidence, problem=problem, search=found),
-            notes=(*planned.notes, *outdated(evidence.chosen.strategy, found)),
+            notes=(
+                *planned.notes,
+                *outdated(evidence.chosen.strategy, found),
+                *doubts_of_exchange(evidence.chosen, found.candidates, problem),
+            ),
         ),
         found,
     )

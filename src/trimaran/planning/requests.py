@@ -100,41 +100,31 @@ def parse_scaled_batches(
 
 
 def parse_syncs(text: str) -> tuple[Sync, ...]:
-    """Methods of exchange, such as "kvstore,nccl"; "p2p" is the old spelling of "kvstore".
+    """Methods of exchange, such as "kvstore,nccl".
 
     Raises:
-        InputError: an unknown one
+        InputError: an unknown one; "p2p" too, which is the exchange of plans
 
     Example:
-        >>> parse_syncs("kvstore, nccl"), parse_syncs("p2p")
-        (('kvstore', 'nccl'), ('kvstore',))
+        >>> parse_syncs("kvstore, nccl")
+        ('kvstore', 'nccl')
     """
     found: list[Sync] = []
     for part in text.split(","):
         asked = part.strip().lower()
-        known = [sync for sync in SYNCS if sync == ("kvstore" if asked == _OLD_KVSTORE else asked)]
+        known = [sync for sync in SYNCS if sync == asked]
         if not known:
-            raise InputError(f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"', sync=part)
+            meant = (
+                ': MXNet\'s exchange, tensor by tensor, is "kvstore"; "p2p" is that of plans (`trimaran plan`), with '
+                "buckets that are summed and updated at their owners"
+            )
+            raise InputError(
+                f'gradients are exchanged by {", ".join(SYNCS)}; got "{part.strip()}"{meant if asked == "p2p" else ""}',
+                code="scaling.unknown-sync",
+                sync=part,
+            )
         found += known
     return tuple(dict.fromkeys(found))
-
-
-_OLD_KVSTORE = "p2p"
-
-
-def notes_of_syncs(text: str) -> tuple[str, ...]:
-    """Note about the spelling of methods of exchange.
-
-    Example:
-        >>> notes_of_syncs("kvstore,nccl")
-        ()
-    """
-    if _OLD_KVSTORE not in (part.strip().lower() for part in text.split(",")):
-        return ()
-    return (
-        f'"--sync {_OLD_KVSTORE}" is now "--sync kvstore": MXNet\'s exchange, tensor by tensor. "p2p" in a plan is '
-        "another one: buckets that are summed and updated at their owners, by our own runtime",
-    )
 
 
 def parse_software(text: str) -> Software:

@@ -28,6 +28,7 @@ from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, o
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
 from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
@@ -40,7 +41,7 @@ from trimaran.pricing.memory import (
     with_wire_buffers,
 )
 from trimaran.pricing.tables import CostTable, StepCosts
-from trimaran.pricing.transfers import SEND, collectives_at_once, handling_seconds, transfer_cost
+from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.pricing.types import Cost, Interference, ProgramCosts, SecondRound, Transfer, add
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Feeding, Strategy
@@ -120,7 +121,14 @@ def _is_in_line(feeding: Feeding) -> bool:
 
 
 def price(
-    program: Program, graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int
+    program: Program,
+    graph: Graph,
+    strategy: Strategy,
+    table: CostTable,
+    cluster: Allocation,
+    *,
+    batch: int,
+    end: End = "typical",
 ) -> ProgramCosts:
     """Cost of each instruction of a program.
 
@@ -131,6 +139,7 @@ def price(
         table: measured costs, for this graph and device
         cluster: who sits where
         batch: global batch size [samples]
+        end: where constants of a framework's exchange are taken that nobody has measured, on a machine of the catalog
 
     Returns:
         Costs, marks and memory of every instruction.
@@ -158,7 +167,7 @@ def price(
     handling: dict[str, float] = {}
     known: dict[tuple[object, ...], tuple[Transfer, Transfer | None]] = {}
     seconds: dict[str, Transfer] = {}
-    recipe = None if table.software is None else recipe_of(table.software)
+    recipe = None if table.software is None else recipe_of(table.software).at(end)
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
@@ -171,7 +180,7 @@ def price(
             key = (*what, instruction.group, instruction.root, instruction.nbytes, coding, ours is None, counted)
             if key not in known and coding is not None:
                 first, second = bucket_transfers(instruction, coding, reducing, cluster)
-                known[key] = first if ours is None else _called(first, ours), second
+                known[key] = first if ours is None else _called(first, ours, instruction, cluster), second
             elif key not in known and counted:
                 known[key] = _NOTHING, None
             elif key not in known and ours is not None:
@@ -248,15 +257,16 @@ def _is_gradients(item: Instruction) -> bool:
     return bool(item.group) and any("!" in name for name in item.after)
 
 
-def _called(transfer: Transfer, recipe: Recipe) -> Transfer:
+def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allocation) -> Transfer:
     """A collective as a framework calls it: the handling of the call, then all of it overlapping the backward."""
-    seconds = transfer.latency_s + transfer.flow_s
+    devices = min(len(item.group), cluster.machine.node.devices)
+    call_s = recipe.on(devices).call_s
     return replace(
         transfer,
-        latency_s=recipe.call_s,
-        flow_s=seconds,
-        low=transfer.low + recipe.call_s,
-        high=transfer.high + recipe.call_s,
+        latency_s=call_s,
+        flow_s=transfer.latency_s + transfer.flow_s,
+        low=transfer.low + call_s,
+        high=transfer.high + call_s,
     )
 
 
@@ -287,7 +297,7 @@ def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster:
             low=first.low + other.low,
             high=first.high + other.high,
         )
-    return _called(first, recipe)
+    return _called(first, recipe, item, cluster)
 
 
 def _copies_s(program: Program, recipe: Recipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:
@@ -384,7 +394,13 @@ def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str
 
 
 def _interference(program: Program, table: CostTable) -> Interference:
-    """The factors of the kind of transfer that moves most bytes; messages and collectives differ."""
+    """The factors of the kind of transfer that moves most bytes; messages and collectives differ.
+
+    Where gradients go to owners, those of queues of reductions, if they were measured: many small ones share a thread.
+    """
+    reduces = f"{Kind.REDUCE}{QUEUED}"
+    if reduces in table.interference and any(item.kind == Kind.REDUCE and item.communicates for item in program):
+        return table.interference[reduces]
     moved = {SEND: 0, str(Kind.ALL_REDUCE): 0}
     for instruction in program:
         if instruction.communicates:

@@ -14,7 +14,7 @@ speedup                              shares of a step
   └────────────── devices            └──┘└──┘└──┘  FP+BP
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log2
 from typing import Any, Literal
@@ -28,11 +28,12 @@ from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, add_words
+from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
@@ -53,6 +54,10 @@ class ScalingRow:
         peak_bytes: memory of the rank that needs the most, as its framework's allocator counts [bytes]
         own_peak_bytes: memory of a rank that owns no tensor of others [bytes]
         card_bytes: memory of a device, as its driver reports [bytes]
+        server_machines: machines without devices, as servers, in addition to the nodes
+        exchange_low: samples/s with all that nobody has measured of the exchange at its slow end
+        exchange_high: the same at its fast end
+        cost_of_million: of a million samples, server machines included; None: no price is given [currency]
         fits: whether the rank that needs the most fits its device, with what no allocator counts
         why_above_linear: why the speedup is above the number of devices; empty where it is not
     """
@@ -69,11 +74,34 @@ class ScalingRow:
     card_bytes: int
     fits: bool
     why_above_linear: str = ""
+    server_machines: int = 0
+    exchange_low: float = 0.0
+    exchange_high: float = 0.0
+    cost_of_million: float | None = None
 
     @property
     def limiter(self) -> str:
         """The bottleneck of the step; memory where it does not fit."""
         return self.step.limiter if self.fits else "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FasterMethod:
+    """Which method of exchange is the fastest for a batch and a number of devices.
+
+    Attributes:
+        local_batch: samples of a device
+        devices: in the group
+        sync: the fastest; None: not sure, as it depends on constants that nobody has measured
+        best: the fastest with every constant at its value
+        ratios: speed of `best` by that of each other method, between the ends of the constants
+    """
+
+    local_batch: int
+    devices: int
+    sync: str | None
+    best: str
+    ratios: Mapping[str, Ratio]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +118,8 @@ class ScalingStudy:
         mode: weak or strong
         unit: what is counted, "images" or "samples"
         rows: by batch, method and devices, in that order
+        faster: the fastest method of each batch and number of devices, where several are asked for
+        currency: of costs; "" where no price is given
         advice: remedies for the largest groups, the largest gain first
         notes: what was assumed
         source: of the times
@@ -107,6 +137,8 @@ class ScalingStudy:
     advice: tuple[Remedy, ...]
     notes: tuple[str, ...]
     source: str
+    faster: tuple[FasterMethod, ...] = ()
+    currency: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,9 +157,38 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "mode": study.mode,
         "source": study.source,
         "rows": [row_document(row) for row in study.rows],
+        "faster": [_faster_document(faster) for faster in study.faster],
+        "currency": study.currency or None,
         "advice": remedies_document(study.advice),
         "notes": list(study.notes),
     }
+
+
+def _faster_document(faster: FasterMethod) -> dict[str, Any]:
+    return {
+        "local_batch_size": faster.local_batch,
+        "devices": faster.devices,
+        "sync": faster.sync,
+        "best": faster.best,
+        "ratios": {
+            sync: {"ratio": ratio.value, "interval": [ratio.low, ratio.high]} for sync, ratio in faster.ratios.items()
+        },
+    }
+
+
+def faster_lines(study: ScalingStudy) -> list[str]:
+    """Which method is the fastest of each batch and number of devices, or that this is not sure."""
+    return [f"{faster.devices} x {faster.local_batch}: {_faster_words(faster)}" for faster in study.faster]
+
+
+def _faster_words(faster: FasterMethod) -> str:
+    ratios = ", ".join(
+        f"{ratio.value:.2f} times as fast as {sync} ({ratio.low:.2f} to {ratio.high:.2f})"
+        for sync, ratio in faster.ratios.items()
+    )
+    if faster.sync is None:
+        return f"not sure: {faster.best}, {ratios}, depending on constants that nobody has measured"
+    return f"{faster.best}, {ratios}"
 
 
 def row_document(row: ScalingRow) -> dict[str, Any]:
@@ -151,6 +212,9 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "fits": row.fits,
         "global_batch_size": step.local_batch * step.devices,
         "nodes": row.nodes,
+        "server_machines": row.server_machines,
+        "exchange_interval": [row.exchange_low, row.exchange_high],
+        "cost_of_million_samples": row.cost_of_million,
         "step_s": step.step.seconds,
         "forward_s": step.forward_s,
         "backward_s": step.backward_s,
@@ -284,6 +348,21 @@ def layer_lines(study: ScalingStudy) -> list[str]:
 
 def _wait(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms" if seconds < 1.0 else format_seconds(seconds)
+
+
+def machine_lines(study: ScalingStudy) -> list[str]:
+    """Machines of each set-up that has machines as servers, and costs where a price is given."""
+    lines = []
+    for row in study.rows:
+        if not row.server_machines and row.cost_of_million is None:
+            continue
+        line = f"{_place(row)}: {format_count(row.nodes, 'node')}"
+        if row.server_machines:
+            line += f" and {format_count(row.server_machines, 'machine')} without devices, as servers"
+        if row.cost_of_million is not None:
+            line += f"; {row.cost_of_million:,.2f} {study.currency} for a million samples"
+        lines.append(line)
+    return lines
 
 
 def worst_waits(study: ScalingStudy) -> list[ScalingRow]:
@@ -435,6 +514,8 @@ def print_study(out: Console, study: ScalingStudy) -> None:
     )
     for table in study_tables(study):
         out.print(table, "")
+    _print_list(out, "Fastest method of exchange, with the ends of its ratio to the others", faster_lines(study))
+    _print_list(out, "Machines and cost", machine_lines(study))
     _print_list(out, "Layers whose gradients do not overlap", layer_lines(study))
     if study.advice:
         out.print(remedy_table(best_advice(study.advice)), "")

@@ -24,6 +24,7 @@ from trimaran.base.units import format_count
 from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.types import Phase
 from trimaran.machine.types import Machine
+from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
@@ -67,12 +68,40 @@ class DataParallelSetup:
     @property
     def recipe(self) -> Recipe:
         """How the framework does it."""
-        return self.options.recipe or recipe_of(self.software, self.sync)
+        recipe = self.options.recipe or recipe_of(self.software, self.sync)
+        return recipe.at(self.options.end).on(self.local_devices)
+
+    @property
+    def local_devices(self) -> int:
+        """Devices of the group in a node."""
+        return -(-self.devices // self.nodes)
 
     @property
     def is_star(self) -> bool:
         """Whether each gradient is copied to one owner, which updates the weights."""
-        return self.devices > 1 and (self.sync == "kvstore" or (self.sync == "server" and self.nodes == 1))
+        return self.devices > 1 and self.sync in ("kvstore", "server")
+
+    @property
+    def server_machines(self) -> int:
+        """Machines without devices, as servers; BytePS has no use for more of them than there are nodes."""
+        if self.nodes == 1 or self.sync == "nccl":
+            return 0
+        return min(self.options.servers, self.nodes) if self.sync == "byteps" else self.options.servers
+
+    @property
+    def devices_update(self) -> bool:
+        """Whether every device updates all weights with what the host of the one node has summed."""
+        most = self.recipe.host_updates
+        large = any(gradient.elements > most for gradient in self.workload.gradients)
+        return self.sync == "server" and self.nodes == 1 and bool(most) and large
+
+    @property
+    def updated_share(self) -> float:
+        """Share of the weights that the rank with the most updates, where each weight has one owner; else 1."""
+        nbytes = [gradient.nbytes for gradient in self.workload.gradients]
+        if self.devices == 1 or not self.recipe.owners_update or not sum(nbytes):
+            return 1.0
+        return max(size for size, _ in owner_loads(nbytes, self.local_devices)) / sum(nbytes)
 
     def run(self, gradients: Sequence[Ready], *, compute: float = 1.0, links: float = 1.0) -> Exchanged:
         """The exchange during the last microbatch's backward.
@@ -89,12 +118,15 @@ class DataParallelSetup:
         if self.is_star:
             star = star_of(
                 [gradient.nbytes for gradient in ready],
-                self.machine.node,
+                self.machine,
                 self.recipe,
-                devices=self.devices,
+                devices=self.local_devices,
+                nodes=self.nodes,
                 on_host=self.sync == "server",
-                update_s=self.estimate.update.seconds,
+                update_s=0.0 if self.devices_update else self.estimate.update.seconds,
                 links=links,
+                servers=self.server_machines,
+                end=self.options.end,
             )
             return exchange_star(ready, star, backward_s=backward_s)
         price = call_price(
@@ -104,7 +136,7 @@ class DataParallelSetup:
             nodes=self.nodes,
             sync=self.sync,
             year=self.software.year,
-            correction=self.options.correction,
+            options=replace(self.options, servers=self.server_machines),
         )
         return exchange_calls(ready, self.recipe, lambda nbytes: (0.0, price(nbytes) / links), backward_s=backward_s)
 
@@ -252,7 +284,7 @@ def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
         setup: the step of one device, the group, and how gradients are exchanged in it
 
     Raises:
-        InputError: more devices than the machine has, or a method that does not span nodes
+        InputError: more devices than the machine has, or several nodes without a network
     """
     _check(setup)
     gradients = ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
@@ -272,12 +304,6 @@ def _check(setup: DataParallelSetup) -> None:
             nodes=nodes,
             machine=machine.node.name,
         )
-    if setup.sync == "kvstore" and nodes > 1:
-        raise InputError(
-            'copies between devices ("kvstore") stay within one node; take "nccl" or "server" for several',
-            code="exchange.copies-across-nodes",
-            nodes=nodes,
-        )
 
 
 def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> ScaledStep:
@@ -288,8 +314,7 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
     overhead_s = _overhead_s(setup, gradients, compute_s=forward_s + backward_s)
     step_s = forward_s + backward_s + exposed_s + update_s + overhead_s
     batch = setup.workload.batch * options.accumulation
-    local = -(-setup.devices // setup.nodes)
-    feeding_s = feed.wait_s(batch, devices=local, step_s=step_s) if feed is not None else 0.0
+    feeding_s = feed.wait_s(batch, devices=setup.local_devices, step_s=step_s) if feed is not None else 0.0
     return ScaledStep(
         devices=setup.devices,
         local_batch=batch,
@@ -314,9 +339,10 @@ def _exposed_and_update(setup: DataParallelSetup, done: Exchanged) -> tuple[floa
     device's part of the update counts in full; a host's part counts as far as the step waits for it.
     """
     update_s = setup.estimate.update.seconds
-    if not setup.is_star:
-        return done.exposed_s, update_s
-    update_s = update_s / setup.devices if setup.sync == "kvstore" else min(done.exposed_s, update_s)
+    if not setup.is_star or setup.devices_update:
+        return done.exposed_s, update_s * setup.updated_share
+    of_owner = setup.sync == "kvstore" and setup.nodes == 1
+    update_s = update_s / setup.devices if of_owner else min(done.exposed_s, update_s)
     return max(0.0, done.exposed_s - update_s), update_s
 
 

@@ -1,4 +1,4 @@
-"""Exchange by copies to an owner and back: MXNet's KVStore "device" (owners are devices), servers in a node's host.
+"""Exchange by copies to an owner and back: MXNet's KVStore "device" (owners are devices), servers in nodes' hosts.
 
 Every tensor has an owner. When its gradient is complete everywhere, it is copied there from all devices, summed, the
 weight is updated, and copied back to all:
@@ -7,8 +7,16 @@ weight is updated, and copied back to all:
     device 2 ──copy──┼─▶ owner: sum, update ──┼──copy──▶ device 2
     device 3 ──copy──┘                        └──copy──▶ device 3
 
-A copy occupies every link of its route, first come first served, so a large tensor waits for the links of its owner and
-for links through the host. Left out: slices of a copy, and the time that sums take from the backward of their owner.
+Over several nodes each has an owner of the tensor, which sums within the node. The sum goes to the servers over the
+network (from a device through its host), which sum over the nodes and update, and the weights come back the same way:
+
+    node 1 ──▶ owner ──push──┐                           ┌──pull──▶ owner ──▶ node 1
+    node 2 ──▶ owner ──push──┼─▶ servers: sum, update ───┼──pull──▶ owner ──▶ node 2
+
+Servers are on the nodes' hosts, each with as much of every tensor, or on further machines. Nodes are alike, so
+one is followed. A copy occupies every link of its route, first come first served, so a large tensor waits for the links
+of its owner and for links through the host. Left out: slices of a copy, and the time that sums take from the backward
+of their owner.
 """
 
 import heapq
@@ -17,8 +25,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimaran.machine.topology import host_route, pair
-from trimaran.machine.types import Edge, Node
+from trimaran.machine.types import Edge, Machine, Node
+from trimaran.pricing.collectives.links import fabric_of
+from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
 from trimaran.pricing.exchange.frameworks import Recipe
+from trimaran.pricing.exchange.unknowns import READS_BETWEEN_SOCKETS, STAGED, STAGED_TOGETHER, End
 from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, Span
 
@@ -50,6 +61,7 @@ class Star:
         update_s: of the optimizer on the whole model at one owner [s]
         call_s: handling of a tensor at its owner [s]
         copy_s: handling of each of its copies [s]
+        servers: that sum over several nodes; None: there is one node
     """
 
     devices: tuple[str, ...]
@@ -59,6 +71,22 @@ class Star:
     update_s: float
     call_s: float
     copy_s: float
+    servers: "Servers | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Where several nodes sum.
+
+    Attributes:
+        exchange_s: push and pull of a byte, as the busiest machine has them [s/byte]
+        latency_s: of both [s]
+        sum_s: sum of a byte over the nodes, of the parts of all servers at once [s/byte]
+    """
+
+    exchange_s: float
+    latency_s: float
+    sum_s: float
 
 
 def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) -> Exchanged:
@@ -92,9 +120,14 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
             done_s = max([now_s, *(traffic.copy(device, owner, nbytes, now_s) for device in others)])
             heapq.heappush(events, (done_s, 1, place))
         elif stage == 1:
-            work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s + star.update_s * nbytes / total
+            work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s
             work_s += star.call_s + 2 * len(others) * star.copy_s
-            heapq.heappush(events, (traffic.work(owner, work_s, now_s), 2, place))
+            if star.servers is None:
+                work_s += star.update_s * nbytes / total
+            done_s = traffic.work(owner, work_s, now_s)
+            if star.servers is not None:
+                done_s = _over_servers(star, traffic, owner, nbytes, done_s, share=nbytes / total)
+            heapq.heappush(events, (done_s, 2, place))
         else:
             ends[place] = max([now_s, *(traffic.copy(owner, device, nbytes, now_s) for device in others)])
     spans = tuple(Span(ready.ready_s, end_s) for ready, end_s in zip(gradients, ends, strict=True))
@@ -103,6 +136,18 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
         Call(gradients[p].ready_s, spans[p].end_s - spans[p].start_s, 0.0, (gradients[p].gradient,)) for p in order
     ]
     return Exchanged(tuple(calls), tuple(spans[place] for place in order), backward_s, traffic.busy_s)
+
+
+def _over_servers(star: Star, traffic: "_Traffic", owner: str, nbytes: int, now_s: float, *, share: float) -> float:
+    """When an owner that asks now has the weight that the servers have updated [s]."""
+    servers = star.servers
+    if servers is None:
+        return now_s
+    if owner != HOST:
+        now_s = traffic.copy(owner, HOST, nbytes, now_s)
+    now_s = traffic.work(_NETWORK, servers.exchange_s * nbytes, now_s) + servers.latency_s
+    now_s = traffic.work(_SERVERS, servers.sum_s * nbytes + star.update_s * share, now_s)
+    return now_s if owner == HOST else traffic.copy(HOST, owner, nbytes, now_s)
 
 
 class _Traffic:
@@ -148,68 +193,92 @@ class _Traffic:
 HOST = "host"
 """Memory of a node, over all its sockets."""
 
-HOST_SUM_BYTES_PER_S = 25e9
-"""At which cores of a host read and write what they sum: four threads of MXNet's CommCPU on two channels or more."""
-
-READS_BETWEEN_SOCKETS = 0.8
-"""Share of the raw rate of links between sockets that ordinary reads of memory sustain, as copies staged in the host's
-memory make them; assumed. What such links sustain of writes from device to device is far less, and not meant here."""
-
-COPY_S = 10e-6
-"""Handling of a copy by its owner. Source: fixed cost of a copy, Tartan (DGX-1P peer copies, 9.2 to 9.9 us)."""
+_NETWORK, _SERVERS = "network", "servers"
 
 
 def star_of(
     nbytes: Sequence[int],
-    node: Node,
+    machine: Machine,
     recipe: Recipe,
     *,
     devices: int,
+    nodes: int = 1,
     on_host: bool,
     update_s: float,
     links: float = 1.0,
+    servers: int = 0,
+    end: End = "typical",
 ) -> Star:
-    """The star of a node's first devices.
+    """The star of the first devices of a node.
 
     Args:
         nbytes: of each tensor, in their order [bytes]
-        node: on which
+        machine: on which
         recipe: what a tensor's handling costs
-        devices: in the group
-        on_host: owners are on the host, else on the devices
+        devices: of the group in a node
+        nodes: that they are in
+        on_host: owners are on the hosts, else on the devices
         update_s: of the optimizer on a device, for the whole model [s]
         links: how many times as fast links are
+        servers: further machines that sum over several nodes; 0: their hosts do
+        end: where the constants are taken that nobody has measured
+
+    Raises:
+        InputError: several nodes without a network
     """
+    node = machine.node
     members = tuple(f"gpu{number}" for number in range(devices))
     if on_host:
         owners: tuple[str, ...] = (HOST,) * len(nbytes)
     else:
         owners = owners_by_size(nbytes, members)
     memory = node.device.bandwidth
+    on_device, of_host = memory.bytes_per_s * memory.fraction, recipe.host_bytes_per_s
     places = dict.fromkeys(owners)
+    ends = {(member, owner) for owner in places for member in members if member != owner}
+    if nodes > 1:
+        ends |= {(owner, HOST) for owner in places if owner != HOST}
     return Star(
         devices=members,
         owners=owners,
-        paths={
-            ends: _path(node, *ends, links)
-            for owner in places
-            for member in members
-            if member != owner
-            for ends in ((member, owner), (owner, member))
-        },
-        sum_bytes_per_s=HOST_SUM_BYTES_PER_S if on_host else memory.bytes_per_s * memory.fraction,
-        update_s=update_s,
+        paths={way: _path(node, *way, links, end) for a, b in sorted(ends) for way in ((a, b), (b, a))},
+        sum_bytes_per_s=of_host if on_host else on_device,
+        # What an update reads and writes, at the rate of where it runs.
+        update_s=update_s * on_device / of_host / _count(nodes, servers) if on_host or nodes > 1 else update_s,
         call_s=recipe.call_s,
-        copy_s=COPY_S,
+        copy_s=recipe.copy_s,
+        servers=None if nodes == 1 else _servers(machine, nodes, servers, links=links, sum_bytes_per_s=of_host),
     )
 
 
-def _path(node: Node, source: str, target: str, links: float) -> Path:
+def _count(nodes: int, servers: int) -> int:
+    """Servers of several nodes; of one node its host."""
+    return 1 if nodes == 1 else servers or nodes
+
+
+def _servers(machine: Machine, nodes: int, servers: int, *, links: float, sum_bytes_per_s: float) -> Servers:
+    count, link = fabric_of(machine)
+    rate = count * link.bytes_per_s * links
+    if servers:
+        exchange_s = separate_server_time(1.0, workers=nodes, servers=servers, bytes_per_s=rate)
+    else:
+        exchange_s = colocated_server_time(1.0, workers=nodes, bytes_per_s=rate)
+    return Servers(
+        exchange_s=exchange_s,
+        latency_s=2 * link.latency_s,
+        sum_s=(nodes + 2) / _count(nodes, servers) / sum_bytes_per_s,
+    )
+
+
+def _path(node: Node, source: str, target: str, links: float, end: End) -> Path:
     """The route of a copy between two devices, or between a device and its nearest socket."""
+    together = 1.0
     ends = [int(place.removeprefix("gpu")) for place in (source, target) if place.startswith("gpu")]
     if len(ends) == 2:
         found = pair(node, *ends)
         way, rate, staged = found.route, found.bytes_per_s, not found.peer
+        if staged:
+            rate, together = rate * STAGED.at(end) / STAGED.value, STAGED_TOGETHER.at(end)
     else:
         way = host_route(node, ends[0])
         rate, staged = way.bytes_per_s, True
@@ -217,7 +286,7 @@ def _path(node: Node, source: str, target: str, links: float) -> Path:
     widths = dict.fromkeys(pairwise(vertices), 0.0)
     for edge in way.edges:
         hop = (edge.a, edge.b) if (edge.a, edge.b) in widths else (edge.b, edge.a)
-        widths[hop] += _width(edge, staged=staged)
+        widths[hop] += _width(edge, end, staged=staged, together=together)
     return Path(
         links=tuple((f"{a}>{b}", width * links) for (a, b), width in widths.items()),
         bytes_per_s=rate * links,
@@ -225,8 +294,8 @@ def _path(node: Node, source: str, target: str, links: float) -> Path:
     )
 
 
-def _width(edge: Edge, *, staged: bool) -> float:
+def _width(edge: Edge, end: End, *, staged: bool, together: float) -> float:
     """Rate of an edge for all copies together [bytes/s]."""
     if staged and edge.link.kind == "socket":
-        return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS
-    return edge.bytes_per_s
+        return edge.link.raw_bytes_per_s * edge.count * READS_BETWEEN_SOCKETS.at(end)
+    return edge.bytes_per_s * together

@@ -158,7 +158,13 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
 
 
 def _exchange(networks: str | None, *, as_json: bool) -> None:
-    from trimaran_studies.reproduce.dgx1 import exchange_document, ratio_table, reproduce_dgx1, studied_table
+    from trimaran_studies.reproduce.dgx1 import (
+        exchange_document,
+        ratio_lines,
+        ratio_table,
+        reproduce_dgx1,
+        studied_table,
+    )
 
     with progress_shown() as progress:
         found = reproduce_dgx1(networks=networks, progress=progress)
@@ -172,8 +178,11 @@ def _exchange(networks: str | None, *, as_json: bool) -> None:
     out.print(ratio_table(found.networks), "")
     out.print(
         "[dim]ms of a step; WU: time that gradients and weights add: exposed communication, update, calls, waits. "
-        "Published: Apache's wiki, which does not give the batch; the study's own figures are not public.[/]"
+        "Public: Apache's wiki, with the only batch that it states and networks in the form of MXNet's examples; the "
+        "study's own figures are not public.[/]"
     )
+    for line in ratio_lines(found.networks):
+        out.print(f"[dim]{escape(line)}[/]")
 
 
 def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:

@@ -5,7 +5,18 @@ from tests.raising import raises
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.costs import call_price, handling_s, straggling
-from trimaran.pricing.exchange.frameworks import DDP, HOROVOD, KVSTORE_NCCL, RECIPES, recipe_of
+from trimaran.pricing.exchange.frameworks import (
+    BYTEPS,
+    DDP,
+    FLAT,
+    HOROVOD,
+    KVSTORE_NCCL,
+    RECIPES,
+    SERVER,
+    STAR,
+    Recipe,
+    recipe_of,
+)
 from trimaran.pricing.input_pipeline import LoaderThroughput
 from trimaran.pricing.kernels.software import Software
 from trimaran_studies.facts.loaders import LOADERS, loader_of, photograph_feed
@@ -43,6 +54,31 @@ def test_every_recipe_has_a_source() -> None:
     assert all(recipe.source and recipe.name == name for name, recipe in RECIPES.items())
 
 
+@pytest.mark.parametrize("recipe", [*RECIPES.values(), STAR, SERVER, BYTEPS], ids=lambda recipe: recipe.name)
+def test_times_of_calls_are_between_ends_with_a_source(recipe: Recipe) -> None:
+    """What source code does not say has two ends; a time of a call without ends would be somebody's guess."""
+    known = dict(recipe.unknowns)
+    for name in ("call_s", "device_s", "copy_s"):
+        if getattr(recipe, name):
+            assert name in known, name
+    for name, unknown in known.items():
+        fast, usual, slow = (getattr(recipe.at(end), name) for end in ("fast", "typical", "slow"))
+        assert min(fast, slow) <= usual <= max(fast, slow)
+        assert unknown.source
+
+
+def test_one_process_calls_for_all_devices_of_its_node() -> None:
+    one, eight = (KVSTORE_NCCL.on(devices).call_s for devices in (1, 8))
+    assert eight == pytest.approx(8 * one)
+    assert DDP.on(8) == DDP
+
+
+def test_whether_calls_overlap_is_an_end_where_nobody_measured_it() -> None:
+    assert [KVSTORE_NCCL.at(end).overlaps for end in ("fast", "typical", "slow")] == [True, True, False]
+    assert all(DDP.at(end).overlaps for end in ("fast", "typical", "slow"))
+    assert not FLAT.at("fast").overlaps
+
+
 def test_reduce_and_broadcast_take_longer_than_either() -> None:
     machine = find_machine("dgx1-v100")
     price = call_price(KVSTORE_NCCL, machine, devices=8, nodes=1, sync="nccl", year=2018.5)
@@ -51,7 +87,7 @@ def test_reduce_and_broadcast_take_longer_than_either() -> None:
 
 
 def test_servers_over_nodes_need_a_network() -> None:
-    price = call_price(DDP, find_machine("dgx1-v100:2"), devices=16, nodes=2, sync="server", year=2020.0)
+    price = call_price(DDP, find_machine("dgx1-v100:2"), devices=16, nodes=2, sync="byteps", year=2020.0)
     # 2 (n - 1) / n of 100 MB over the cards of a DGX-1 takes milliseconds, and the nodes' own part comes on top.
     assert 1e-3 < price(100_000_000) < 0.1
     with raises("exchange.no-network-cards"):

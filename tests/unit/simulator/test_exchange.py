@@ -140,10 +140,54 @@ def test_more_devices_than_there_are_is_refused() -> None:
         scaled(SMALL, 16)
 
 
-def test_copies_between_devices_stay_in_a_node() -> None:
-    machine = find_machine("dgx1-v100:2")
-    with raises("exchange.copies-across-nodes"):
-        scaled(SMALL, 16, "kvstore", machine=machine, nodes=2)
+@pytest.mark.parametrize("sync", ["server", "kvstore", "byteps"])
+@pytest.mark.parametrize("spare", [0, 2])
+def test_servers_keep_their_method_over_nodes(sync: Sync, spare: int) -> None:
+    """More nodes train more samples a second, and never more than as many times as many as one node."""
+    machine = find_machine("dgx1-v100:4")
+    options = ExchangeOptions(servers=spare)
+    rates = []
+    for nodes in (1, 2, 4):
+        step = scaled(LARGE_FIRST, 8 * nodes, sync, machine=machine, nodes=nodes, options=options)
+        rates.append(8 * nodes / step.step.seconds)
+    assert rates == sorted(rates)
+    slack = 2.0 if sync == "server" else 1.01  # an update is shared by the servers of all nodes
+    assert rates[1] <= 2 * slack * rates[0]
+    assert rates[2] <= 4 * slack * rates[0]
+
+
+def test_spare_machines_are_counted() -> None:
+    machine = find_machine("dgx1-v100:4")
+    setup = DataParallelSetup(
+        workload=SMALL, estimate=estimate(SMALL), machine=machine, devices=16, nodes=2, sync="byteps"
+    )
+    assert setup.server_machines == 0
+    with_spare = replace(setup, options=ExchangeOptions(servers=4))
+    assert with_spare.server_machines == 2, "more spare machines than workers do not help"
+    assert replace(with_spare, sync="server").server_machines == 4
+    assert replace(with_spare, sync="nccl").server_machines == 0
+    assert replace(with_spare, devices=8, nodes=1).server_machines == 0
+
+
+def test_large_tensors_are_updated_by_the_devices() -> None:
+    """MXNet's "local" does not update on the host where a tensor has more than 16 Mi elements."""
+    assert scaled(LARGE_FIRST, 8, "server").update_s == pytest.approx(1e-3)
+    setup = DataParallelSetup(
+        workload=LARGE_FIRST,
+        estimate=estimate(LARGE_FIRST),
+        machine=find_machine("dgx1-v100"),
+        devices=8,
+        sync="server",
+    )
+    assert setup.devices_update
+    assert not replace(setup, workload=SMALL, estimate=estimate(SMALL)).devices_update
+
+
+def test_the_owner_of_the_largest_tensor_updates_the_most() -> None:
+    """Of 412 MB one rank has 400; four layers alike go to four ranks."""
+    large, alike = (scaled(job, 8).update_s for job in (LARGE_FIRST, SMALL))
+    assert large == pytest.approx(1e-3 * 400 / 412)
+    assert alike == pytest.approx(1e-3 / 4)
 
 
 def test_an_estimate_of_another_workload_is_noticed() -> None:

@@ -1,12 +1,16 @@
 """Exchange by copies to one place and back, by hand."""
 
+import dataclasses
+
 import pytest
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.exchange.frameworks import STAR
+from trimaran.pricing.collectives.links import fabric_of
+from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
+from trimaran.pricing.exchange.frameworks import SERVER, STAR
 from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.exchange_clock import Ready
-from trimaran.simulator.parameter_server import Path, Star, exchange_star, star_of
+from trimaran.simulator.parameter_server import HOST, Path, Servers, Star, exchange_star, star_of
 
 
 def star(owners: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
@@ -22,6 +26,7 @@ def star(owners: tuple[str, ...], *, links: dict[tuple[str, str], str]) -> Star:
     )
 
 
+DEVICES = ("gpu0", "gpu1", "gpu2")
 APART = {(a, b): f"{a}>{b}" for a in ("gpu0", "gpu1", "gpu2") for b in ("gpu0", "gpu1", "gpu2") if a != b}
 SHARED = {ends: f"into {ends[1]}" for ends in APART}
 
@@ -59,7 +64,7 @@ def test_the_largest_tensors_get_homes_of_their_own() -> None:
 
 
 def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:
-    found = star_of([8], find_machine("dgx1-v100").node, STAR, devices=8, on_host=False, update_s=0.0)
+    found = star_of([8], find_machine("dgx1-v100"), STAR, devices=8, on_host=False, update_s=0.0)
     assert found.owners == ("gpu0",)
     staged = [ends for ends, path in found.paths.items() if len(path.links) > 1]
     assert sorted(staged) == sorted(
@@ -68,6 +73,49 @@ def test_unlinked_pairs_of_a_dgx1_go_through_the_host() -> None:
 
 
 def test_servers_are_reached_over_shared_slots() -> None:
-    found = star_of([8, 8], find_machine("dgx1-v100").node, STAR, devices=2, on_host=True, update_s=0.0)
+    found = star_of([8, 8], find_machine("dgx1-v100"), STAR, devices=2, on_host=True, update_s=0.0)
     up = [{link for link, _ in found.paths[f"gpu{number}", "host"].links} for number in (0, 1)]
     assert up[0] & up[1], "both are under one switch"
+
+
+def servers(**fields: float) -> Servers:
+    return Servers(**{"exchange_s": 0.0, "latency_s": 0.0, "sum_s": 0.0, **fields})
+
+
+def test_servers_over_nodes_come_between_the_sum_and_the_copies_out() -> None:
+    """5 bytes in: 5 s; push and pull at 2 s a byte: 10 s; latency and sum: 3 and 5 s; 5 bytes out: 5 s."""
+    home = dataclasses.replace(
+        star((HOST,), links={(a, HOST): f"{a}>{HOST}" for a in DEVICES} | {(HOST, a): f"{HOST}>{a}" for a in DEVICES}),
+        servers=servers(exchange_s=2.0, latency_s=3.0, sum_s=1.0),
+    )
+    assert exchange_star([Ready(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(28.0, rel=1e-6)
+
+
+def test_a_sum_on_a_device_goes_through_its_host_to_the_servers() -> None:
+    """5 bytes in, to the host, back and out: 20 s, and 10 s of the network."""
+    links = APART | {("gpu0", HOST): "up", (HOST, "gpu0"): "down"}
+    home = dataclasses.replace(star(("gpu0",), links=links), servers=servers(exchange_s=2.0))
+    assert exchange_star([Ready(0, 5, 0.0)], home, backward_s=0.0).end_s == pytest.approx(30.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("spare", [0, 2, 8])
+def test_servers_of_several_nodes_follow_the_closed_forms(spare: int) -> None:
+    machine = find_machine("dgx1-v100:4")
+    found = star_of([8], machine, SERVER, devices=8, nodes=4, on_host=True, update_s=0.0, servers=spare)
+    count, link = fabric_of(machine)
+    rate = count * link.bytes_per_s
+    closed = (
+        separate_server_time(1.0, workers=4, servers=spare, bytes_per_s=rate)
+        if spare
+        else colocated_server_time(1.0, workers=4, bytes_per_s=rate)
+    )
+    assert found.servers is not None
+    assert found.servers.exchange_s == pytest.approx(closed)
+
+
+def test_hosts_sum_faster_at_the_fast_end() -> None:
+    stars = [
+        star_of([8], find_machine("dgx1-v100"), SERVER.at(end), devices=2, on_host=True, update_s=0.0, end=end)
+        for end in ("fast", "typical", "slow")
+    ]
+    assert [one.sum_bytes_per_s for one in stars] == sorted((one.sum_bytes_per_s for one in stars), reverse=True)

@@ -16,17 +16,19 @@ ranks; imports torch.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import torch
 import torch.distributed as dist
 
 from trimaran.launch.world import World
-from trimaran.measure.calibration.links import synchronize
+from trimaran.measure.calibration.links import QUEUE, queue_reduces, synchronize
 from trimaran.measure.findings import summarize
 from trimaran.measure.rounds import largest
-from trimaran.pricing.transfers import SEND
+from trimaran.pricing.transfers import QUEUED, SEND
 from trimaran.pricing.types import Interference
+from trimaran.program.types import Kind
 
 NBYTES = 1024 * 1024
 """Size of the transfers that run while the device computes [bytes]."""
@@ -34,6 +36,10 @@ NBYTES = 1024 * 1024
 BOX_S = 1.5
 """Time for all rounds of a kind together [s]."""
 
+REDUCES = f"{Kind.REDUCE}{QUEUED}"
+"""Kind of transfer of gradients on their way to owners."""
+
+_SMALL_BYTES = 16 * 1024
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 20
 _TRANSFERS = 4
 _PIECES = 200
@@ -47,7 +53,8 @@ def measure_interference(world: World, kind: str) -> Interference:
 
     Args:
         world: this rank; all ranks call this
-        kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks
+        kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks; `REDUCES`: many small
+            reductions to owners, each of which a thread of the library has to be woken for
 
     Returns:
         Ratios of means over rounds, the same on every rank.
@@ -68,11 +75,11 @@ def measure_interference(world: World, kind: str) -> Interference:
     factors = factors.to(world.device)
     dist.all_reduce(factors)
     compute, communication = (max(1.0, float(value) / world.size) for value in factors)
-    transfers = "messages" if kind == SEND else "all-reduces"
+    transfers = {SEND: "messages of 1 MiB", REDUCES: "queues of reductions of 16 KiB"}.get(kind, "all-reduces of 1 MiB")
     return Interference(
         compute=compute,
         communication=communication,
-        source=f"measured: matrix products during {transfers} of {NBYTES // 2**20} MiB, {world.size} ranks",
+        source=f"measured: matrix products during {transfers}, {world.size} ranks",
     )
 
 
@@ -100,6 +107,9 @@ def _piece(world: World) -> Work:
 
 
 def _post(world: World, kind: str) -> Callable[[], list[dist.Work]]:
+    if kind == REDUCES:
+        buffers = cycle([torch.zeros(_SMALL_BYTES // 4, device=world.device) for _ in range(QUEUE)])
+        return lambda: _reduced(buffers)
     tensor = torch.zeros(NBYTES // 4, device=world.device)
     if kind != SEND:
         return lambda: _posted(dist.all_reduce(tensor, async_op=True))
@@ -110,6 +120,12 @@ def _post(world: World, kind: str) -> Callable[[], list[dist.Work]]:
     if world.rank < partner:
         return lambda: _posted(dist.isend(tensor, partner))
     return lambda: _posted(dist.irecv(tensor, partner))
+
+
+def _reduced(buffers: Iterator[torch.Tensor]) -> list[dist.Work]:
+    if dist.group.WORLD is not None:
+        queue_reduces(buffers, dist.group.WORLD)
+    return []
 
 
 def _posted(work: dist.Work | None) -> list[dist.Work]:

@@ -61,7 +61,7 @@ from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.transfers import HOST, HOST_RECEIVE, HOST_SEND, QUEUED, SEND
 from trimaran.program.gradients import Compression
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import InFlight, Pending, all_gather, reduce_scatter
+from trimaran.runtime.communication.channels import InFlight, Pending, all_gather, pack, reduce_scatter, unpack
 from trimaran.runtime.communication.compression import Codec, open_codec
 from trimaran.runtime.communication.point_to_point import MessageLayout
 from trimaran.runtime.communication.shared_memory import Letterbox, Receiver, Sender, open_letterboxes
@@ -221,8 +221,10 @@ def make_transfer(
     buffers = _buffers(nbytes, memory)
     if key.kind == SEND:
         return (lambda: _send(next(buffers))) if world.rank == 0 else (lambda: _receive(next(buffers)))
+    if key.kind == f"{Kind.BROADCAST}{QUEUED}":
+        return partial(_hand_out, world, buffers, group)
     if key.kind.endswith(QUEUED):
-        return lambda: _queue(key.kind.removesuffix(QUEUED), buffers, group)
+        return lambda: queue_reduces(buffers, group)
     if key.kind == Kind.BROADCAST:
         return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
     if key.kind in _SHARED:
@@ -251,13 +253,45 @@ def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGrou
         _finish(reduce_scatter(torch.empty_like(own), padded, group=group, async_op=True))
 
 
-def _queue(kind: str, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Start several at once, each from or to the next rank, and wait for all."""
+def queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Start several reductions at once, each to the next rank, and wait for all.
+
+    Args:
+        buffers: what is reduced
+        group: of the ranks that take part
+    """
     roots = cycle(range(dist.get_world_size(group)))
-    operation = dist.broadcast if kind == Kind.BROADCAST else dist.reduce
-    works = [operation(next(buffers), next(roots), group=group, async_op=True) for _ in range(QUEUE)]
+    works = [dist.reduce(next(buffers), next(roots), group=group, async_op=True) for _ in range(QUEUE)]
     for work in works:
         _finish(work)
+
+
+def _hand_out(world: World, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
+    """Start several broadcasts at once, each from the next rank, and wait for all, as a step hands out its weights.
+
+    Nothing is computed meanwhile, so what the rank's thread does for each is part of its time.
+    """
+    members = tuple(range(dist.get_world_size(group)))
+    streams = open_streams(world.device)
+    recorder = Recorder(world.rank, streams, None)
+    in_flight = InFlight(world.rank, streams, recorder)
+    posted = []
+    for number in range(QUEUE):
+        root = number % len(members)
+        instruction = Instruction(
+            kind=Kind.BROADCAST, rank=world.rank, group=members, root=root, label=f"w{number}", nbytes=0
+        )
+        start = recorder.stamp()
+        packed = pack([next(buffers)])
+        flats = [flat for flat, _ in packed]
+        works = [dist.broadcast(flat, root, group=group, async_op=True) for flat in flats]
+        pending = in_flight.add(instruction, works, flats, start=start, blocking=True)
+        if root != world.rank:
+            pending.finish = partial(unpack, packed)
+        posted.append(instruction.token)
+    for token in posted:
+        in_flight.wait(token)
+    recorder.discard()
 
 
 def _pass(box: Letterbox) -> None:

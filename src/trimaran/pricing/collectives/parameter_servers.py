@@ -26,6 +26,28 @@ def colocated_server_time(nbytes: float, *, workers: int, bytes_per_s: float) ->
     return 2 * (workers - 1) * nbytes / (workers * bytes_per_s)
 
 
+def separate_server_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
+    """Time of an exchange where `k` further machines are servers of `1/k`: `max(M/B, nM/(kB))`.
+
+    Args:
+        nbytes: of gradients [bytes]
+        workers: n
+        servers: k, at least 1
+        bytes_per_s: of each machine, one direction [bytes/s]
+
+    Returns:
+        Time [s].
+
+    Source:
+        Jiang et al., OSDI 2020, section 2.
+
+    Example:
+        >>> [separate_server_time(1e9, workers=4, servers=k, bytes_per_s=1e9) for k in (1, 2, 4, 8)]
+        [4.0, 2.0, 1.0, 1.0]
+    """
+    return max(1.0, workers / servers) * nbytes / bytes_per_s
+
+
 def byteps_time(nbytes: float, *, workers: int, servers: int, bytes_per_s: float) -> float:
     """Time of an exchange that uses workers' machines and `k` spare ones: `2n(n-1)M / ((n^2 + kn - 2k) B)`.
 

@@ -9,9 +9,10 @@ from trimaran.machine.types import Machine
 from trimaran.pricing.collectives import collective_cost
 from trimaran.pricing.collectives.corrections import Correction
 from trimaran.pricing.collectives.links import fabric_of
-from trimaran.pricing.collectives.parameter_servers import byteps_time, colocated_server_time
+from trimaran.pricing.collectives.parameter_servers import byteps_time
 from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
 from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.exchange.unknowns import End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class ExchangeOptions:
         explain: say which layers the step waits for
         correction: of collectives, from a person's own runs; None: none
         length_spread: standard deviation of a microbatch's work by its mean, as sentences of different lengths have it
+        servers: machines without devices that sum gradients of several nodes; 0: the nodes' hosts do
+        end: where the constants are taken that nobody has measured
     """
 
     accumulation: int = 1
@@ -33,6 +36,8 @@ class ExchangeOptions:
     explain: bool = True
     correction: Correction | None = None
     length_spread: float = 0.0
+    servers: int = 0
+    end: End = "typical"
 
 
 def call_price(
@@ -43,7 +48,7 @@ def call_price(
     nodes: int,
     sync: Sync,
     year: float,
-    correction: Correction | None = None,
+    options: ExchangeOptions | None = None,
 ) -> Callable[[int], float]:
     """Time of a call by its bytes [s].
 
@@ -52,33 +57,33 @@ def call_price(
         machine: where
         devices: in the group
         nodes: that they are in
-        sync: "nccl", or "server" and "byteps" over several nodes
+        sync: "nccl", or "byteps"
         year: of the software, which decides the library of collectives
-        correction: of collectives, from a person's own runs
+        options: settings of the job
     """
-    within = -(-devices // nodes)
+    within, asked = -(-devices // nodes), options or ExchangeOptions()
 
     def collective(op: str, nbytes: int, group: int, over: int) -> float:
-        cost = collective_cost(op, nbytes, machine=machine, devices=group, nodes=over, year=year, correction=correction)
-        return cost.seconds
+        cost = collective_cost(
+            op, nbytes, machine=machine, devices=group, nodes=over, year=year, correction=asked.correction
+        )
+        return {"fast": cost.low, "typical": cost.seconds, "slow": cost.high}[asked.end]
 
     @functools.cache
     def price(nbytes: int) -> float:
         if sync == "nccl" or nodes == 1:
             return sum(collective(op, nbytes, devices, nodes) for op in recipe.collectives)
         local_s = collective("all_reduce", nbytes, within, 1) if within > 1 else 0.0
-        return local_s + _over_servers_s(nbytes, machine, nodes=nodes, spread=sync == "byteps")
+        return local_s + _over_servers_s(nbytes, machine, nodes=nodes, servers=asked.servers)
 
     return price
 
 
-def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, spread: bool) -> float:
-    """Push and pull of servers: one on every worker's machine, or with BytePS as many spare machines as workers [s]."""
+def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, servers: int) -> float:
+    """Push and pull of BytePS, whose servers are on the workers' machines and on spare ones [s]."""
     count, link = fabric_of(machine)
     rate = count * link.bytes_per_s
-    if spread:
-        return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=nodes, bytes_per_s=rate)
-    return 2 * link.latency_s + colocated_server_time(nbytes, workers=nodes, bytes_per_s=rate)
+    return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=servers, bytes_per_s=rate)
 
 
 def handling_s(recipe: Recipe, machine: Machine, *, tensors: int, nbytes: int) -> float:
@@ -98,10 +103,6 @@ def handling_s(recipe: Recipe, machine: Machine, *, tensors: int, nbytes: int) -
     )
 
 
-NODE_STRAGGLING = 0.003
-"""Growth of waits for the slowest with each doubling of the nodes, as a share of the step; assumed."""
-
-
 def straggling(devices: int, nodes: int = 1) -> float:
     """How much longer a step is because all wait for the slowest, as a share of the step.
 
@@ -116,4 +117,4 @@ def straggling(devices: int, nodes: int = 1) -> float:
     if devices == 1:
         return 0.0
     known = exchange_constants()
-    return known.straggling + known.straggling_growth * math.log2(devices) + NODE_STRAGGLING * math.log2(nodes)
+    return known.straggling + known.straggling_growth * math.log2(devices) + known.node_straggling * math.log2(nodes)

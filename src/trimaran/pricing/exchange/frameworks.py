@@ -5,11 +5,22 @@ step times. `pricing.collectives` prices bytes on the machine's links.
 """
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.exchange.unknowns import (
+    COPY_S,
+    HOST_SUM_BYTES_PER_S,
+    INTERFERENCE,
+    LAUNCH_S,
+    OPERATION_S,
+    End,
+    Unknown,
+)
 from trimaran.pricing.kernels.software import Software
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -25,27 +36,54 @@ class ExchangeConstants:
         cycles_step_s: handling of a step where calls start in cycles that all ranks agree on [s]
         straggling: waits for the slowest of a group, as a share of the step
         straggling_growth: of that with each doubling of the devices, as a share of the step
+        node_straggling: of that with each doubling of the nodes, as a share of the step
+        horovod_call_s: a call of Horovod: all ranks agree on what is complete [s]
+        tuned_call_s: the same with cycles of 0.1 ms [s]
+        tf_host_bytes_per_s: at which TensorFlow sums and updates in a host's memory, by all cores [bytes/s]
         length_spread: where batches hold sentences of different lengths: standard deviation of a batch's work by its
             mean
+        ends: 5 and 95 % of the same fit to draws of as many networks, by name
     """
 
     tensor_s: float
     cycles_step_s: float
     straggling: float
     straggling_growth: float
+    node_straggling: float
+    horovod_call_s: float
+    tuned_call_s: float
+    tf_host_bytes_per_s: float
     length_spread: float
+    ends: Mapping[str, tuple[float, float]]
+
+    def fitted(self, name: str, *, rate: bool = False) -> Unknown:
+        """A constant with its ends.
+
+        Args:
+            name: of the constant
+            rate: the larger end is the fast one
+        """
+        value = float(getattr(self, name))
+        low, high = min(value, *self.ends[name]), max(value, *self.ends[name])
+        source = "fitted to published steps by benchmarks/fits/exchange.py"
+        return Unknown(value, high if rate else low, low if rate else high, source)
 
 
 @functools.cache
 def exchange_constants() -> ExchangeConstants:
     """The constants as fitted."""
     found = packaged_toml("trimaran.pricing", "exchange_constants.toml")
-    return ExchangeConstants(**{name: float(found[name]) for name in ExchangeConstants.__slots__})
+    ends = {name: (float(low), float(high)) for name, (low, high) in found["ends"].items()}
+    return ExchangeConstants(**{name: float(value) for name, value in found.items() if name != "ends"}, ends=ends)
 
 
 _MIB = 1 << 20
 _HOROVOD_21 = 2021.0
 """When containers and packages had taken over the release of November 2020."""
+
+
+_CALL_S = Unknown(OPERATION_S.slow, OPERATION_S.fast, OPERATION_S.slow, OPERATION_S.source)
+"""A call of NCCL by a framework: an operation of its engine, as measured of PyTorch on a V100 [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +97,21 @@ class Recipe:
         keys: tensors of a call at most; 0: any number
         cycle_s: calls start at multiples of this time with the gradients complete by then; 0: as soon as they are full
         overlaps: calls may overlap the backward
+        surely_overlaps: they do; else the source code lets them, and nobody has measured whether they do
         call_s: handling of a call: negotiation, launch, synchronization of streams [s]
+        device_s: of a call, where one process serves all devices of a node: for each of these [s]
+        copy_s: handling of a copy, where tensors are copied to an owner and back [s]
+        host_bytes_per_s: at which a host's cores read and write what they sum and update [bytes/s]
         tensor_s: handling of a tensor: a hook, copies into a buffer and out of it [s]
         step_s: handling of a step, whatever is exchanged in it [s]
         passes: how often a gradient is read or written besides the exchange, for those copies
         collectives: of one exchange of a call, by their names in `pricing.collectives`
         interference: factor on the time of compute while a call runs
         gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
+        owners_update: a tensor is updated by the rank that owns it alone
+        host_updates: with a tensor of more elements than this every device updates, not the host of the one node; 0:
+            the host does
+        unknowns: fields of this that nobody has measured, each with its ends
         source: where this comes from
     """
 
@@ -75,17 +121,46 @@ class Recipe:
     keys: int = 0
     cycle_s: float = 0.0
     overlaps: bool = True
-    call_s: float = 20e-6
+    surely_overlaps: bool = True
+    call_s: float = OPERATION_S.slow
+    device_s: float = 0.0
+    copy_s: float = 0.0
+    host_bytes_per_s: float = HOST_SUM_BYTES_PER_S.value
     tensor_s: float = 0.0
     step_s: float = 0.0
     passes: int = 0
     collectives: tuple[str, ...] = ("all_reduce",)
-    interference: float = 1.1
+    interference: float = INTERFERENCE.value
     gathers_rows: bool = False
+    owners_update: bool = False
+    host_updates: int = 0
+    unknowns: tuple[tuple[str, Unknown], ...] = (("call_s", _CALL_S), ("interference", INTERFERENCE))
     source: str
 
+    def at(self, end: End) -> "Recipe":
+        """This with all that nobody has measured at an end.
 
-_TENSOR_S = exchange_constants().tensor_s
+        Example:
+            >>> KVSTORE_NCCL.at("slow").overlaps, KVSTORE_NCCL.at("typical") == KVSTORE_NCCL
+            (False, True)
+        """
+        if end == "typical":
+            return self
+        found: dict[str, Any] = {name: unknown.at(end) for name, unknown in self.unknowns}
+        return replace(self, overlaps=self.overlaps and (end == "fast" or self.surely_overlaps), **found)
+
+    def on(self, devices: int) -> "Recipe":
+        """This on a node, with what one process does for all its devices in the time of a call.
+
+        Args:
+            devices: of the group in a node
+        """
+        return replace(self, call_s=self.call_s + self.device_s * devices) if self.device_s else self
+
+
+_KNOWN = exchange_constants()
+_TENSOR_S = _KNOWN.tensor_s
+_HOROVOD_S, _TUNED_S = _KNOWN.fitted("horovod_call_s"), _KNOWN.fitted("tuned_call_s")
 
 DDP = Recipe(
     name="ddp",
@@ -107,10 +182,11 @@ HOROVOD = Recipe(
     name="horovod",
     bucket_bytes=64 * _MIB,
     cycle_s=5e-3,
-    call_s=0.5e-3,
+    call_s=_HOROVOD_S.value,
     tensor_s=_TENSOR_S,
-    step_s=exchange_constants().cycles_step_s,
+    step_s=_KNOWN.cycles_step_s,
     passes=4,
+    unknowns=(("call_s", _HOROVOD_S), ("interference", INTERFERENCE)),
     source="horovod/horovod docs: fusion buffer of 64 MB, cycles of 5 ms; every call is negotiated by all ranks",
 )
 HOROVOD_21 = replace(
@@ -124,14 +200,17 @@ HOROVOD_TUNED = Recipe(
     name="horovod-tuned",
     bucket_bytes=64 * _MIB,
     cycle_s=0.1e-3,
-    call_s=0.1e-3,
+    call_s=_TUNED_S.value,
     passes=4,
+    unknowns=(("call_s", _TUNED_S), ("interference", INTERFERENCE)),
     source="NVIDIA/DeepLearningExamples MxNet/Classification/RN50v1.5: HOROVOD_CYCLE_TIME 0.1, copies in batches",
 )
 REPLICATED = Recipe(
     name="tf-replicated",
-    call_s=60e-6,
+    call_s=0.0,
+    device_s=LAUNCH_S.value,
     tensor_s=_TENSOR_S,
+    unknowns=(("device_s", LAUNCH_S), ("interference", INTERFERENCE)),
     source="tensorflow/benchmarks scripts/tf_cnn_benchmarks/variable_mgr.py: one NCCL sum per variable",
 )
 MIRRORED = Recipe(
@@ -139,26 +218,32 @@ MIRRORED = Recipe(
     bucket_bytes=1 << 62,
     overlaps=False,
     tensor_s=_TENSOR_S,
-    step_s=exchange_constants().cycles_step_s,
+    step_s=_KNOWN.cycles_step_s,
     passes=4,
     source="tensorflow cross_device_ops.py: NcclAllReduce packs all gradients once the backward has made them",
 )
+_KEYS = 16
+_LAUNCHES_S = LAUNCH_S.times(2, 2 * _KEYS)
+"""Of a call of MXNet, on each device: a reduce and a broadcast, of all keys (NCCL 2.2 on) or of each key [s]."""
+
 KVSTORE_NCCL = Recipe(
     name="kvstore-nccl",
-    keys=16,
+    keys=_KEYS,
     bucket_bytes=1 << 62,
-    overlaps=False,
-    call_s=0.4e-3,
+    surely_overlaps=False,
+    call_s=0.0,
+    device_s=_LAUNCHES_S.value,
     tensor_s=_TENSOR_S,
     collectives=("reduce", "broadcast"),
-    # That nothing is overlapped is judged by its published speed against copies on networks of many small tensors.
-    source="apache/mxnet src/kvstore/kvstore_nccl.h, MXNET_KVSTORE_NCCL_AGGREGATION_SIZE: 16 keys a call",
+    owners_update=True,
+    unknowns=(("device_s", _LAUNCHES_S), ("interference", INTERFERENCE)),
+    source="apache/mxnet src/kvstore/kvstore_nccl.h, python/mxnet/model.py (July 2018): 16 keys a call, an operation "
+    "of the engine that waits for their gradients; one thread calls NCCL for all devices; owners update",
 )
 FUSED = Recipe(
     name="fused",
     first_bytes=32 * _MIB,
     bucket_bytes=32 * _MIB,
-    call_s=30e-6,
     tensor_s=_TENSOR_S,
     passes=4,
     source="PaddlePaddle FLAGS_fuse_parameter_memory_size 32 MB; OneFlow fuses at compilation",
@@ -167,7 +252,6 @@ FLAT = Recipe(
     name="flat",
     bucket_bytes=1 << 62,
     overlaps=False,
-    call_s=30e-6,
     tensor_s=_TENSOR_S,
     passes=4,
     source="facebook/fb.resnet.torch: one flat buffer after the backward; MindSpore: one fused all-reduce by default",
@@ -177,24 +261,45 @@ RECIPES = {
     for recipe in (DDP, APEX, HOROVOD, HOROVOD_21, HOROVOD_TUNED, REPLICATED, MIRRORED, KVSTORE_NCCL, FUSED, FLAT)
 }
 
+_OWNER_S = OPERATION_S.times(4)
+_HOST_S = OPERATION_S.times(2)
+_PART_S = OPERATION_S.times(4)
+
 STAR = Recipe(
     name="kvstore-device",
-    call_s=60e-6,
+    call_s=_OWNER_S.value,
+    copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
-    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out",
+    unknowns=(("call_s", _OWNER_S), ("copy_s", COPY_S), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
+    source="apache/mxnet src/kvstore/comm.h: keys by size to the least loaded device, n-1 copies in and out; its own "
+    "copy, a sum, an update and its own copy back, each an operation of the engine",
 )
 SERVER = Recipe(
     name="server",
-    call_s=60e-6,
+    call_s=_HOST_S.value,
+    copy_s=COPY_S.value,
     tensor_s=_TENSOR_S,
-    source="apache/mxnet src/kvstore/comm.h CommCPU; tensorflow/benchmarks variable_update=parameter_server",
+    host_updates=16 * 1024 * 1024,
+    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S), ("host_bytes_per_s", HOST_SUM_BYTES_PER_S)),
+    source="apache/mxnet src/kvstore/comm.h CommCPU, kvstore_dist.h: a sum and an update, each an operation of the "
+    "engine; python/mxnet/model.py _create_kvstore: which updates on the host",
+)
+_TF_HOST = _KNOWN.fitted("tf_host_bytes_per_s", rate=True)
+TF_SERVER = replace(
+    SERVER,
+    name="tf-server",
+    host_updates=0,
+    host_bytes_per_s=_TF_HOST.value,
+    unknowns=(("call_s", _HOST_S), ("copy_s", COPY_S), ("host_bytes_per_s", _TF_HOST)),
+    source="tensorflow/benchmarks variable_update=parameter_server: variables and their updates on the host",
 )
 BYTEPS = Recipe(
     name="byteps",
     bucket_bytes=4_096_000,
-    call_s=50e-6,
+    call_s=_PART_S.value,
     tensor_s=_TENSOR_S,
-    source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority",
+    unknowns=(("call_s", _PART_S), ("interference", INTERFERENCE)),
+    source="bytedance/byteps docs: partitions of 4,096,000 bytes, by priority; copied out, pushed, pulled, copied in",
 )
 """Meaning of each `sync` other than "nccl"."""
 
@@ -216,6 +321,8 @@ def recipe_of(software: Software, sync: Sync = "nccl") -> Recipe:
         'kvstore-nccl'
     """
     others = {"kvstore": STAR, "server": SERVER, "byteps": BYTEPS}
+    if sync == "server" and software.framework == "tensorflow":
+        return TF_SERVER
     if sync in others:
         return others[sync]
     if sync != "nccl":
