@@ -245,7 +245,7 @@ def _through_one_gpu(job: SurveyedJob, *, remedy: str) -> Outcome:
 
 def _decoded_on_the_device(job: SurveyedJob) -> Outcome:
     """DALI's loader against torchvision's, on the cores of a node."""
-    from trimaran_studies.facts.loaders import photograph_feed
+    from trimaran.pricing.input_pipeline import photograph_feed
 
     if not job.is_decoded:
         return cannot_be_asked("its samples are tokens, which nobody decodes")
@@ -253,7 +253,7 @@ def _decoded_on_the_device(job: SurveyedJob) -> Outcome:
     count = machine.node.devices
     samples = count * job.local_batch
     rates = {
-        name: photograph_feed(machine.node, loader=name, devices=count).samples_per_s
+        name: photograph_feed(machine.node, loader=name).most_samples_per_s(devices=count)
         for name in ("torchvision", "dali")
     }
     slow_s, fast_s = (max(job.baseline.step_time_s, samples / rates[name]) for name in ("torchvision", "dali"))
@@ -380,7 +380,7 @@ WORKS: tuple[Work, ...] = (
         citation="Murray, Šimša, Klimovic, Indyk: tf.data: A Machine Learning Data Processing Framework. VLDB 2021",
         challenge="input pipeline",
         idea="parallelism and depth of prefetching are tuned while it runs",
-        reason="on a target cluster loaders cannot be described; here plans choose workers (docs/feeding.md)",
+        reason="the rate of a loader is given (docs/feeding.md); that it is tuned while it runs is no part of that",
     ),
     Work(
         name="parameter server",

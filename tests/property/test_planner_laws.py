@@ -17,7 +17,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
 from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
-from trimaran.planner.bounds import bound, busiest_rank
+from trimaran.planner.bounds import bound, busiest_part
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import has_simple_bound, quick_bounds, split_for
 from trimaran.pricing import Cost, CostTable, Interference
@@ -180,7 +180,7 @@ def test_no_step_is_shorter_than_what_its_busiest_rank_computes(case: Case) -> N
             continue
         candidate = simulated(case, strategy)
         taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
-        busy = busiest_rank(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip)
+        busy = busiest_part(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip)
         for bounded, seconds in zip(busy, taken, strict=True):
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 

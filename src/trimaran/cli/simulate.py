@@ -1,31 +1,33 @@
 """`trimaran simulate`: one step of a plan or of a job's best plan, on the simulator."""
 
-from trimaran.cli.options import Batch, Json, PinOptions, RequestOptions, Subject, Trace, grouped
+from trimaran.cli.options import Json, PinOptions, SearchOptions, Subject, Trace, grouped
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
 @grouped
 def simulate(
     subject: Subject,
-    asked: RequestOptions,
+    asked: SearchOptions,
     pins: PinOptions,
-    batch: Batch = None,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate one step: its time, its memory, and how each device spends it."""
+    """Simulate one step: its time, its memory, and how each device spends it; of a plan for a target cluster, there."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_simulation, simulation_document
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.estimated import on_its_machine
         from trimaran.planning.plan import obtain_plan
         from trimaran.program.plan import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
-        plan = plan_path(subject)
-        reference = subject if plan is None else read_plan(plan).job
-        source = JobSource(reference=reference, global_batch_size=batch)
+        path, request = plan_path(subject), asked.read(pins)
+        plan = None if path is None else read_plan(path)
+        if plan is not None:
+            request = on_its_machine(plan, request)
+        source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=asked.batch)
         with progress_shown() as progress:
-            planned = obtain_plan(source, asked.read(pins), path=plan, progress=progress)
+            planned = obtain_plan(source, request, path=path, progress=progress)
         if trace is not None:
             write_trace(trace, planned.simulated.chosen.program, planned.simulated.chosen.timeline)
         if as_json:

@@ -555,7 +555,7 @@ def _rows(
                 f"multiple of {devices}, or say --local-batch"
             )
             continue
-        rows.append(_row(job, job.step(share, devices, sync=sync), base, prices))
+        rows.append(_row(job, job.step(share, devices, sync=sync), alone, base, prices))
     return rows
 
 
@@ -596,7 +596,43 @@ def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, st
     return FeedingLimit(sync=sync, batch=batch, strong=strong, tried=tuple(tried))
 
 
-def _row(job: DataParallelJob, step: ScaledStep, base: float, prices: tuple[Price, Price | None] | None) -> ScalingRow:
+def why_above_linear(alone: ScaledStep, step: ScaledStep) -> str:
+    """Why devices together are more than as many times as fast as one, with the figures; empty where they are not.
+
+    The largest part of the step that takes less than its share of the step on one device is named.
+
+    Args:
+        alone: the step of one device
+        step: of each of several, with the same samples each or a share of them
+    """
+    share = step.local_batch / alone.local_batch
+    if step.step.seconds >= share * alone.step.seconds:
+        return ""
+    saved = {
+        "update": share * alone.update_s - step.update_s,
+        "compute": share * alone.fp_bp_s - step.fp_bp_s,
+        "other": share * (alone.overhead_s + alone.feeding_s) - step.overhead_s - step.feeding_s,
+    }
+    most = max(saved, key=lambda part: saved[part])
+    if most == "update":
+        how = "the update of each device is that of the tensors that it owns"
+        before_s, now_s = alone.update_s, step.update_s
+    elif most == "compute":
+        how = f"the forward and backward of a sample take less with {step.local_batch} on a device"
+        before_s, now_s = alone.fp_bp_s / alone.local_batch, step.fp_bp_s / step.local_batch
+    else:
+        how = "calls and waiting for data take less"
+        before_s, now_s = alone.overhead_s + alone.feeding_s, step.overhead_s + step.feeding_s
+    return f"{how}, {format_seconds(now_s)} against {format_seconds(before_s)} on one device"
+
+
+def _row(
+    job: DataParallelJob,
+    step: ScaledStep,
+    alone: ScaledStep,
+    base: float,
+    prices: tuple[Price, Price | None] | None,
+) -> ScalingRow:
     samples = step.local_batch * step.devices
     samples_per_s = samples / step.step.seconds
     speedup = samples_per_s / base
@@ -615,6 +651,7 @@ def _row(job: DataParallelJob, step: ScaledStep, base: float, prices: tuple[Pric
         own_peak_bytes=job.memory(step, owns=False).peak_bytes,
         card_bytes=memory.card_bytes,
         fits=memory.fits,
+        why_above_linear=why_above_linear(alone, step) if step.devices > 1 else "",
         server_machines=setup.server_machines,
         exchange_low=samples / high_s,
         exchange_high=samples / low_s,

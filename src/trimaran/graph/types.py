@@ -26,13 +26,14 @@ leaves it alone: no weight decay, no momentum. Replicas see shares of a batch, s
 on one and none on another; then they must ask each other. Where every parameter always has one, nobody asks.
 """
 
+import functools
 import hashlib
 import json
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeVar
 
 from trimaran.graph.behaviour import Behaviour
 
@@ -274,6 +275,36 @@ class Op:
     origins: tuple[str, ...] = ()
 
 
+Known = TypeVar("Known")
+
+
+def of_graph(function: "Callable[[Graph], Known]") -> "Callable[[Graph], Known]":
+    """Let a function of a graph be computed once for each graph that is alive: a search asks for it hundreds of times.
+
+    Args:
+        function: of a graph alone; what it returns is not changed by anybody
+
+    Example:
+        >>> seen = []
+        >>> count = of_graph(lambda graph: seen.append(graph.name) or len(graph.ops))
+        >>> empty = Graph(name="empty", inputs=(), buffers={}, storages={})
+        >>> count(empty), count(empty), seen
+        (0, 0, ['empty'])
+    """
+    known: dict[int, tuple[weakref.ref[Graph], Known]] = {}
+
+    @functools.wraps(function)
+    def once(graph: "Graph") -> Known:
+        number = id(graph)
+        found = known.get(number)
+        if found is None or found[0]() is not graph:
+            found = weakref.ref(graph, lambda _: known.pop(number, None)), function(graph)
+            known[number] = found
+        return found[1]
+
+    return once
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Graph:
     """The whole step of a job.
@@ -315,12 +346,7 @@ class Graph:
     @property
     def digest(self) -> str:
         """Digest of everything that decides what a plan means: structure, shapes, dtypes, parameters."""
-        known = _DIGESTS.get(id(self))
-        if known is None or known[0]() is not self:
-            number = id(self)
-            known = weakref.ref(self, lambda _: _DIGESTS.pop(number, None)), _digest(self)
-            _DIGESTS[number] = known
-        return known[1]
+        return _digest(self)
 
     def parts(self, boundaries: Iterable[str]) -> tuple[tuple[Op, ...], ...]:
         """The operations of each segment of a chain.
@@ -373,10 +399,7 @@ class Graph:
         }
 
 
-_DIGESTS: "dict[int, tuple[weakref.ref[Graph], str]]" = {}
-"""Digests of the graphs that are alive, by identity: a search asks for one hundreds of times."""
-
-
+@of_graph
 def _digest(graph: Graph) -> str:
     plain = asdict(graph) | {"notes": (), "name": ""}
     # These follow from the rest.

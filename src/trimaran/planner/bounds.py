@@ -43,7 +43,7 @@ smallest counts. Interference below 1 is taken to hold all the time. The update 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.timeline import COMPUTE
@@ -51,6 +51,7 @@ from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
 from trimaran.planner.candidates import Cases, at_end, lower_short
 from trimaran.planner.epoch import EpochData, Part, extra_parts
+from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share
@@ -272,10 +273,13 @@ def bound(
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
 
 
-def busiest_rank(
+def busiest_part(
     strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
 ) -> Cases:
-    """Lower bound on a step for any schedule and any sharding, since a rank computes one operation at a time.
+    """Lower bound on a step for any schedule and any sharding: that of the rank, the group or the link with most to do.
+
+    A rank computes one operation at a time and waits for the collectives inside its steps; a group does its collectives
+    one after the other; and what flows over a link at once takes as long together as one after the other.
 
     A network whose layers are shared is not evenly shared: work that every rank of a layer repeats counts in full
     here, and only its mean part in bounds from totals.
@@ -291,29 +295,68 @@ def busiest_rank(
     Returns:
         With all costs low, at their median, and high [s].
     """
-    # Chunks alternate after as many microbatches as there are stages.
-    few = min(strategy.microbatches, strategy.pp if strategy.chunks > 1 else PRICED_MICROBATCHES)
+    few = min(strategy.microbatches, PRICED_MICROBATCHES)
     microbatch = batch // (strategy.dp * strategy.microbatches)
     short = replace(strategy, microbatches=few)
     size = strategy.dp * few * microbatch
     program = lower_short(graph, short, table, cluster, batch=size, clip=clip)
     costs = price(program, graph, short, table, cluster, batch=size)
-    busy = [_busy(instructions, costs, strategy.microbatches - few) for instructions in program.ranks]
-    low_s, median_s, high_s = (max(one) * min(1.0, costs.interference.compute) for one in zip(*busy, strict=True))
+    left_out = strategy.microbatches - few
+    shrink = min(1.0, costs.interference.compute, costs.interference.communication)
+    busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
+    parts = [*busy, *_moving(program, costs, left_out)]
+    low_s, median_s, high_s = (max(one) * shrink for one in zip(*parts, strict=True))
     return min(low_s, median_s), median_s, max(median_s, high_s)
 
 
 def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: int) -> Cases:
-    """Compute of a rank, at each end of the intervals [s]; the first microbatch stands for those left out."""
+    """Compute of a rank and what it waits for inside, at each end of the intervals [s].
+
+    The first microbatch stands for those left out.
+    """
     low_s = median_s = high_s = 0.0
     for item in instructions:
         cost = costs.compute.get(item.id) if item.stream == COMPUTE else None
-        if cost is not None:
-            times = 1 + left_out if item.microbatch == 0 and item.kind in _REPEATED else 1
-            low_s += times * cost.low
-            median_s += times * cost.seconds
-            high_s += times * cost.high
+        if cost is None:
+            continue
+        times = 1 + left_out if item.microbatch == 0 and item.kind in _REPEATED else 1
+        low_s += times * cost.low
+        median_s += times * cost.seconds
+        high_s += times * cost.high
+        for mark in item.marks:
+            # A mark that waits for what it starts; one that ends in ".wait" waits for what was started before it.
+            waited = costs.transfers.get(f"r{item.rank}/{mark.waits_for}") if mark.waits_for else None
+            if waited is not None and mark.waits_for.endswith(f"#{mark.name}"):
+                low_s += times * waited.low
+                median_s += times * (waited.latency_s + waited.flow_s)
+                high_s += times * waited.high
     return low_s, median_s, high_s
+
+
+def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Cases]:
+    """Time of the transfers of each group, and of the bytes on each link, at each end of the intervals [s]."""
+    groups: dict[tuple[int, ...], list[float]] = {}
+    links: dict[str, list[float]] = {}
+    for item in program:
+        if not (item.kind in SENDS or (item.group and item.rank == item.group[0])):
+            continue
+        transfer = costs.transfers[item.id]
+        whole_s = transfer.latency_s + transfer.flow_s
+        if not whole_s:
+            continue
+        times = 1 + left_out if item.microbatch == 0 else 1
+        ends = (times * transfer.low, times * whole_s, times * transfer.high)
+        if item.group and costs.at_once == 1:
+            _add_to(groups.setdefault(item.group, [0.0, 0.0, 0.0]), ends, 1.0)
+        for link in dict.fromkeys(transfer.links):
+            _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), ends, transfer.flow_s / whole_s)
+    for total in (*groups.values(), *links.values()):
+        yield total[0], total[1], total[2]
+
+
+def _add_to(total: list[float], ends: Cases, share: float) -> None:
+    for number, seconds in enumerate(ends):
+        total[number] += seconds * share
 
 
 def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -> float:
@@ -465,6 +508,7 @@ class QuickBounds:
         cluster: the devices
         balanced: take stages for equal, which makes the bounds of chains those of the formulas: for searches so
             large that a bound which no split whatever can undercut would leave too much
+        traffic: bounds of communication; None: it is left out
     """
 
     graph: Graph
@@ -473,6 +517,7 @@ class QuickBounds:
     cluster: Allocation
     epoch: EpochData | None = None
     balanced: bool = False
+    traffic: TrafficBounds | None = None
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
 
     def of(self, strategy: Strategy) -> Bound:
@@ -501,26 +546,33 @@ class QuickBounds:
         work = self._at(microbatch, strategy.execution, own_form(strategy), pieces)[number]
         shares = strategy.tp if strategy.tp > 1 else strategy.dp if strategy.shards else 1
         count, rows = strategy.microbatches, strategy.pp
-        spread = count * work.both / (rows * shares)
+        traffic = NO_TRAFFIC if self.traffic is None else self.traffic.of(strategy)
+        forward_s, backward_s = float(traffic.forward_s[number]), float(traffic.backward_s[number])
+        whole = work.both / shares + forward_s + backward_s
+        spread = count * whole / rows
         path = work.path / shares
         chain = 0.0
         if strategy.is_stale:
             # Steps overlap: neither the chain of stages nor the path of a batch is waited for, only the busiest stage.
             path = 0.0
         elif rows > 1 and not strategy.parts:
-            before = work.forward / work.both if strategy.schedule == "zero-bubble" and work.both else 1.0
+            before = 1.0
+            if strategy.schedule == "zero-bubble" and whole:
+                before = (work.forward / shares + forward_s) / whole
             if self.balanced:
                 units = (count + (rows - 1) * before / strategy.chunks) / rows
             else:
                 units = _chain(count, rows, before) if strategy.chunks == 1 else 0.0
-            chain = units * work.both / shares
+            chain = units * whole
         step = self.table.steps.get(self.graph.digest)
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
         least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
         waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
         if strategy.is_stale:
             return least * (spread + waits)
-        return least * (max(spread, path, chain) + waits) + load_s
+        # Where factors of interference lengthen communication it is at least as long; none of the catalog shortens it.
+        step_s = max(least * max(spread, path, chain) + load_s, float(traffic.step_s[number]))
+        return step_s + least * waits
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
         key = (microbatch, execution, form)

@@ -392,7 +392,8 @@ class SimulatedCase:
         """Gains of changes and remedies on the simulator."""
         problem, plan = self.problem, cast(Candidate, anatomy.candidate)
         asked = default_changes(problem) if self.changes is None else self.changes
-        outcomes = rank_outcomes([outcome_of(change, plan, problem) for change in asked])
+        hurried = problem.shared_among(len(asked))
+        outcomes = rank_outcomes([outcome_of(change, plan, hurried) for change in asked])
         return outcomes, remedies_for(plan, anatomy.parts, problem)
 
 

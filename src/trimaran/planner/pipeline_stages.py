@@ -10,6 +10,9 @@ row.
     T(k, j) = min over legal split points i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
     t(i, j) = time of operations i+1..j
 
+A row with several segments does all of them for each microbatch: there the sums of rows are made equal, then the
+segments, and of several such splits the one is taken by which the schedule ends first.
+
 Contiguous segments only: a placement that is not a chain is another problem. The recurrence is exact for its objective;
 the simulator then prices the schedule of the segments. With several segments a row, each must be admitted
 by itself (each has its part of a device).
@@ -27,14 +30,18 @@ split that it finds too large is rejected after all.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.graph.types import Graph, TensorSpec
+from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
-from trimaran.program.lowering.schedules import Order, compute_order
+from trimaran.program.lowering.schedules import Compute, Order, compute_order, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -44,49 +51,64 @@ Admit = Callable[[int, int, int], bool]
 
 
 def partition(
-    graph: Graph, seconds: Mapping[str, float], *, stages: int, admit: Admit | None = None
+    graph: Graph,
+    seconds: Mapping[str, float],
+    *,
+    stages: int,
+    chunks: int = 1,
+    admit: Admit | None = None,
+    torn: Collection[int] = (),
+    order: Order | None = None,
 ) -> tuple[str, ...]:
-    """Split a graph into the given number of stages of the most equal time.
+    """Split a graph into segments so that stages have the most equal time.
+
+    With several segments a stage the sum of a stage decides, and how the stages fill and drain: an operation that
+    cannot be split, such as a loss over a large vocabulary, leaves no split with equal segments and equal stages. Then
+    the one is taken by which the order ends first.
 
     Args:
         graph: the network
         seconds: time of each operation, forward and backward together, by operation id [s]
         stages: number of stages, at least 1
+        chunks: segments of each stage, dealt in turn
         admit: which segments count; None: all
+        torn: places in the order of operations where no segment may end
+        order: of the segments of each stage, by which splits are compared where a stage has several; None: only the
+            sums of stages are made equal
 
     Returns:
-        The last operation of every stage but the last.
+        The last operation of every segment but the last.
 
     Raises:
         InfeasibleError: the graph has fewer legal split points than needed, or not all segments can be admitted at once
     """
-    if stages == 1:
+    segments = stages * chunks
+    if segments == 1:
         return ()
-    if len(graph.split_points) < stages - 1:
+    if len(graph.split_points) < segments - 1:
         reason = f": {graph.notes[0]}" if graph.notes else ""
         raise InfeasibleError(
-            f"{graph.name} can be split in {len(graph.split_points)} places, {stages} stages need {stages - 1}{reason}",
+            f"{graph.name} can be split in {len(graph.split_points)} places, {segments} stages need {segments - 1}"
+            f"{reason}",
             code="plan.too-few-splits",
             splits=len(graph.split_points),
-            stages=stages,
+            stages=segments,
         )
-    ends = _positions(graph)
-    work = _cumulated(graph, seconds)
-    crossing = _bytes_at(graph, ends)
-    best = _best_splits(ends, work, crossing, stages, admit or _admit_all)
+    places = [(end, nbytes) for end, nbytes in zip(_positions(graph), _bytes_at(graph), strict=True) if end not in torn]
+    ends, work = [end for end, _ in places], _cumulated(graph, seconds)
+    best = _best_splits(ends, work, [nbytes for _, nbytes in places], segments, admit)
     if best is None:
         raise InfeasibleError(
-            f"no way to split {graph.name} into {stages} stages gives each what its device can hold and what is kept "
+            f"no way to split {graph.name} into {segments} stages gives each what its device can hold and what is kept "
             "there",
             code="plan.no-split-fits",
             splits=len(graph.split_points),
-            stages=stages,
+            stages=segments,
         )
+    if chunks > 1:
+        found = [best, _balance(best, ends, work, stages, admit)]
+        best = found[-1] if order is None else _quickest(found, ends, work, order, chunks, admit)
     return tuple(graph.ops[ends[index] - 1].id for index in best)
-
-
-def _admit_all(segment: int, first: int, last: int) -> bool:
-    return True
 
 
 def _positions(graph: Graph) -> list[int]:
@@ -101,7 +123,8 @@ def _cumulated(graph: Graph, seconds: Mapping[str, float]) -> list[float]:
     return work
 
 
-def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
+@of_graph
+def _bytes_at(graph: Graph) -> list[float]:
     """Bytes a sample that cross each split [bytes]."""
     made: dict[str, tuple[int, float]] = {}
     last_use: dict[str, int] = {}
@@ -110,37 +133,231 @@ def _bytes_at(graph: Graph, ends: Sequence[int]) -> list[float]:
             last_use[name] = index
         for spec in op.outputs:
             made[spec.name] = (index, spec.nbytes.at(1))
+    ends = _positions(graph)
     return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
 
 
 def _best_splits(
-    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], stages: int, admit: Admit
+    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], segments: int, admit: Admit | None
 ) -> list[int] | None:
-    # best[i]: (largest stage so far, bytes so far, splits so far) of the first k stages that end at split i.
-    best = {index: (work[end], crossing[index], [index]) for index, end in enumerate(ends) if admit(0, 0, end)}
-    for stage in range(1, stages - 1):
-        following = {}
-        for index, end in enumerate(ends):
-            ways = _extended(best, index, end, ends, work)
-            chosen = next((way for way in ways if admit(stage, ends[way[2][-1]], end)), None)
-            if chosen is not None:
-                following[index] = (chosen[0], chosen[1] + crossing[index], [*chosen[2], index])
-        best = following
-    last = _extended(best, len(ends), len(work) - 1, ends, work)
-    found = next((way for way in last if admit(stages - 1, ends[way[2][-1]], len(work) - 1)), None)
-    return None if found is None else found[2]
+    """The splits that make the largest segment smallest; of equal ones those with the fewest bytes, then the first."""
+    if len(ends) < segments - 1:
+        return None
+    at, done, nbytes = np.array(ends), np.array(work), np.array(crossing)
+    # For each split, of the best first segments that end there: the largest, the bytes of all their splits, the place
+    # of their splits among those of all others in lexicographic order; infinite where there are none.
+    largest, total = done[at], nbytes
+    if admit is not None:
+        largest = np.where([admit(0, 0, end) for end in ends], largest, np.inf)
+    rank = np.arange(len(ends))
+    chosen: list[NDArray[np.int64]] = []
+    earlier = np.triu(np.ones((len(ends), len(ends)), dtype=bool), 1)
+    sizes = np.where(earlier, done[at][None, :] - done[at][:, None], np.inf)
+    for segment in range(1, segments - 1):
+        ways = np.maximum(largest[:, None], sizes)
+        if admit is None:
+            before = _first_best(ways, total, rank)
+        else:
+            before = np.array(
+                [
+                    _first_admitted(ways[:, number], total, rank, ends, end, segment, admit)
+                    for number, end in enumerate(ends)
+                ]
+            )
+        columns = np.arange(len(ends))
+        largest = np.where(before >= 0, ways[before, columns], np.inf)
+        total = total[before] + nbytes
+        rank = np.argsort(np.argsort(rank[before] * len(ends) + columns, kind="stable"), kind="stable")
+        chosen.append(before)
+    ways = np.maximum(largest, done[-1] - done[at])
+    if admit is None:
+        last = int(_first_best(ways[:, None], total, rank)[0])
+    else:
+        last = _first_admitted(ways, total, rank, ends, len(work) - 1, segments - 1, admit)
+    if last < 0:
+        return None
+    found = [last]
+    for before in reversed(chosen):
+        found.append(int(before[found[-1]]))
+    return found[::-1]
 
 
-_Way = tuple[float, float, list[int]]
+def _first_best(ways: NDArray[np.float64], total: NDArray[np.float64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each column, the best row: the smallest, then the fewest bytes, then the first; -1: none is finite."""
+    smallest = ways.min(axis=0)
+    bytes_of = np.where(ways == smallest, total[:, None], np.inf)
+    ranks = np.where(bytes_of == bytes_of.min(axis=0), rank[:, None], len(rank))
+    return np.where(np.isfinite(smallest), ranks.argmin(axis=0), -1)
 
 
-def _extended(best: Mapping[int, _Way], index: int, end: int, ends: Sequence[int], work: Sequence[float]) -> list[_Way]:
-    """The ways to go on from each earlier split to one more segment that ends at `end`, best first."""
-    return sorted(
-        (max(largest, work[end] - work[ends[splits[-1]]]), nbytes, splits)
-        for before, (largest, nbytes, splits) in best.items()
-        if before < index
-    )
+def _first_admitted(
+    ways: NDArray[np.float64],
+    total: NDArray[np.float64],
+    rank: NDArray[np.int64],
+    ends: Sequence[int],
+    end: int,
+    segment: int,
+    admit: Admit,
+) -> int:
+    """The best row from whose end on operations up to `end` may be a segment; -1: none."""
+    for number in np.lexsort((rank, total, ways)):
+        if not np.isfinite(ways[number]):
+            break
+        if admit(segment, ends[number], end):
+            return int(number)
+    return -1
+
+
+_MOST_SWEEPS = 200
+
+
+def _balance(
+    splits: Sequence[int], ends: Sequence[int], work: Sequence[float], stages: int, admit: Admit | None
+) -> list[int]:
+    """Move splits until no one of them makes stages, each the sum of its segments, more equal.
+
+    A stage does all of its segments for each microbatch, so the largest sum decides; equal segments shorten the filling
+    and the draining. The squares of both are made small first, which leaves no stage of two neighbours that could give
+    to each other; then the largest sum.
+
+    Args:
+        splits: that make the largest segment smallest, by number
+        ends: of all splits, in the order of operations
+        work: of all operations before each place [s]
+        stages: number of stages
+        admit: which segments count; None: all
+    """
+    found = [-1, *splits, len(ends)]
+    place = [0, *ends, len(work) - 1]
+    segments = len(splits) + 1
+
+    def size(segment: int, first: int, last: int) -> float:
+        return work[place[last + 1]] - work[place[first + 1]]
+
+    times = [size(number, found[number], found[number + 1]) for number in range(segments)]
+    rows = [sum(times[row::stages]) for row in range(stages)]
+
+    def key(largest: bool, number: int, middle: int) -> tuple[float, ...]:
+        """What two segments at a split, and their stages, would have."""
+        one = size(number, found[number], middle)
+        other = size(number + 1, middle, found[number + 2])
+        row, following = number % stages, (number + 1) % stages
+        mine = rows[row] - times[number] + one
+        its = rows[following] - times[number + 1] + other
+        squares = mine * mine + its * its + (one * one + other * other) * stages / segments
+        return (max(mine, its), squares) if largest else (squares,)
+
+    for largest in (False, True):
+        for _ in range(_MOST_SWEEPS):
+            moved = False
+            for number in range(segments - 1):
+                now = found[number + 1]
+                best, least = now, key(largest, number, now)
+                for middle in range(found[number] + 1, found[number + 2]):
+                    new = key(largest, number, middle)
+                    if new >= least or (new[0] > least[0] * (1.0 - 1e-9) and len(new) == 1):
+                        continue
+                    if admit is not None and not (
+                        admit(number, place[found[number] + 1], place[middle + 1])
+                        and admit(number + 1, place[middle + 1], place[found[number + 2] + 1])
+                    ):
+                        continue
+                    best, least = middle, new
+                if best != now:
+                    found[number + 1], moved = best, True
+                    for changed in (number, number + 1):
+                        times[changed] = size(changed, found[changed], found[changed + 1])
+                    for row in {number % stages, (number + 1) % stages}:
+                        rows[row] = sum(times[row::stages])
+            if not moved:
+                break
+    return found[1:-1]
+
+
+_MOST_EVENTS = 60_000
+"""Steps of compute that are played to compare splits."""
+
+_FORWARD_SHARE = 1.0 / 3.0
+"""Of the work of a segment, where only its order is looked at: a backward does twice the work of a forward."""
+
+
+def _quickest(
+    starts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    work: Sequence[float],
+    order: Order,
+    chunks: int,
+    admit: Admit | None,
+) -> list[int]:
+    """Splits by which an order of several segments a stage ends soonest, from some splits by moves of one of them.
+
+    Args:
+        starts: to begin with, by number; one more is begun with: all of the work in the last segment of each stage
+        ends: of all splits, in the order of operations
+        work: of all operations before each place [s]
+        order: of the segments of each stage
+        chunks: segments of each stage
+        admit: which segments count; None: all
+    """
+    stages, events = len(order), sum(map(len, order))
+    segments = stages * chunks
+    last = {step: step for row in order for step in row}
+    needs = {step: _needed_by(step, segments, last) for step in last}
+
+    def makespan(splits: Sequence[int]) -> float:
+        places = [0, *(ends[split] for split in splits), len(work) - 1]
+        times = [work[after] - work[before] for before, after in pairwise(places)]
+        halves = {Kind.FORWARD: _FORWARD_SHARE, Kind.BACKWARD: 1.0 - _FORWARD_SHARE}
+        lengths = {step: times[step.segment] * halves[step.kind] for step in last}
+        begun = play(order, needs, lengths)
+        return max(at_s + lengths[step] for step, at_s in begun.items())
+
+    def is_admitted(splits: Sequence[int]) -> bool:
+        places = [0, *(ends[split] for split in splits), len(work) - 1]
+        return admit is None or all(admit(number, a, b) for number, (a, b) in enumerate(pairwise(places)))
+
+    thin = stages * (chunks - 1)
+    ahead = list(range(thin))
+    rest = _best_splits(ends[thin:], work, [0.0] * (len(ends) - thin), stages, None)
+    tried = [list(one) for one in starts]
+    if rest is not None and is_admitted([*ahead, *(thin + split for split in rest)]):
+        tried.append([*ahead, *(thin + split for split in rest)])
+    left = _MOST_EVENTS // max(1, events) - len(tried)
+    if left < 0:
+        return list(starts[-1])
+    least, best = min((makespan(splits), splits) for splits in tried)
+    stride = max(1, len(ends) // segments)
+    while stride and left > 0:
+        moved = False
+        for number in range(len(best)):
+            for change in (-stride, stride):
+                split = best[number] + change
+                floor = best[number - 1] if number else -1
+                ceiling = best[number + 1] if number + 1 < len(best) else len(ends)
+                if left <= 0 or not floor < split < ceiling:
+                    continue
+                trial = [*best[:number], split, *best[number + 1 :]]
+                if not is_admitted(trial):
+                    continue
+                left -= 1
+                taken = makespan(trial)
+                if taken < least * (1.0 - 1e-9):
+                    least, best, moved = taken, trial, True
+        if not moved:
+            stride //= 2
+    return best
+
+
+def _needed_by(step: Compute, segments: int, known: Collection[Compute]) -> tuple[Compute, ...]:
+    """What a step of a chain of segments waits for besides what its stage does before it."""
+    kind, segment = step.kind, step.segment
+    if kind == Kind.FORWARD:
+        found = Compute(Kind.FORWARD, segment - 1, step.microbatch) if segment else None
+    elif segment + 1 < segments:
+        found = Compute(Kind.BACKWARD, segment + 1, step.microbatch)
+    else:
+        found = Compute(Kind.FORWARD, segment, step.microbatch)
+    return (found,) if found is not None and found in known else ()
 
 
 _ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
@@ -302,18 +519,24 @@ def split_stages(
         return strategy
     microbatch = batch // (strategy.dp * strategy.microbatches)
     seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    segments = strategy.pp * strategy.chunks
     rows = [(kept or {}).get(op.id) for op in graph.ops]
-    torn = _inside_regions(graph, strategy)
 
     def admits(segment: int, first: int, last: int) -> bool:
         row = segment % strategy.pp
-        if last in torn or any(wanted not in (None, row) for wanted in rows[first:last]):
+        if any(wanted not in (None, row) for wanted in rows[first:last]):
             return False
         return admit is None or admit(segment, first, last)
 
-    needed = admits if kept or admit or torn else None
-    return dataclasses.replace(strategy, boundaries=partition(graph, seconds, stages=segments, admit=needed))
+    boundaries = partition(
+        graph,
+        seconds,
+        stages=strategy.pp,
+        chunks=strategy.chunks,
+        admit=admits if kept or admit else None,
+        torn=_inside_regions(graph, strategy),
+        order=order_of(strategy) if strategy.chunks > 1 else None,
+    )
+    return dataclasses.replace(strategy, boundaries=boundaries)
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:

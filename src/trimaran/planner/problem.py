@@ -7,13 +7,14 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_rank
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_part
 from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
+from trimaran.planner.traffic import TrafficBounds
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.input_pipeline import InputPipeline
@@ -83,6 +84,16 @@ class Problem:
     room: Room | None = None
     failed: Mapping[str, str] = field(default_factory=dict)
 
+    def shared_among(self, searches: int) -> "Problem":
+        """The same for one of several searches that together have its time.
+
+        Args:
+            searches: how many
+        """
+        if self.time_limit_s is None:
+            return self
+        return replace(self, time_limit_s=self.time_limit_s / max(1, searches))
+
 
 def execution_key(strategy: Strategy) -> str:
     """How the runtime runs a strategy, in words: if one fails, all strategies with the same words fail.
@@ -114,8 +125,8 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
     )
 
 
-def by_busiest_rank(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
-    """A bound, raised to the compute of the busiest rank.
+def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the busiest rank, group or link has to do.
 
     On few devices a strategy is sooner simulated than bounded so.
 
@@ -126,7 +137,7 @@ def by_busiest_rank(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     """
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
-    of_step = busiest_rank(
+    of_step = busiest_part(
         strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch, clip=problem.clip
     )
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
@@ -143,6 +154,9 @@ def quick_bounds(problem: Problem) -> QuickBounds:
         cluster=problem.cluster,
         epoch=problem.epoch,
         balanced=problem.devices > EVERY_NUMBER,
+        traffic=TrafficBounds(graph=problem.graph, table=problem.table, cluster=problem.cluster, batch=problem.batch)
+        if problem.devices > EVERY_NUMBER
+        else None,
     )
 
 

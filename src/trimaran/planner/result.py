@@ -185,7 +185,7 @@ class Search(Generic[One]):
         baselines: by role, with the reason where one cannot be run
         counts: number of rejected strategies that are not kept one by one, by reason
         priced: how many fit, where not all of them are kept
-        bound_s: lower bound on all strategies that violate no pin [s]
+        bound_s: lower bound on all strategies that violate no pin; 0: there is none [s]
         seconds: that the search took [s]
         is_complete: its time did not run out
         feeding: why ranks are fed as they are; empty where it was not asked
@@ -208,8 +208,10 @@ class Search(Generic[One]):
     against: str = ""
 
     @property
-    def gap(self) -> float:
-        """How much longer the fastest takes than anything takes at least, as a share of the latter."""
+    def gap(self) -> float | None:
+        """How much longer the fastest takes than anything takes at least, as a share of the latter; None: not known."""
+        if self.bound_s <= 0 and not self.is_complete:
+            return None
         best_s = min(one.objective_s for one in self.candidates)
         return max(0.0, best_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
 
@@ -303,6 +305,12 @@ def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
     if chosen.strategy.compression is not None:
         parts = [_gain(chosen, lossless), *_assumed(chosen, pins), *_sooner(lossy, chosen)]
         return ". ".join([*parts, f"Some of each gradient comes late or never: {WHERE_MEASURED}"])
+    open_ones = [one for one in found.rejected if one.strategy.compression is not None and one.cause == "time"]
+    if not lossy and open_ones:
+        return (
+            "whether compressing gradients is worth it is not known: the time of the search ended before "
+            f"{open_ones[0].strategy.name} was simulated. Give it more time"
+        )
     if not lossy:
         ruled_out = [entry.reason for entry in found.rejected if entry.strategy.compression is not None]
         why = f": {ruled_out[0]}" if ruled_out else ""
@@ -312,6 +320,8 @@ def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
     # Between it and the chosen one there may be a third that both may be as fast as.
     if best.objective_s < chosen.objective_s and may_be_as_fast(chosen.cases, best.cases):
         said += ", within the uncertainty"
+    if open_ones:
+        said += f"; {len(open_ones)} more that compress were not simulated in time"
     return ". ".join([said, *_assumed(best, pins), *_sooner(lossy, chosen)])
 
 

@@ -10,6 +10,8 @@ The space is enumerated (`space.py`), and each strategy gets a lower bound of it
 is priced, which gives a better bound (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
 its placement solved first:
 
+    0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each
+       kind of plan, the one with the lowest bound, so that no simple plan beats a search that is cut short;
     1. until no bound is below the best simulated time, or the best is as close to the lowest bound as `Problem.gap`
        allows: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
@@ -62,7 +64,14 @@ from trimaran.planner.input_pipeline import fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, split_for
 from trimaran.planner.result import Search, simulated_search, unpinned_references
-from trimaran.planner.space import EVERY_NUMBER, Rejection, bucket_ladder, enumerate_strategies, unfaithfulness
+from trimaran.planner.space import (
+    EVERY_NUMBER,
+    Rejection,
+    bucket_ladder,
+    enumerate_strategies,
+    is_unplaced,
+    unfaithfulness,
+)
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy
@@ -77,6 +86,13 @@ WORTH_SHOWING = 1.25
 
 # Of a replica: with many devices, a strategy that cannot be best is simulated for show only if it has no more steps.
 QUICK_STEPS = 2048
+
+
+SHARE_OF_A_PLACEMENT = 0.2
+"""Share of the time left that solving one placement may take."""
+
+LEAST_PLACING_S = 0.1
+"""Time that it gets in any case [s]."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,11 +126,20 @@ class Hunt:
 
     def run(self, prospect: Prospect) -> None:
         """Simulate one."""
-        found = self.trials.run(prospect, self.problem)
+        problem = self.problem
+        if is_unplaced(prospect.strategy) and self.until_s < float("inf"):
+            # A placement takes the time that it gets: no single one may have all that is left.
+            left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * (self.until_s - time.monotonic()))
+            problem = dataclasses.replace(problem, time_limit_s=left_s)
+        found = self.trials.run(prospect, problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
         else:
             self.candidates.append(found)
+
+    def may_be_best(self, prospect: Prospect) -> bool:
+        """Whether the bound of one leaves it as fast as the fastest so far."""
+        return not self.candidates or prospect.bound.objective_s <= fastest(self.candidates).objective_s
 
     @property
     def is_over(self) -> bool:
@@ -140,9 +165,71 @@ class Hunt:
         best_s = fastest(self.candidates).objective_s
         if bound_s <= best_s and best_s > bound_s * (1.0 + self.problem.gap) and not self.is_over:
             return False
-        self.is_complete = bound_s > best_s or not self.is_over
-        self.lowest_s = min(bound_s, best_s)
+        # What was left out for lack of time has no bound.
+        self.is_complete = self.is_complete and (bound_s > best_s or not self.is_over)
+        self.lowest_s = min(self.lowest_s, bound_s, best_s)
         return True
+
+
+def begin(strategies: Sequence[Strategy], hunt: Hunt) -> list[Prospect]:
+    """Bound the strategies; on many devices or under a time limit simulate the best simple plans first.
+
+    Args:
+        strategies: of the space
+        hunt: gets what is simulated and rejected
+
+    Returns:
+        Those that remain, with their bounds.
+    """
+    problem = hunt.problem
+    if problem.devices <= EVERY_NUMBER and problem.time_limit_s is None:
+        return _outlines(strategies, hunt)
+    whole = [one for one in strategies if one.pp == one.tp == 1 and one.dp == problem.devices and not one.parts]
+    # These few are simulated even if the time is over: an answer that a plain plan beats is none.
+    left = _first_of_kinds(_outlines(whole, hunt, always=True), hunt, each=_form, always=True)
+    others = set(whole)
+    outlines = _outlines([one for one in strategies if one not in others], hunt)
+    return [*left, *_first_of_kinds(outlines, hunt, each=_sort)]
+
+
+def _first_of_kinds(
+    prospects: Sequence[Prospect],
+    hunt: Hunt,
+    *,
+    each: Callable[[Strategy], tuple[object, ...]],
+    always: bool = False,
+) -> list[Prospect]:
+    """Simulate the one with the lowest bound of each kind, simple kinds first, unless it cannot be best.
+
+    Args:
+        prospects: of all kinds
+        hunt: gets what is simulated and rejected
+        each: the kind of a strategy
+        always: also when the time is over
+
+    Returns:
+        The others.
+    """
+    first: dict[tuple[object, ...], Prospect] = {}
+    for prospect in sorted(prospects, key=hunt.order):
+        first.setdefault(each(prospect.strategy), prospect)
+    tried: set[int] = set()
+    for prospect in sorted(first.values(), key=lambda one: simplicity(one.strategy)):
+        if hunt.is_over and hunt.candidates and not always:
+            break
+        if hunt.may_be_best(prospect):
+            tried.add(id(prospect))
+            refined = prospect if prospect.is_refined else hunt.refine(prospect)
+            if refined is not None and hunt.may_be_best(refined):
+                hunt.run(refined)
+            elif refined is not None:
+                tried.discard(id(prospect))
+    return [prospect for prospect in prospects if id(prospect) not in tried]
+
+
+def _form(strategy: Strategy) -> tuple[object, ...]:
+    """All that tells replicas of whole networks on all devices apart, but for the size of buckets."""
+    return (strategy.zero, strategy.sync, strategy.compression, bool(strategy.shards), strategy.execution)
 
 
 def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
@@ -166,6 +253,9 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
 
 def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
     candidates = hunt.candidates
+    if hunt.problem.devices > EVERY_NUMBER and is_unplaced(prospect.strategy):
+        # To solve a placement takes longer than all else, and it is simpler than nothing that may be chosen.
+        return prospect.bound.objective_s <= best.objective_s
     if may_be_as_fast(prospect.bound.cases, best.cases):
         return True
     is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
@@ -186,6 +276,12 @@ def _kind(strategy: Strategy) -> tuple[bool | str, ...]:
     return (*family(strategy), strategy.execution)
 
 
+def _sort(strategy: Strategy) -> tuple[object, ...]:
+    """The kind of a strategy with its order and its exchange, without degrees."""
+    order = strategy.schedule if strategy.pp > 1 and not strategy.parts else ""
+    return (*_kind(strategy), order, strategy.zero, strategy.sync, strategy.compression)
+
+
 MOST_REFINED = 3
 """Strategies whose buckets are searched, each with another compression or none."""
 
@@ -202,10 +298,12 @@ def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
     """
     known = [*(one.strategy for one in hunt.candidates), *(one.strategy for one in hunt.rejected), *ruled_out]
     tried = {replace(strategy, device_order=()) for strategy in known}
+    best = fastest(hunt.candidates) if hunt.candidates else None
     for start in _worth_refining(hunt.candidates):
         for size in bucket_ladder(hunt.problem.graph, execution=start.strategy.execution):
             strategy = replace(start.strategy, bucket_bytes=size)
-            if replace(strategy, device_order=()) in tried or hunt.is_over:
+            # The few sizes of the best are simulated even if the time is over.
+            if replace(strategy, device_order=()) in tried or (hunt.is_over and start is not best):
                 continue
             found = hunt.trials.try_out(strategy, hunt.problem)
             if not isinstance(found, Rejection):
@@ -256,6 +354,9 @@ def _has_buckets(strategy: Strategy) -> bool:
 # Reasons of a search for leaving strategies out: the bound, the time limit, or that nothing fits
 
 
+OUT_OF_TIME = "may be faster: the time of the search ended before it was simulated"
+
+
 def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
     """The rejection of a strategy that was not simulated.
 
@@ -265,11 +366,7 @@ def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
     """
     what = "a step" if chosen.epoch_s is None else "an epoch"
     if prospect.bound.objective_s < chosen.objective_s:
-        reason = (
-            f"takes at least {format_seconds(prospect.bound.objective_s)} {what}: "
-            "the search ended before it was simulated"
-        )
-        return Rejection(strategy=prospect.strategy, cause="time", reason=reason)
+        return Rejection(strategy=prospect.strategy, cause="time", reason=OUT_OF_TIME)
     reason = (
         f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
         f"{chosen.strategy.name} takes {format_seconds(chosen.time_s)}"
@@ -447,7 +544,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
         for strategy in failed
     ]
     strategies = [strategy for strategy in strategies if execution_key(strategy) not in problem.failed]
-    left = best_first(hunt, _outlines(strategies, hunt))
+    left = best_first(hunt, begin(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
     budget_bytes = problem.pins.budget_bytes
@@ -482,10 +579,14 @@ def _bound(hunt: Hunt) -> float:
     return min([*least, hunt.lowest_s])
 
 
-def _outlines(strategies: Iterable[Strategy], hunt: Hunt) -> list[Prospect]:
-    """The strategies that may fit, by their bounds from totals; the others are rejected."""
+def _outlines(strategies: Iterable[Strategy], hunt: Hunt, *, always: bool = False) -> list[Prospect]:
+    """The strategies that may fit, by their bounds from totals; the others are rejected, or left when time is over."""
     found = []
     for uncut in strategies:
+        if hunt.candidates and hunt.is_over and not always:
+            hunt.is_complete, hunt.lowest_s = False, 0.0
+            hunt.rejected.append(Rejection(strategy=uncut, cause="time", reason=OUT_OF_TIME))
+            continue
         seen = hunt.trials.outline(uncut)
         if isinstance(seen, Rejection):
             hunt.rejected.append(seen)
@@ -554,4 +655,5 @@ def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[
         found: the search with all of them
         trials: simulations of that search
     """
-    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(problem, pins=pins), trials).chosen)
+    hurried = problem.shared_among(len(problem.pins.names) + 1)
+    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(hurried, pins=pins), trials).chosen)

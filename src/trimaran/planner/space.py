@@ -52,6 +52,8 @@ MICROBATCHES_PER_STAGE = (1, 2, 4)
 MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
 # Segments of a stage with the interleaved order: each halving of the bubble doubles the messages.
 CHUNKS = (2,)
+# More of them only for those who ask for that order, where each still has a layer, up to this number.
+MOST_CHUNKS = 4
 # A placement splits the branches of one pass: it is tried on few devices, where the branches of networks end.
 MOST_PLACED = 4
 # Up to this number of devices every number of them is tried; of more, those that divide it.
@@ -96,7 +98,7 @@ def shapes(devices: int, offers: Offers, *, execution: Execution = "eager", pins
             if tp > 1 and (tp not in offers.tensor or execution == "compiled"):
                 continue
             # Only whole networks and stages are compiled.
-            tried = _replicas(base, offers, pins) if pp == 1 else _pipelines(base, pins)
+            tried = _replicas(base, offers, pins) if pp == 1 else _pipelines(base, offers, pins)
             yield from (one for one in tried if execution == "eager" or _is_compilable(one))
             if 1 < pp <= MOST_PLACED and tp == 1 and offers.branches and execution == "eager":
                 yield unplaced(base)
@@ -157,7 +159,28 @@ def _replicas(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]:
             yield replace(base, microbatches=counts[0], shards=offers.classifier[base.dp])
 
 
-def _pipelines(base: Strategy, pins: Pins) -> Iterator[Strategy]:
+def chunk_numbers(stages: int, layers: int, pins: Pins = NO_PINS) -> tuple[int, ...]:
+    """How many segments a stage may have with the interleaved order.
+
+    Args:
+        stages: of the pipeline
+        layers: units of the network that repeat
+        pins: may say a number
+
+    Example:
+        >>> asked = Pins(schedule="interleaved")
+        >>> chunk_numbers(4, 12, asked), chunk_numbers(4, 48, asked), chunk_numbers(8, 12, asked), chunk_numbers(4, 48)
+        ((2, 3), (2, 4), (2,), (2,))
+    """
+    if pins.chunks is not None:
+        return (pins.chunks,) if pins.chunks > 1 else ()
+    if pins.schedule != "interleaved" and "interleaved" not in pins.allow:
+        return CHUNKS
+    most = min(MOST_CHUNKS, layers // stages)
+    return (*CHUNKS, most) if most > max(CHUNKS) else CHUNKS
+
+
+def _pipelines(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]:
     if pins.allows_stale and base.dp == 1 and base.tp == 1 and base.execution == "eager":
         yield replace(base, schedule="pipedream")
     if pins.schedule == "pipedream":
@@ -167,7 +190,7 @@ def _pipelines(base: Strategy, pins: Pins) -> Iterator[Strategy]:
         counts = [pins.microbatches]
     for microbatches in counts:
         for schedule in SCHEDULES:
-            chunks = CHUNKS if schedule == "interleaved" else (1,)
+            chunks = chunk_numbers(base.pp, len(offers.units), pins) if schedule == "interleaved" else (1,)
             for each in chunks:
                 yield replace(base, schedule=schedule, microbatches=microbatches, chunks=each)
         if base.dp > 1:

@@ -14,7 +14,7 @@ from trimaran.planner.problem import (
     Problem,
     arrange,
     assess_split,
-    by_busiest_rank,
+    by_busiest_part,
     has_simple_bound,
     lack_of_memory,
     least,
@@ -145,7 +145,7 @@ def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
             if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
                 strategy, lower = _split_again(strategy, lower, prospect.bound, problem)
         else:
-            lower = by_busiest_rank(strategy, lower, problem)
+            lower = by_busiest_part(strategy, lower, problem)
     except (InfeasibleError, InputError) as error:
         return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
     return _unless_too_large(strategy, lower, problem, is_refined=True)

@@ -6,6 +6,8 @@ A strategy with a memory budget needs the step of its microbatch, traced without
 and copies on the device. Traces and memory plans take far longer than a search, so they are made only where needed:
 where no strategy fits, or where memory policies are asked for by name.
 
+A plan from a file, scored by the costs of a machine of the catalog: nothing here is measured or run.
+
 Limits of a placement: the longest chain of operations, and the number of branches that run in parallel.
 
 However many devices there are, and however fast their links, a step takes at least the longest chain of forwards to the
@@ -17,29 +19,31 @@ One graph and one table of estimated costs serve all batches. Bounds over all ba
 simulated (`planner/target_search.py`), and a choice of many batches takes little longer than one.
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from trimaran.base.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.planner.candidates import Candidate
+from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem, assess
+from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
 from trimaran.planner.result import Search, said_of_compression, said_of_stages, simulated_search
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
-from trimaran.planning.input_pipeline import pipeline_words
-from trimaran.planning.plan_files import costs_digest, plan_of
+from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
+from trimaran.planning.plan_files import costs_digest, is_device_here, plan_of, predict
 from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
@@ -48,7 +52,9 @@ from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import TracedStep
-from trimaran.program.strategy import Strategy
+from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import IN_LINE, Strategy
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
@@ -71,7 +77,7 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
         if (problem.pins.pp or 1) == 1 and problem.batch % named == 0:
             traces = traces_of(reference, {problem.batch // named}, problem, request)
-            problem = dataclasses.replace(problem, traces=traces)
+            problem = replace(problem, traces=traces)
         return problem, search(problem)
     try:
         found = search(problem)
@@ -86,7 +92,7 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
         if "memory" not in problem.pins.allow or not sizes:
             return problem, found
-    traced = dataclasses.replace(problem, traces=traces_of(reference, sizes, problem, request))
+    traced = replace(problem, traces=traces_of(reference, sizes, problem, request))
     return traced, search(traced)
 
 
@@ -193,11 +199,11 @@ def _earliest(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
 
 def one_device(problem: Problem) -> Candidate:
     """A step with the whole batch on one device, in one piece, whether it fits there or not."""
-    alone = dataclasses.replace(problem, devices=1, pins=NO_PINS)
+    alone = replace(problem, devices=1, pins=NO_PINS)
     room = problem.room
     if room is None or room.pipeline is None:
         return assess(Strategy(execution=problem.executions[0]), alone)
-    ready = dataclasses.replace(alone, table=with_samples(problem.table, None))
+    ready = replace(alone, table=with_samples(problem.table, None))
     return feed(assess(Strategy(execution=problem.executions[0]), ready), alone)
 
 
@@ -297,7 +303,7 @@ class Estimated(CatalogBackend):
         )
 
     def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
-        source = dataclasses.replace(self.source, global_batch_size=problem.batch)
+        source = replace(self.source, global_batch_size=problem.batch)
         return Planned(
             source=source,
             request=self.request,
@@ -310,6 +316,8 @@ class Estimated(CatalogBackend):
                     found,
                     costs_digest=costs_digest(problem, self.request),
                     objective="throughput",
+                    cluster=self.request.cluster,
+                    precision=self.request.precision or "",
                 ),
                 chosen=found.chosen,
                 search=found,
@@ -350,3 +358,164 @@ def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
     best = min(grid.weights[other] * one.worth_s for other, those in found.candidates.items() for one in those)
     fastest = min(one.worth_s for one in found.candidates[batch])
     return min(fastest, best / grid.weights[batch] / (1.0 + MODEL_ERROR))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A plan from a file, by the costs of a machine of the catalog
+
+
+def on_its_machine(plan: Plan, request: PlanRequest) -> PlanRequest:
+    """The request, for the machine that a plan from a file was made for where the user names none and it is not here.
+
+    Args:
+        plan: from the file; degrees of the analytical model are for their machine in any case
+        request: of the user
+    """
+    cluster = plan.premises.cluster
+    if not request.is_here or not cluster or (plan.has_program and is_device_here(plan)):
+        return request
+    return replace(request, cluster=cluster, precision=request.precision or _precision_of(plan))
+
+
+def _precision_of(plan: Plan) -> Precision | None:
+    return parse_precision(plan.premises.precision) if plan.premises.precision else None
+
+
+def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ignore_progress) -> Planned:
+    """Read a plan, check it against the job, and score it by the costs of a machine of the catalog.
+
+    Args:
+        path: of the plan
+        request: says the machine; options without a value are those of the plan
+        progress: called with the current work
+
+    Raises:
+        InputError: the plan is wrong or has no program, or the machine cannot run it
+        CorruptDataError: the plan was damaged or edited
+        InfeasibleError: it does not fit the memory of the devices
+    """
+    plan = read_plan(path)
+    check_has_program(plan, source=str(path))
+    memory = _memory_of(plan, request)
+    request = as_planned_there(plan, request)
+    device = find_machine(request.cluster).node.device
+    request = settle_precision(request, choose_precision(plan.job, request.precision or _precision_of(plan), device))
+    progress("reading the job and the machine", 0, 0)
+    problem = machine_problem(plan.job, request)
+    progress("simulating", 0, 0)
+    chosen, traces = _score(path, plan, problem, request)
+    problem = replace(problem, traces={**problem.traces, **traces})
+    source = JobSource(reference=plan.job, global_batch_size=problem.batch)
+    return Planned(
+        source=source,
+        request=request,
+        evidence=Simulated(
+            job=source.make(),
+            problem=problem,
+            plan=replace(plan, strategy=chosen.strategy, prediction=predict(chosen)),
+            chosen=chosen,
+        ),
+        notes=(
+            *problem.graph.notes,
+            *placement_notes(problem, chosen.strategy),
+            *memory,
+            *_rescored(plan, chosen, problem, request),
+        ),
+    )
+
+
+def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
+    """The batch, devices, their memory and the execution that a plan was made for, where the user says nothing else.
+
+    Args:
+        plan: says them
+        request: of the user
+
+    Raises:
+        InputError: a choice of batches, which the plan has made
+    """
+    if request.asks_for_outlook:
+        raise InputError(
+            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
+            code="explain.curve-and-plan",
+        )
+    premises = plan.premises
+    return replace(
+        request,
+        devices=request.devices or len(premises.devices),
+        batch=request.batch or premises.global_batch_size,
+        memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
+        execution=plan.strategy.execution if request.execution == "any" else request.execution,
+    )
+
+
+def _score(
+    path: Path, plan: Plan, problem: Problem, request: PlanRequest
+) -> tuple[Candidate, Mapping[int, TracedStep]]:
+    """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
+
+    Its ranks have the devices that the plan names; where it names none, those that suit it best. They are fed as the
+    plan says where an input pipeline is given; else data are always ready, and how ranks are fed is left out.
+    """
+    check_plan(
+        plan,
+        graph_digest=problem.graph.digest,
+        world_size=problem.devices,
+        global_batch_size=problem.batch,
+    )
+    program = plan_program(plan, source=str(path))
+    check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
+    room = problem.room
+    strategy = plan.strategy
+    if room is None or room.pipeline is None:
+        strategy = replace(strategy, feeding=IN_LINE)
+    else:
+        strategy = fed_as_asked(strategy, problem.pins)
+    traces: Mapping[int, TracedStep] = {}
+    if strategy.memory_bytes is not None and strategy.pp == 1:
+        traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
+        problem = replace(problem, traces=traces)
+    try:
+        chosen = score(
+            program,
+            strategy if strategy.device_order else arrange(strategy, problem),
+            problem.graph,
+            problem.table,
+            problem.cluster,
+            batch=problem.batch,
+            clip=problem.clip,
+            effect=effect_of_memory(strategy, problem),
+        )
+    except InputError as error:
+        raise InputError(
+            f"{path} has {strategy.name}, which has no costs on {request.cluster}: {error.message}; "
+            "leave --cluster out for this machine",
+            path=str(path),
+        ) from error
+    lack = lack_of_memory(chosen.peak_bytes, problem)
+    if lack:
+        raise InfeasibleError(
+            f"{path} has {strategy.name}, which does not fit {request.cluster}: {lack}; give devices more (--memory), "
+            "or plan again",
+            code="explain.plan-does-not-fit",
+            path=str(path),
+        )
+    return chosen, traces
+
+
+def _memory_of(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    known = plan.premises.memory_bytes
+    if request.memory_bytes is not None or not known:
+        return ()
+    return (f"each device counts with {format_bytes(min(known))}, as in the file, whatever it has (--memory)",)
+
+
+def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: PlanRequest) -> tuple[str, ...]:
+    if plan.premises.costs_digest == costs_digest(problem, request):
+        return ()
+    said = plan.prediction.step_time_s
+    before = f"its file says {format_seconds(said)} a step; " if said > 0.0 else ""
+    return (
+        f"the plan was made by other costs than those of {request.cluster} in {request.precision}: {before}here it "
+        f"takes {format_seconds(chosen.step_time_s)}. --cluster, --precision and --software say which costs are meant",
+    )

@@ -5,14 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.errors import InputError
 from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalModel
-from trimaran.planner.candidates import Candidate, score
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.explain import (
     AnalyticalCase,
@@ -26,7 +24,7 @@ from trimaran.planner.explain import (
     read_family,
 )
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem, arrange, effect_of_memory, lack_of_memory
+from trimaran.planner.problem import Problem
 from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
@@ -34,20 +32,15 @@ from trimaran.planner.trials import Trials
 from trimaran.planner.what_if import parse_change
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.documents import goal_of_plan
-from trimaran.planning.estimated import placement_notes, search_within_memory, traces_of
-from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.input_pipeline import fed_as_asked
+from trimaran.planning.estimated import as_planned_there, load_plan_there, on_its_machine, search_within_memory
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import as_planned, costs_digest, load_plan, predict
-from trimaran.planning.precision import choose_precision, settle_precision
+from trimaran.planning.plan_files import as_planned, load_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.offload_costs import TracedStep
+from trimaran.planning.results import Planned
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, check_plan, plan_program, read_plan
-from trimaran.program.rules.against_graph import check_against_graph
-from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.program.plan import Plan, read_plan
+from trimaran.program.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +109,8 @@ def explain_plan(
     """
     source = JobSource(reference=job) if isinstance(job, str) else job
     plan = None if path is None else read_plan(path)
-    if plan is not None and not plan.has_program and request.is_here:
-        # Degrees are explained on the machine that they were planned for.
-        request = replace(request, cluster=plan.premises.cluster or request.cluster)
+    if plan is not None:
+        request = on_its_machine(plan, request)
     asked = _Asked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
@@ -191,8 +183,8 @@ def _here(asked: _Asked, families: Sequence[Family]) -> tuple[Planned, Search[Ca
 
 def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
     """A plan for a machine of the catalog with the prices of its pins, and the result of a search there."""
-    if asked.plan is not None and asked.path is not None:
-        planned, found = _of_file(asked.path, asked.plan, asked.request, asked.progress)
+    if asked.path is not None:
+        planned, found = _of_file(asked.path, asked.request, asked.progress)
     else:
         planned = make_plan(asked.source, asked.request, progress=asked.progress)
         found = search_of(planned)
@@ -283,133 +275,22 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
 # A plan from a file on a machine of the catalog
 
 
-def _of_file(path: Path, plan: Plan, request: PlanRequest, progress: Progress) -> tuple[Planned, Search[Candidate]]:
+def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Planned, Search[Candidate]]:
     """The plan in a file by the costs of the machine, and the result of a search there."""
-    memory = _memory_of(plan, request)
-    request = as_planned_there(plan, request)
-    device = find_machine(request.cluster).node.device
-    request = settle_precision(request, choose_precision(plan.job, request.precision, device))
-    progress("reading the job and the machine", 0, 0)
-    problem = machine_problem(plan.job, request)
-    chosen, traces = _score(path, plan, problem, request)
+    planned = load_plan_there(path, request, progress=progress)
+    evidence = planned.simulated
     progress("searching", 0, 0)
-    problem, found = search_within_memory(plan.job, problem, request)
-    problem = replace(problem, traces={**problem.traces, **traces})
-    source = JobSource(reference=plan.job, global_batch_size=problem.batch)
-    planned = Planned(
-        source=source,
-        request=request,
-        evidence=Simulated(
-            job=source.make(),
-            problem=problem,
-            plan=replace(plan, strategy=chosen.strategy, prediction=predict(chosen)),
-            chosen=chosen,
-            search=found,
-        ),
-        notes=(
-            *problem.graph.notes,
-            *placement_notes(problem, chosen.strategy),
-            *memory,
-            *_rescored(plan, chosen, problem, request),
-            *outdated(chosen.strategy, found),
-            *doubts_of_exchange(chosen, found.candidates, problem),
-        ),
-    )
-    return planned, found
-
-
-def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
-    """The batch, devices, their memory and the execution that a plan was made for, where the user says nothing else.
-
-    Args:
-        plan: says them
-        request: of the user
-
-    Raises:
-        InputError: a choice of batches, which the plan has made
-    """
-    if request.asks_for_outlook:
-        raise InputError(
-            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
-            code="explain.curve-and-plan",
-        )
-    premises = plan.premises
-    return replace(
-        request,
-        devices=request.devices or len(premises.devices),
-        batch=request.batch or premises.global_batch_size,
-        memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),
-        execution=plan.strategy.execution if request.execution == "any" else request.execution,
-    )
-
-
-def _score(
-    path: Path, plan: Plan, problem: Problem, request: PlanRequest
-) -> tuple[Candidate, Mapping[int, TracedStep]]:
-    """The program of a plan, simulated by the costs of a machine, and the traces that its memory plan is of.
-
-    Its ranks have the devices that the plan names; where it names none, those that suit it best. They are fed as the
-    plan says where an input pipeline is given; else data are always ready, and how ranks are fed is left out.
-    """
-    check_plan(
-        plan,
-        graph_digest=problem.graph.digest,
-        world_size=problem.devices,
-        global_batch_size=problem.batch,
-    )
-    program = plan_program(plan, source=str(path))
-    check_against_graph(program, problem.graph, plan.strategy, batch=problem.batch)
-    room = problem.room
-    strategy = plan.strategy
-    if room is None or room.pipeline is None:
-        strategy = replace(strategy, feeding=IN_LINE)
-    else:
-        strategy = fed_as_asked(strategy, problem.pins)
-    traces: Mapping[int, TracedStep] = {}
-    if strategy.memory_bytes is not None and strategy.pp == 1:
-        traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
-        problem = replace(problem, traces=traces)
-    try:
-        chosen = score(
-            program,
-            strategy if strategy.device_order else arrange(strategy, problem),
-            problem.graph,
-            problem.table,
-            problem.cluster,
-            batch=problem.batch,
-            clip=problem.clip,
-            effect=effect_of_memory(strategy, problem),
-        )
-    except InputError as error:
-        raise InputError(
-            f"{path} has {strategy.name}, which has no costs on {request.cluster}: {error.message}; "
-            "leave --cluster out to explain it on this machine",
-            path=str(path),
-        ) from error
-    lack = lack_of_memory(chosen.peak_bytes, problem)
-    if lack:
-        raise InfeasibleError(
-            f"{path} has {strategy.name}, which does not fit {request.cluster}: {lack}; give devices more (--memory), "
-            "or plan again",
-            code="explain.plan-does-not-fit",
-            path=str(path),
-        )
-    return chosen, traces
-
-
-def _memory_of(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
-    known = plan.premises.memory_bytes
-    if request.memory_bytes is not None or not known:
-        return ()
-    return (f"each device counts with {format_bytes(min(known))}, as in the file, whatever it has (--memory)",)
-
-
-def _rescored(plan: Plan, chosen: Candidate, problem: Problem, request: PlanRequest) -> tuple[str, ...]:
-    if plan.premises.costs_digest == costs_digest(problem, request):
-        return ()
-    said = plan.prediction.step_time_s
-    before = f"its file says {format_seconds(said)} a step; " if said > 0.0 else ""
+    problem, found = search_within_memory(planned.reference, evidence.problem, planned.request)
+    problem = replace(problem, traces={**problem.traces, **evidence.problem.traces})
     return (
-        f"the plan was made by other costs than those of {request.cluster} in {request.precision}: {before}here it "
-        f"takes {format_seconds(chosen.step_time_s)}. --cluster, --precision and --software say which costs are meant",
+        replace(
+            planned,
+            evidence=replace(evidence, problem=problem, search=found),
+            notes=(
+                *planned.notes,
+                *outdated(evidence.chosen.strategy, found),
+                *doubts_of_exchange(evidence.chosen, found.candidates, problem),
+            ),
+        ),
+        found,
     )

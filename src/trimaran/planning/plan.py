@@ -21,7 +21,7 @@ from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
-from trimaran.planning.estimated import Estimated
+from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
@@ -45,7 +45,7 @@ def obtain_plan(
     path: Path | None = None,
     progress: Progress = ignore_progress,
 ) -> Planned:
-    """Make a plan, or read it where a file is given; see `make_plan` and `load_plan`.
+    """Make a plan, or read it where a file is given; see `make_plan`, `load_plan` and `load_plan_there`.
 
     Raises:
         InputError: as of `make_plan` and `load_plan`; a plan that is there, and a curve, batches,
@@ -67,6 +67,8 @@ def obtain_plan(
             code="plan.option-needs-new-plan",
             path=str(path),
         )
+    if not request.is_here:
+        return load_plan_there(path, request, progress=progress)
     return load_plan(path, source, request, progress=progress)
 
 

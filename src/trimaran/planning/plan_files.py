@@ -182,18 +182,30 @@ def load_plan(
     )
 
 
+def is_device_here(plan: Plan) -> bool:
+    """Whether this machine may have the devices that a plan was made for: GPUs of the catalog need some GPU here."""
+    return _missing_device(plan, local_cluster(EVERYTHING)) is None
+
+
+def _missing_device(plan: Plan, cluster: Allocation) -> str | None:
+    titles = {catalog()[name].title for name in catalog()}
+    wanted = next((name for name in plan.premises.devices if name in titles), None)
+    return wanted if cluster.devices[0].kind == "cpu" else None
+
+
 def _check_kind(plan: Plan, cluster: Allocation) -> None:
     """Refuse a plan for GPUs of the catalog on a machine without any: its costs here would say nothing.
 
     Raises:
         InputError: with where the plan can be used
     """
-    titles = {catalog()[name].title for name in catalog()}
-    wanted = next((name for name in plan.premises.devices if name in titles), None)
-    if wanted is not None and cluster.devices[0].kind == "cpu":
+    wanted = _missing_device(plan, cluster)
+    if wanted is not None:
+        machine = plan.premises.cluster or "the name of its machine"
         raise InputError(
             f"the plan for {plan.job!r} was made for {len(plan.premises.devices)} × {wanted}, and this machine has "
-            "none: use it there, look at it with --cluster and the name of its machine, or plan again for this machine",
+            f"none: use it there, look at it with `trimaran simulate` or `trimaran explain` and --cluster {machine}, "
+            "or plan again for this machine",
             code="plan.other-device",
             device=wanted,
         )
@@ -313,6 +325,8 @@ def plan_of(
     costs_digest: str,
     objective: Objective,
     link: PlannedLink | None = None,
+    cluster: str = "",
+    precision: str = "",
 ) -> Plan:
     """Plan file of a search, without the lines of its program.
 
@@ -323,6 +337,8 @@ def plan_of(
         costs_digest: of the costs by which
         objective: of the search
         link: rate limit of the links between local ranks; None: not limited
+        cluster: machine of the catalog; empty: this one
+        precision: of products on it; empty: that of the job
     """
     return Plan(
         job=reference,
@@ -334,6 +350,8 @@ def plan_of(
             memory_bytes=problem.cluster.memory_bytes,
             costs_digest=costs_digest,
             link=link,
+            cluster=cluster,
+            precision=precision,
         ),
         prediction=predict(found.chosen),
         objective=objective,

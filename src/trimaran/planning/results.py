@@ -232,7 +232,8 @@ class Planned:
         """
         if isinstance(self.evidence, Modelled):
             raise InputError(
-                f"{self.reference} on {self.request.cluster} is planned by the analytical model, so it has no program",
+                f"{self.reference} on {self.request.cluster} is planned by the analytical model, so it has no program "
+                "to simulate: `trimaran plan` says its step and what that is made of, `trimaran explain` why",
                 code="plan.no-program",
                 reference=self.reference,
             )

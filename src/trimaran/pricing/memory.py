@@ -326,7 +326,8 @@ def _one_segment(
     made = {spec.name: spec for op in ops for spec in op.outputs}
     saved = {name for op in ops for name in op.saved}
     fed = {spec.name for spec in graph.inputs}
-    own = {name for name in saved if name in made or name in fed or _is_inner(name, ops)}
+    members = {op.id for op in ops}
+    own = {name for name in saved if name in made or name in fed or _is_inner(name, members)}
     share: dict[str, float] = {}
     for op in ops:
         for name in op.saved:
@@ -346,10 +347,10 @@ def _one_segment(
     )
 
 
-def _is_inner(name: str, ops: Sequence[Op]) -> bool:
+def _is_inner(name: str, ops: Collection[str]) -> bool:
     """Whether a storage is one that no tensor of the graph names: `<operation>/<number>`, kept by that operation."""
     owner, slash, _ = name.rpartition("/")
-    return bool(slash) and any(op.id == owner for op in ops)
+    return bool(slash) and owner in ops
 
 
 def _passing(op: Op, saved: Collection[str], batch: int) -> int:
@@ -473,6 +474,7 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
     """
     parts = segment_ops(graph, strategy)
     states: dict[frozenset[int], RankState] = {}
+    overlaps = program.behind > 0
     found = []
     for rank, instructions in enumerate(program.ranks):
         segments = frozenset(item.segment for item in instructions if item.segment is not None)
@@ -481,7 +483,7 @@ def rank_states(program: Program, graph: Graph, strategy: Strategy) -> tuple[Ran
             states[segments] = held_state(graph, ops, strategy)
         reduces = [item for item in instructions if item.kind == Kind.REDUCE]
         state = _of_owner(states[segments], rank, reduces, graph, ops, strategy) if reduces else states[segments]
-        if program.behind:
+        if overlaps:
             # Of each pass under way but the last one, the weights that its backward needs are not those of now.
             state = replace(state, kept=state.kept + stashed_versions(strategy.pp, rank) * state.updated)
         found.append(state)
@@ -513,7 +515,7 @@ def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState
     used = {name for op in ops for name in op.parameters}
     shards = sharded_bytes(graph, strategy)
     parameters = [
-        replace(parameter, nbytes=shards.get(parameter.name, parameter.nbytes))
+        replace(parameter, nbytes=shards[parameter.name]) if parameter.name in shards else parameter
         for parameter in graph.parameters
         if whole or parameter.name in used
     ]

@@ -320,6 +320,19 @@ def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allo
     )
 
 
+def called_transfer(item: Instruction, table: CostTable, cluster: Allocation) -> Transfer:
+    """Cost of a collective of gradients, or inside a step of compute, as the framework of a table calls it.
+
+    Args:
+        item: the collective
+        table: of the costs; where they are measured, a call costs nothing in addition
+        cluster: who sits where
+    """
+    if table.software is None:
+        return transfer_cost(item, table, cluster)
+    return _gradient_call(item, recipe_of(table.software), table, cluster)
+
+
 def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster: Allocation) -> Transfer:
     """A call that sums gradients, of all collectives of which the framework makes it."""
     kinds = [item.kind]

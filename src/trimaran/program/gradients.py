@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, cast, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.graph.types import Graph, Op, Parameter
+from trimaran.graph.types import Graph, Op, Parameter, of_graph
 
 Method = Literal["bf16", "fp16", "powersgd"]
 
@@ -228,11 +228,14 @@ def gradient_buckets(
         torch 2.13: `_compute_bucket_assignment_by_size` closes a bucket when its size reaches `bucket_cap_mb`;
         `_BucketCapacityConfig` limits the first one to 1 MiB where the user gave no `bucket_cap_mb`.
     """
-    wanted = {
-        parameter.name: replace(parameter, nbytes=(sizes or {}).get(parameter.name, parameter.nbytes))
-        for parameter in graph.parameters
-        if parameter.trainable
-    }
+    wanted = trained_parameters(graph)
+    if sizes:
+        used = {name for op in ops for name in op.parameters}
+        wanted = {
+            name: one if sizes.get(name, one.nbytes) == one.nbytes else replace(one, nbytes=sizes[name])
+            for name, one in wanted.items()
+            if name in used
+        }
     ready = [(wanted[name], op) for name, op in _arrivals(ops) if name in wanted and name not in without]
     filled: list[list[int]] = []
     opened: dict[str, list[int]] = {}
@@ -261,6 +264,12 @@ def gradient_buckets(
             )
         )
     return tuple(found)
+
+
+@of_graph
+def trained_parameters(graph: Graph) -> Mapping[str, Parameter]:
+    """The parameters that have a gradient, by name."""
+    return {parameter.name: parameter for parameter in graph.parameters if parameter.trainable}
 
 
 def _wire_bytes(parameters: Sequence[Parameter], compression: Compression | None) -> int:

@@ -60,6 +60,7 @@ class ScalingRow:
         exchange_high: the same at its fast end
         cost_of_million: of a million samples, server machines included; None: no price is given [currency]
         fits: whether the rank that needs the most fits its device, with what no allocator counts
+        why_above_linear: why the speedup is above the number of devices; empty where it is not
     """
 
     step: ScaledStep
@@ -73,6 +74,7 @@ class ScalingRow:
     own_peak_bytes: int
     card_bytes: int
     fits: bool
+    why_above_linear: str = ""
     server_machines: int = 0
     exchange_low: float = 0.0
     exchange_high: float = 0.0
@@ -255,9 +257,10 @@ def _faster_words(faster: FasterMethod) -> str:
 
 
 def row_document(row: ScalingRow) -> dict[str, Any]:
-    """One set-up; with an input pipeline also how it is fed."""
+    """One set-up; with an input pipeline also how it is fed, and `why_above_linear` where it is that much faster."""
     step = row.step
     document: dict[str, Any] = {
+        **({"why_above_linear": row.why_above_linear} if row.why_above_linear else {}),
         "devices": step.devices,
         "local_batch_size": step.local_batch,
         "sync": step.sync,
@@ -350,6 +353,10 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     add_figures(table, "memory")
     for row in rows:
         table.add_row(*_cells(row, unit))
+    above = [row for row in rows if row.why_above_linear]
+    if above:
+        table.caption = "\n".join(f"^ {row.step.devices} GPUs: {row.why_above_linear}" for row in above)
+        table.caption_justify = "left"
     return table
 
 
@@ -359,7 +366,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
         str(step.devices),
         _rate(row.samples_per_s),
         f"{100 * (row.high - row.low) / 2 / row.samples_per_s:.0f}%",
-        f"{row.speedup:.2f}",
+        f"{row.speedup:.2f}{'^' if row.why_above_linear else ''}",
         f"{100 * row.efficiency:.0f}%",
         *(_time(seconds, unit) for seconds in _times(step)),
         _SHORT[row.limiter],

@@ -8,8 +8,9 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.base.units import format_seconds
-from trimaran.cli.views.explanation import alternative_table, contrast_table, outcome_table, parts_table
+from trimaran.cli.views.explanation import _MEANINGS, alternative_table, contrast_table, outcome_table, parts_table
 from trimaran.cli.views.plans import print_notes, print_prices, print_rejections
+from trimaran.planner.critical_path import Part
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import Explanation, SimulatedCase, explain, read_family
 from trimaran.planner.problem import assess
@@ -136,3 +137,17 @@ def test_several_changes_at_once_leave_room_for_what_is_then_chosen() -> None:
     )
     lines = shown(outcome_table(found.outcomes))
     assert any("then chosen" in line for line in lines)
+
+
+def test_every_class_of_time_has_a_meaning() -> None:
+    assert {str(part) for part in Part} <= set(_MEANINGS)
+
+
+def test_what_was_not_simulated_in_time_is_not_called_rejected() -> None:
+    late = [
+        Rejection(strategy=builders.strategy(dp=count), cause="time", reason="may be faster: the time has ended")
+        for count in (2, 4)
+    ]
+    text = io.StringIO()
+    print_rejections(Console(file=text, width=100), late)
+    assert text.getvalue().strip() == "not simulated in the time of the search, and not ruled out: 2, such as dp2"

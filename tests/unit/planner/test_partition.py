@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
@@ -9,6 +10,8 @@ from tests.raising import raises
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pipeline_stages import partition
+from trimaran.program.lowering.schedules import compute_order, start_times
+from trimaran.program.types import Kind
 
 
 def chain(count: int, cuts: tuple[int, ...] | None = None, nbytes: int = 4) -> Graph:
@@ -77,3 +80,64 @@ def test_the_largest_stage_is_that_of_brute_force(times: list[int], stages: int,
     seconds = {f"op{index}": float(time) for index, time in enumerate(times)}
     best = min(largest_stage(graph, seconds, cuts) for cuts in itertools.combinations(graph.split_points, stages - 1))
     assert largest_stage(graph, seconds, partition(graph, seconds, stages=stages)) == best
+
+
+def rows_of(graph: Graph, seconds: dict[str, float], boundaries: tuple[str, ...], stages: int) -> list[float]:
+    """What each stage does for a microbatch, over all of its segments."""
+    times = [sum(seconds[op.id] for op in part) for part in graph.parts(boundaries)]
+    return [sum(times[row::stages]) for row in range(stages)]
+
+
+@given(st.lists(st.integers(1, 9), min_size=8, max_size=12))
+def test_stages_of_two_segments_are_nearly_as_equal_as_brute_force_makes_them(work: list[int]) -> None:
+    """Two stages of two segments: all splits are tried. Single moves may end within the largest operation."""
+    graph, seconds = chain(len(work)), {f"op{index}": float(time_s) for index, time_s in enumerate(work)}
+    found = partition(graph, seconds, stages=2, chunks=2)
+    splits = itertools.combinations(graph.split_points, 3)
+    best = min(max(rows_of(graph, seconds, tuple(split), 2)) for split in splits)
+    assert max(rows_of(graph, seconds, found, 2)) <= best + max(work) / 2
+
+
+def test_a_stage_with_a_heavy_last_segment_gets_a_light_first_one() -> None:
+    """23 of 1 s and a last one of 6 s, on four stages of two segments: the mean of a stage is 7.25 s.
+
+    By the largest segment alone every segment may take 6 s, and the last stage would have 6 s and another three.
+    """
+    work = [1.0] * 23 + [6.0]
+    graph, seconds = chain(len(work)), {f"op{index}": time_s for index, time_s in enumerate(work)}
+    rows = rows_of(graph, seconds, partition(graph, seconds, stages=4, chunks=2), 4)
+    assert max(rows) <= 8.0
+    assert min(rows) >= 7.0
+
+
+@pytest.mark.parametrize(("chunks", "idle"), [(1, 3 / 11), (2, 3 / 19), (3, 3 / 27)])
+def test_equal_operations_idle_no_longer_than_the_formula_says(chunks: int, idle: float) -> None:
+    """(K-1)/(vM+K-1) of a step, for K = 4 stages of v segments and M = 8 microbatches; shorter ends idle less."""
+    graph, seconds = chain(48), {f"op{index}": 1.0 for index in range(48)}
+    order = compute_order("interleaved" if chunks > 1 else "1f1b", stages=4, microbatches=8, chunks=chunks)
+    boundaries = partition(graph, seconds, stages=4, chunks=chunks, order=order)
+    times = [sum(seconds[op.id] for op in part) for part in graph.parts(boundaries)]
+    lengths = {step: times[step.segment] * (1 if step.kind is Kind.FORWARD else 2) for row in order for step in row}
+    pairs = [(number, number + 1) for number in range(4 * chunks - 1)]
+    begun = start_times(order, forward=pairs, backward=pairs, lengths=lengths)
+    taken_s = max(begin_s + lengths[step] for step, begin_s in begun.items())
+    busy_s = 3 * 8 * 48 / 4
+    assert 0.8 * idle <= 1 - busy_s / taken_s <= idle * (1 + 1e-9)
+
+
+def test_where_equal_stages_end_later_the_quicker_split_is_taken() -> None:
+    """A loss of 12 s behind 24 operations of 1 s: what the order says decides, not the sums of stages alone."""
+    work = [1.0] * 24 + [12.0]
+    graph, seconds = chain(len(work), tuple(range(23))), {f"op{index}": time_s for index, time_s in enumerate(work)}
+    order = compute_order("interleaved", stages=4, microbatches=8, chunks=2)
+
+    def taken_s(boundaries: tuple[str, ...]) -> float:
+        times = [sum(seconds[op.id] for op in part) for part in graph.parts(boundaries)]
+        lengths = {step: times[step.segment] * (1 if step.kind is Kind.FORWARD else 2) for row in order for step in row}
+        pairs = [(number, number + 1) for number in range(7)]
+        begun = start_times(order, forward=pairs, backward=pairs, lengths=lengths)
+        return max(begin_s + lengths[step] for step, begin_s in begun.items())
+
+    by_sums = partition(graph, seconds, stages=4, chunks=2)
+    by_order = partition(graph, seconds, stages=4, chunks=2, order=order)
+    assert taken_s(by_order) < taken_s(by_sums)

@@ -117,14 +117,21 @@ def test_the_price_of_a_pin_is_the_plan_with_it_over_the_plan_without() -> None:
 def test_a_gap_ends_the_search_early_and_is_kept_to() -> None:
     whole, early = search(problem()), search(dataclasses.replace(problem(), gap=1.0))
     assert len(early.candidates) <= len(whole.candidates)
+    assert early.gap is not None
     assert early.gap <= 1.0
     assert early.chosen.step_time_s <= 2.0 * whole.bound_s
+
+
+def test_searches_for_the_prices_of_pins_share_the_time_of_one() -> None:
+    given = dataclasses.replace(problem(), time_limit_s=6.0)
+    assert given.shared_among(3).time_limit_s == 2.0
+    assert problem().shared_among(3) == problem()
 
 
 def test_when_the_time_is_over_the_best_so_far_is_taken_and_said() -> None:
     found = search(dataclasses.replace(problem(), time_limit_s=0.0))
     assert not found.is_complete
-    assert {one.cause for one in found.rejected} >= {"time"} or found.gap > 0.0
+    assert {one.cause for one in found.rejected} >= {"time"} or (found.gap is not None and found.gap > 0.0)
 
 
 INTERLEAVED = builders.strategy(

@@ -1,12 +1,23 @@
 """What a plan was made for, beside what there is: its kind of device, and their memory."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 from tests import builders
 from tests.raising import raises
+from typer.testing import CliRunner
 
+from trimaran.base.errors import InfeasibleError
+from trimaran.cli import app
+from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.planning.plan_files import _check_kind, _memory_to_use
-from trimaran.program import Plan
+from trimaran.planning.estimated import on_its_machine
+from trimaran.planning.plan import make_plan, obtain_plan
+from trimaran.planning.plan_files import _check_kind, _memory_to_use, write_planned
+from trimaran.planning.results import Planned
+from trimaran.program import Plan, read_plan
 
 HERE = builders.cluster(memory_bytes=1000)
 
@@ -53,3 +64,59 @@ def test_a_plan_for_gpus_is_used_where_there_are_some() -> None:
 
 def test_a_plan_for_cores_is_used_on_cores() -> None:
     _check_kind(plan_for(("another core", "another core")), HERE)
+
+
+def made_there(path: Path, **more: Any) -> Planned:
+    planned = make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=4096, **more))
+    write_planned(path, planned)
+    return planned
+
+
+def test_a_plan_for_a_target_cluster_is_simulated_there(tmp_path: Path) -> None:
+    """The file says its machine, so nobody needs to."""
+    path = tmp_path / "plan.json"
+    planned = made_there(path, pins=builders.pins(dp=2))
+    plan = read_plan(path)
+    assert plan.premises.cluster == "dgx1-v100"
+    request = on_its_machine(plan, builders.plan_request())
+    assert request.cluster == "dgx1-v100"
+    again = obtain_plan(JobSource(reference=plan.job), request, path=path)
+    assert again.chosen.step_time_s == pytest.approx(planned.chosen.step_time_s, rel=1e-9)
+    assert again.simulated.chosen.timeline.makespan_s > 0.0
+    assert len(again.simulated.chosen.program.ranks) == 2
+
+
+def test_a_plan_is_simulated_on_another_machine_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    planned = made_there(path, pins=builders.pins(dp=2))
+    request = builders.cluster_request(cluster="dgx-a100", devices=2)
+    again = obtain_plan(JobSource(reference="lenet"), request, path=path)
+    assert again.chosen.step_time_s < planned.chosen.step_time_s
+    assert any("other costs" in note and "dgx-a100" in note for note in again.notes)
+
+
+def test_a_plan_that_does_not_fit_the_machine_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made_there(path, pins=builders.pins(dp=2))
+    request = builders.cluster_request(cluster="dgx1-v100", devices=2, memory_bytes=2**20)
+    with raises("explain.plan-does-not-fit", InfeasibleError):
+        obtain_plan(JobSource(reference="lenet"), request, path=path)
+
+
+def test_simulate_takes_a_plan_for_a_target_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    planned = made_there(path, pins=builders.pins(dp=2))
+    result = CliRunner().invoke(app, ["simulate", str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["step_time_s"] == pytest.approx(planned.chosen.step_time_s, rel=1e-9)
+    assert document["rank"] == [0, 1]
+
+
+def test_what_the_refusal_of_a_plan_names_is_there() -> None:
+    """Both commands that it names take --cluster."""
+    title = find_device("v100").title
+    with raises("plan.other-device", match="trimaran simulate.*trimaran explain.*--cluster"):
+        _check_kind(plan_for((title, title)), HERE)
+    for command in ("simulate", "explain"):
+        assert "--cluster" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output

@@ -1,13 +1,15 @@
 """The tables of a scaling study, at 80 columns."""
 
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
+from trimaran.features.scaling import predict_scaling, why_above_linear
 from trimaran.pricing import Cost
 from trimaran.pricing.exchange.step import ScaledStep
-from trimaran.report.scaling import ScalingRow, ScalingStudy, legend_lines, study_tables
+from trimaran.report.scaling import ScalingRow, ScalingStudy, legend_lines, row_document, study_tables
 
 
 def row(seconds: float, *, devices: int = 1024, peak_gib: float = 79.9, fits: bool = True) -> ScalingRow:
@@ -82,3 +84,65 @@ def test_long_steps_are_in_a_unit_that_the_title_names() -> None:
     assert ("times in s" in long, " 30.00 " in long) == (True, True)
     assert "Parts of a step" in long
     assert ("times in h" in longest, " 6.000 " in longest) == (True, True)
+
+
+def step_of(devices: int, local_batch: int, *, fp_bp_s: float, update_s: float, overhead_s: float) -> ScaledStep:
+    seconds = fp_bp_s + update_s + overhead_s
+    return ScaledStep(
+        devices=devices,
+        local_batch=local_batch,
+        sync="kvstore",
+        step=Cost(seconds, seconds, seconds, "example"),
+        forward_s=fp_bp_s / 3,
+        backward_s=2 * fp_bp_s / 3,
+        communication_s=0.0,
+        exposed_communication_s=0.0,
+        update_s=update_s,
+        overhead_s=overhead_s,
+        feeding_s=0.0,
+        limiter="compute",
+    )
+
+
+def test_a_speedup_above_the_number_of_devices_is_explained_by_its_largest_part() -> None:
+    """0.84 s on each of two devices, 0.87 s on one: the update, 0.03 s in place of 0.06 s, is the largest gain."""
+    alone = step_of(1, 32, fp_bp_s=0.80, update_s=0.06, overhead_s=0.01)
+    owners = step_of(2, 32, fp_bp_s=0.79, update_s=0.03, overhead_s=0.02)
+    said = why_above_linear(alone, owners)
+    assert "tensors that it owns" in said
+    assert "30.0 ms against 60.0 ms" in said
+    quicker = step_of(2, 16, fp_bp_s=0.30, update_s=0.03, overhead_s=0.005)
+    assert "of a sample take less with 16" in why_above_linear(alone, quicker)
+
+
+@pytest.mark.parametrize("overhead_s", [0.02, 0.1])
+def test_a_speedup_below_the_number_of_devices_is_not_explained(overhead_s: float) -> None:
+    alone = step_of(1, 32, fp_bp_s=0.80, update_s=0.06, overhead_s=0.01)
+    assert why_above_linear(alone, step_of(2, 32, fp_bp_s=0.80, update_s=0.06, overhead_s=overhead_s)) == ""
+
+
+def test_the_reason_stands_under_its_table_and_in_the_document() -> None:
+    found = dataclasses.replace(row(1.0, devices=2), speedup=2.01, why_above_linear="the update is shared")
+    out = io.StringIO()
+    for table in study_tables(study(row(1.0, devices=1), found)):
+        Console(file=out, width=80).print(table)
+    assert "2.01^" in out.getvalue()
+    assert "^ 2 GPUs: the update is shared" in out.getvalue()
+    assert row_document(found)["why_above_linear"] == "the update is shared"
+    assert "why_above_linear" not in row_document(row(1.0, devices=2))
+
+
+def test_owners_that_share_the_update_of_a_large_network_are_more_than_twice_as_fast_as_one() -> None:
+    """bert:large by one owner for each tensor: the one row above the number of devices says why."""
+    found = predict_scaling(
+        "bert:large",
+        cluster="dgx2",
+        devices=(1, 2, 4),
+        local_batch=32,
+        sync="kvstore",
+        software="pytorch:2024",
+        precision="fp32",
+    )
+    for one in found.rows:
+        assert (one.speedup > one.step.devices * (1 + 1e-9)) == bool(one.why_above_linear)
+    assert any("tensors that it owns" in one.why_above_linear for one in found.rows)

@@ -94,7 +94,7 @@ _MEANINGS: Mapping[str, str] = {
     Part.MESSAGES: "between stages, not overlapped",
     Part.BUBBLE: "other stages, while the one that binds waits",
     Part.UPDATE: "optimizer and clipping",
-    Part.AFTER: "of all ranks, once a step",
+    Part.AFTER: "into buffers and out of them, and waiting for the slowest rank",
     Part.WAIT: "nothing runs",
     PARTS["compute_s"]: "products, attention and the rest, on the slowest stage",
     PARTS["tensor_s"]: "in groups that share layers or sequences",

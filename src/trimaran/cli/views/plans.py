@@ -197,7 +197,8 @@ def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
 
 def _search_line(found: Search[Any]) -> str:
     end = "" if found.is_complete else ", stopped by its time limit"
-    return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {100 * found.gap:.1f} %"
+    gap = "not known" if found.gap is None else f"{100 * found.gap:.1f} %"
+    return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {gap}"
 
 
 def print_notes(out: Console, notes: Iterable[str]) -> None:
@@ -316,6 +317,9 @@ def print_rejections(out: Console, rejected: Iterable[Rejection], *, named: bool
         names = ", ".join(rejection.strategy.name for rejection in rejections)
         if named and cause == "bound" and len(rejections) > 1:
             line = f"rejected by the bound of their time, without a simulation: {names}"
+        elif cause == "time":
+            such = f": {names}" if len(rejections) == 1 else f", such as {rejections[0].strategy.name}"
+            line = f"not simulated in the time of the search, and not ruled out: {len(rejections)}{such}"
         elif named and cause == "batch":
             line = f"rejected, as the batch does not divide: {names}"
         out.print(f"[dim]{escape(line)}[/]")

@@ -27,6 +27,7 @@ from trimaran.graph.types import (
     Stream,
     TensorSpec,
     is_whole,
+    of_graph,
     share_bounds,
 )
 from trimaran.program.lowering.partition import segment_ops
@@ -245,7 +246,21 @@ def _check_segments(graph: Graph, strategy: Strategy, regions: tuple[Region, ...
 
 def _is_agreed(graph: Graph, region: Region, regions: list[Region] | tuple[Region, ...]) -> bool:
     """Whether every region that splits a parameter of this one is among the given ones."""
-    return all(other in regions for split in region.splits for other in graph.regions if split in other.splits)
+    others = _sharers(graph)[region.name]
+    return others == (region.name,) or {one.name for one in regions}.issuperset(others)
+
+
+@of_graph
+def _sharers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """For each region, by name, the regions that split one of its parameters the same way, itself included."""
+    users: dict[Split, dict[str, None]] = {}
+    for region in graph.regions:
+        for split in region.splits:
+            users.setdefault(split, {})[region.name] = None
+    return {
+        region.name: tuple(dict.fromkeys((region.name, *(name for split in region.splits for name in users[split]))))
+        for region in graph.regions
+    }
 
 
 def _shards_of(region: Region) -> Iterator[Shard]:
@@ -400,6 +415,15 @@ def _splits(graph: Graph, strategy: Strategy) -> Iterator[tuple[Region, Split]]:
             yield region, split
 
 
+@of_graph
+def _outputs_and_sizes(graph: Graph) -> tuple[Mapping[str, tuple[TensorSpec, ...]], Mapping[str, Affine]]:
+    """Outputs of each operation, by id; sizes of tensors and parameters, by name."""
+    specs = (*graph.inputs, *(spec for op in graph.ops for spec in op.outputs))
+    sizes = {spec.name: spec.nbytes for spec in specs}
+    sizes |= {parameter.name: Affine(parameter.nbytes) for parameter in graph.parameters}
+    return {op.id: op.outputs for op in graph.ops}, sizes
+
+
 class _Sharing:
     """The collectives of one step of compute of a tensor-parallel group."""
 
@@ -407,13 +431,10 @@ class _Sharing:
         self._ops = ops
         self._regions = _regions_in(ops, graph, strategy)
         self._stream = chosen_stream(graph, strategy)
-        self._outputs = {op.id: op.outputs for op in graph.ops}
+        self._outputs, self._sizes = _outputs_and_sizes(graph)
         self._ranks, self._samples = strategy.tp, samples
-        specs = (*graph.inputs, *(spec for op in graph.ops for spec in op.outputs))
-        self._sizes = {spec.name: spec.nbytes for spec in specs}
-        self._sizes |= {parameter.name: Affine(parameter.nbytes) for parameter in graph.parameters}
         split = {*self._stream.ops, *self._stream.sources}
-        self._split = {spec.name for op in graph.ops if op.id in split for spec in op.outputs}
+        self._split = {spec.name for op in graph.ops if op.id in split for spec in op.outputs} if split else set()
 
     def forward(self) -> tuple[Inner, ...]:
         found: list[_Stop] = []
