@@ -34,6 +34,7 @@ class Pipeline:
         stages: of each replica
         schedule: of them
         microbatches: of a replica
+        strategy: all of it by name, where a schedule leaves more open
     """
 
     network: str
@@ -43,6 +44,7 @@ class Pipeline:
     stages: int
     schedule: Schedule
     microbatches: int
+    strategy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,15 @@ QUESTIONS: Mapping[str, Question] = {
     "gnmt in two stages, gpipe, eight devices": Pipeline(
         network="gnmt", cluster="dgx1-v100-32gb", devices=8, batch=512, stages=2, schedule="gpipe", microbatches=4
     ),
-    "gnmt in two stages of two parts, two nodes": Pipeline(
-        network="gnmt", cluster="dgx1-v100:2", devices=16, batch=1024, stages=2, schedule="interleaved", microbatches=2
+    "gnmt in two stages of four parts, two nodes": Pipeline(
+        network="gnmt",
+        cluster="dgx1-v100:2",
+        devices=16,
+        batch=1024,
+        stages=2,
+        schedule="interleaved",
+        microbatches=2,
+        strategy="dp8 pp2 interleaved x4 m2",
     ),
     "llama2:70b on 512 H100": Degrees(
         network="llama2:70b",
@@ -206,6 +215,10 @@ def _is_explained(asked: Question) -> bool:
 
 
 def _planned(asked: Question) -> trimaran.Planned:
+    if isinstance(asked, Pipeline) and asked.strategy:
+        return trimaran.plan(
+            asked.network, cluster=asked.cluster, devices=asked.devices, batch=asked.batch, strategy=asked.strategy
+        )
     if isinstance(asked, Pipeline):
         pins = trimaran.Pins(
             dp=asked.devices // asked.stages,
@@ -225,7 +238,9 @@ def _planned(asked: Question) -> trimaran.Planned:
 
 def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
     held: tuple[object, ...]
-    if isinstance(asked, Pipeline):
+    if isinstance(asked, Pipeline) and asked.strategy:
+        held = ("--strategy", asked.strategy)
+    elif isinstance(asked, Pipeline):
         held = ("--dp", asked.devices // asked.stages, "--pp", asked.stages, "--tp", 1, "--zero", 0)
         held += ("--microbatches", asked.microbatches, "--schedule", asked.schedule)
         held += ("--forbid", "hierarchical", "--forbid", "placement")
