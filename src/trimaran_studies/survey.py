@@ -201,24 +201,26 @@ def _exchange(job: SurveyedJob, *, sync: Sync, against: Sync, title: str) -> Out
     from trimaran.features.scaling import predict_scaling
 
     try:
-        rows = predict_scaling(
+        study = predict_scaling(
             job.reference,
             cluster=job.cluster,
             devices=(job.devices,),
             local_batch=job.local_batch,
             sync=(against, sync),
             software="pytorch",
-        ).rows
-        steps = {row.step.sync: row.step.step for row in rows}
+        )
+        steps = {row.step.sync: row.step.step for row in study.rows}
         base, step = steps[against], steps[sync]
     except (TrimaranError, KeyError) as error:
         return cannot_be_asked(str(error))
     gain = 1 - step.seconds / base.seconds
     # Errors of the computation are the same on both sides, so the intervals of the two steps are not compared.
     answer: Answer = "worth it" if gain > _LEFT_OUT else "not worth it" if gain <= 0.0 else "undecided"
-    return Outcome(
-        answer=answer, gain=gain, said=f"{format_seconds(step.seconds)}, {title} {format_seconds(base.seconds)}"
-    )
+    said = f"{format_seconds(step.seconds)}, {title} {format_seconds(base.seconds)}"
+    if any(one.sync is None for one in study.faster):
+        answer = "undecided"
+        said += "; not sure, as it depends on constants that nobody has measured"
+    return Outcome(answer=answer, gain=gain, said=said)
 
 
 def _through_one_gpu(job: SurveyedJob, *, remedy: str) -> Outcome:

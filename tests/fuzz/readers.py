@@ -837,6 +837,8 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/program/text.py": "decodes a text that was read: its reader is on the list",
     "trimaran/pricing/convergence/run_tables.py": "likewise",
     "trimaran_studies/published/rows.py": "likewise",
+    "trimaran_studies/specification/requirements.py": "results of this project's own benchmarks",
+    "trimaran/measure/others.py": "what the kernel says of the cores",
     "trimaran/machine/nccl_topology.py": "likewise",
     "trimaran/measure/calibration/results.py": "decodes what it has just encoded",
     "trimaran/checkpoint_files/disk.py": "what a store of checkpoints asks of a disk",
