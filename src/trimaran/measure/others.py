@@ -61,13 +61,22 @@ class Others:
     """What other programs take of this process's cores from now on."""
 
     def __init__(self) -> None:
-        self._before = read_spent() if sys.platform == "linux" else None
+        self._before = _spent_if_told()
 
     def share(self) -> float | None:
         """Their part until now [0..1]; None where the system does not tell. Children that still run count as others."""
-        if self._before is None:
+        now = _spent_if_told()
+        if self._before is None or now is None:
             return None
-        return others_share(self._before, read_spent(), cores=len(os.sched_getaffinity(0)))
+        return others_share(self._before, now, cores=len(os.sched_getaffinity(0)))
+
+
+def _spent_if_told() -> Reading | None:
+    """None where there is no such file, or it may not be read: some containers do not show it."""
+    try:
+        return read_spent() if sys.platform == "linux" else None
+    except OSError:
+        return None
 
 
 def busy_note(share: float | None) -> str:

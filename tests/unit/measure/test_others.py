@@ -46,3 +46,13 @@ def test_a_program_that_spins_beside_is_seen_and_told():
     cores = len(os.sched_getaffinity(0))
     assert share > 0.3 / cores  # it may have to share its core
     assert busy_note(max(share, 1.01 * BUSY)).startswith("other programs took")
+
+
+def test_where_the_system_does_not_tell_nothing_is_said(monkeypatch: pytest.MonkeyPatch):
+    def hidden(*_: object, **__: object) -> str:
+        raise PermissionError("/proc/stat")
+
+    monkeypatch.setattr("pathlib.Path.read_text", hidden)
+
+    assert Others().share() is None
+    assert busy_note(None) == ""

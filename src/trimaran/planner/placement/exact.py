@@ -25,7 +25,7 @@ problem itself, and the times of the answer come from its order (`lay`), not fro
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
@@ -44,21 +44,10 @@ class Model:
     Args:
         flat: the problem
         horizon_s: no schedule longer than this is looked for [s]
-        frozen: a schedule whose devices and orders hold for all but the free nodes
-        free: numbers of the free nodes
     """
 
-    def __init__(
-        self,
-        flat: Flat,
-        horizon_s: float,
-        *,
-        frozen: Layout | None = None,
-        free: Collection[int] = (),
-    ) -> None:
+    def __init__(self, flat: Flat, horizon_s: float) -> None:
         self.flat = flat
-        self.frozen = frozen
-        self.free = frozenset(free)
         self.tick_s = horizon_s / TICKS if horizon_s > 0 else 1.0
         self.horizon = TICKS
         self.model = cp_model.CpModel()
@@ -76,8 +65,6 @@ class Model:
         for intervals in (*self.on_device, *self.on_link):
             self.model.add_no_overlap(intervals)
         self._bound()
-        if frozen is not None:
-            self._keep_order()
         self.model.minimize(self.makespan)
 
     def ticks(self, seconds: float) -> int:
@@ -91,9 +78,8 @@ class Model:
         """(1), and the devices that are equal to each other in a fixed order."""
         flat, model = self.flat, self.model
         for node in range(flat.n):
-            if self.fixed(node) or node in flat.pins:
-                pinned = self.frozen.on[node] if self.frozen is not None and self.fixed(node) else flat.pins[node]
-                self.on.append([model.new_constant(int(pinned == d)) for d in range(flat.devices)])
+            if node in flat.pins:
+                self.on.append([model.new_constant(int(flat.pins[node] == d)) for d in range(flat.devices)])
             elif flat.devices == 2:
                 second = model.new_bool_var(f"on{node}")
                 self.choices[node] = {1: second}
@@ -124,23 +110,6 @@ class Model:
                         start, length, self.on[node][device], f"i{task},{device}"
                     )
                 )
-
-    def fixed(self, node: int) -> bool:
-        """Whether a node stays where it is."""
-        return self.frozen is not None and node not in self.free
-
-    def _keep_order(self) -> None:
-        """Tasks of nodes that stay keep their order on each device."""
-        if self.frozen is None:
-            return
-        last: dict[int, int] = {}
-        n = self.flat.n
-        for item in self.frozen.order:
-            if item < 2 * n and self.fixed(item % n):
-                device = self.frozen.on[item % n]
-                if device in last:
-                    self.model.add(self.start[item] >= self.start[last[device]] + self.length(last[device]))
-                last[device] = item
 
     def length(self, task: int) -> int:
         """Ticks of a forward or backward."""
@@ -220,7 +189,7 @@ class Model:
         """Start the search from a schedule."""
         flat, model, n = self.flat, self.model, self.flat.n
         for node in range(n):
-            if node in flat.pins or self.fixed(node):
+            if node in flat.pins:
                 continue
             for device, choice in self.choices[node].items():
                 model.add_hint(choice, layout.on[node] == device)
@@ -317,7 +286,6 @@ def solve(
     deadline: float = math.inf,
     seed: int,
     gap: float = 0.0,
-    free: Collection[int] | None = None,
     memory: bool = False,
 ) -> Proof:
     """The best schedule that the limits allow.
@@ -330,14 +298,13 @@ def solve(
         deadline: moment at which all ends, by the monotonic clock [s]
         seed: of the solver
         gap: stop when the answer is within this share of the solver's bound
-        free: nodes whose device and order may change; None: all. The bound is then of no use
         memory: whether memory is a constraint
     """
     nothing = Proof(layout=None, bound_s=0.0, optimal=False, infeasible=False, work=0.0)
     if time.monotonic() > deadline:
         return nothing
     horizon_s = flat.serial_s + _all_transfers(flat) if memory else start.makespan_s
-    model = Model(flat, horizon_s, frozen=start if free is not None else None, free=free or ())
+    model = Model(flat, horizon_s)
     if memory:
         fit(model)
     model.hint(start)
