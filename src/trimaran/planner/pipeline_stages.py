@@ -471,7 +471,7 @@ class StageMemory:
                 for name in dict.fromkeys(names):
                     users.setdefault(name, []).append(number)
         self._saved = [
-            _Tensor(_maker(name, made, place), tuple(users), self.graph.storages[name].at(size))
+            _Tensor(_maker(name, made, place), tuple(users), self.graph.kept_storages[name].at(size))
             for name, users in savers.items()
         ]
         self._flowing = [

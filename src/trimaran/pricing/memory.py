@@ -332,7 +332,7 @@ def _one_segment(
     for op in ops:
         for name in op.saved:
             share[name] = max(share.get(name, 0.0), shares.saved(op))
-    kept = {name: graph.storages[name].at(batch) * share[name] for name in own}
+    kept = {name: graph.kept_storages[name].at(batch) * share[name] for name in own}
     needed = {name for op in later for name in op.inputs if name in own}
     gradients = sum(spec.nbytes.at(batch) for op in later for spec in op.outputs if spec.requires_grad)
     put_off_bytes = round(sum(kept[name] for name in needed))
