@@ -2,8 +2,9 @@
 
 Tracing the network and simulating every rank would take too long there.
 
-A published decoder is described by its shape, so it is neither built nor traced. The analytical model plans it where it
-would have more ranks than are simulated one by one, or more weights than a trace is worth.
+A published decoder is described by its shape, and a Hugging Face configuration says one, so it is neither built nor
+traced. The analytical model plans it where it would have more ranks than are simulated one by one, or more weights than
+a trace is worth, or experts, whose work depends on values that a trace does not have.
 """
 
 import dataclasses
@@ -13,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count
+from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.networks.names import NetworkReference, parse_network
+from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
@@ -29,7 +31,20 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
+from trimaran.pricing.analytical.decoders import (
+    Configured,
+    is_known,
+    is_traceable,
+    rough_count,
+    shape_of_configuration,
+)
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    active_count,
+    decoder_of,
+    parameter_count,
+    prediction_count,
+)
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -45,28 +60,76 @@ COUNTS = 4
 def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     """The shape of a decoder that the analytical model plans; None for everything else.
 
+    Published networks and users' jobs are planned by it where they have too many ranks, weights or experts for a trace.
+    Configurations always are, unless the request needs a program and the network can be traced.
+
     Args:
         reference: of a job
         request: says on how many devices
+
+    Raises:
+        InputError: a configuration without a known shape that is too large to be traced, with what is missing
     """
-    shape = decoder_shape(reference, request)
-    if shape is None:
-        return None
     devices = request.devices or find_machine(request.cluster).devices
-    return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
+    try:
+        found = decoder_of_job(reference, request)
+    except InputError:
+        if devices > MOST_RANKS or rough_count(read_configuration(reference).values) > MOST_PARAMETERS:
+            raise
+        return None
+    if found is None:
+        return None
+    small = parameter_count(found.shape) <= MOST_PARAMETERS and is_traceable(found.shape)
+    if devices > MOST_RANKS or not small:
+        return found.shape
+    return found.shape if is_configuration(reference) and not _needs_program(request) else None
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
-    """The shape of a published decoder; None for everything else.
+    """The shape of a decoder, as `decoder_of_job` finds it; None for everything else."""
+    found = decoder_of_job(reference, request)
+    return None if found is None else found.shape
+
+
+def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
+    """The shape of a job's network, without the network: by its name, or by its configuration.
 
     Args:
-        reference: of a job
+        reference: a published decoder, a Hugging Face configuration, or `file.py:factory` whose model is made of a
+            configuration of transformers alone
         request: may have an option `sequence`
+
+    Returns:
+        The shape, with what is assumed; None for jobs that are neither.
+
+    Raises:
+        InputError: a configuration that no shape is known for
     """
     network = parse_network(reference)
-    if network is None or network.name not in DECODERS:
+    asked = int(request.options["sequence"]) if "sequence" in request.options else None
+    if network is not None:
+        if network.name not in DECODERS:
+            return None
+        sequence = asked or network.number("sequence", FAMILIES[network.name].sequence)
+        shape = decoder_of(f"{network.name}:{network.size}", sequence)
+        return None if shape is None else Configured(shape=shape)
+    if is_configuration(reference):
+        read = read_configuration(reference)
+        return shape_of_configuration(read.values, sequence=asked or read.sequence, source=read.source)
+    if ".py:" not in reference:
         return None
-    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+    values = configuration_of_job(resolve(reference))
+    if values is None or not is_known(values.get("model_type")):
+        return None
+    return shape_of_configuration(values, sequence=asked, source=reference)
+
+
+def _needs_program(request: PlanRequest) -> bool:
+    """Whether a request says what only a simulated program can keep."""
+    if request.loading.is_given or request.execution != "any" or next(_unsupported(request.pins), None) is not None:
+        return True
+    other = request.software is not None and request.software.framework != "megatron"
+    return other or (request.precision is not None and request.precision not in ANALYTICAL_PRECISIONS)
 
 
 class Analytical(CatalogBackend):
@@ -174,10 +237,12 @@ class Analytical(CatalogBackend):
 
     def _planned(self, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Planned:
         notes = [
-            f"a transformer of {parameter_count(self.shape) / 1e9:.1f} billion parameters on "
-            f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
-            "a simulation of every rank"
+            f"a transformer of {_counted(self.shape)} on {format_count(problem.devices, 'device')}: planned by the "
+            "analytical model, without a trace and without a simulation of every rank"
         ]
+        described = decoder_of_job(self.source.reference, self.request)
+        if described is not None:
+            notes += described.assumed
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
@@ -198,6 +263,16 @@ class Analytical(CatalogBackend):
             ),
             notes=tuple(notes),
         )
+
+
+def _counted(shape: TransformerShape) -> str:
+    """Parameters in words: all, those that a token visits, and those of modules that predict further tokens."""
+    counted = f"{parameter_count(shape) / 1e9:.1f} billion parameters"
+    if shape.experts is not None:
+        counted += f" ({active_count(shape) / 1e9:.1f} of them for each token)"
+    if shape.prediction_layers:
+        counted += f" and {prediction_count(shape) / 1e9:.1f} billion that predict further tokens"
+    return counted
 
 
 def with_prices(evidence: Modelled) -> Modelled:
@@ -272,12 +347,6 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
-
-
-def _sequence(network: NetworkReference, request: PlanRequest) -> int:
-    usual = FAMILIES[network.name].sequence
-    asked = request.options.get("sequence")
-    return network.number("sequence", usual) if asked is None else int(asked)
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:
