@@ -67,16 +67,18 @@ def _rows(text: str, **same: Any) -> dict[str, dict[str, Any]]:
     for row in filter(str.strip, text.splitlines()):
         name, *figures = row.split()
         more = dict(pair.split("=") for pair in figures[6:])
-        keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-        keys = (*keys, "num_key_value_heads", "vocab_size")
         sizes[name] = {
             **same,
-            **{key: int(figure) for key, figure in zip(keys, figures[:6], strict=True)},
+            **{key: int(figure) for key, figure in zip(_ROW, figures[:6], strict=True)},
             **{_SHORT.get(key, key): _figure(figure) for key, figure in more.items()},
         }
     return sizes
 
 
+_ROW = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "vocab_size"),
+)
 _SHORT = {
     "positions": "max_position_embeddings",
     "head": "head_dim",

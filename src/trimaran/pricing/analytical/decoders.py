@@ -36,20 +36,9 @@ Values = Mapping[str, Any]
 USUAL_SEQUENCE = 4096
 """Tokens of a sequence where nothing says how long training sequences are; fewer where there are fewer positions."""
 
-_ACTIVATIONS = frozenset(
-    [
-        "silu",
-        "swish",
-        "gelu",
-        "gelu_new",
-        "gelu_fast",
-        "gelu_pytorch_tanh",
-        "gelu_python",
-        "gelu_accurate",
-        "quick_gelu",
-        "relu",
-        "relu2",
-    ]
+_ACTIVATIONS = (
+    *("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "gelu_accurate"),
+    *("quick_gelu", "relu", "relu2"),
 )
 
 
@@ -118,7 +107,14 @@ class _Family:
 
 
 def _figures(
-    hidden: int, ffn: int, layers: int, heads: int, kv_heads: int | None, vocabulary: int, positions: int, **more: Any
+    hidden: int,
+    ffn: int | None,
+    layers: int,
+    heads: int,
+    kv_heads: int | None,
+    vocabulary: int,
+    positions: int,
+    **more: Any,
 ) -> dict[str, Any]:
     """Defaults by the common names."""
     return {
@@ -223,10 +219,10 @@ _EXPERTS = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": None,
     "shared_expert_intermediate_size": 0,
-    "first_k_dense_replace": 0,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": None,
 }
+_SPARSE: dict[str, Any] = {"decoder_sparse_step": 1, "mlp_only_layers": None}
+_PLACES = ("first_k_dense_replace", *_SPARSE)
+"""Figures that say which layers have experts; a type that has no such figure pays it no heed."""
 _NEXT = {"num_nextn_predict_layers": ("num_mtp_layers",)}
 _LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
 
@@ -253,7 +249,7 @@ FAMILIES: Mapping[str, _Family] = {
             50257,
             1024,
             hidden_act="gelu_new",
-            tie_word_embeddings=True,  # type: ignore[arg-type]
+            tie_word_embeddings=True,
         )
         | {"resid_pdrop": 0.1, "attn_pdrop": 0.1, "add_cross_attention": False},
         names=_GPT_NAMES,
@@ -264,7 +260,7 @@ FAMILIES: Mapping[str, _Family] = {
         positions=0,
     ),
     "gptj": _Family(
-        defaults=_figures(4096, None, 28, 16, None, 50400, 2048, hidden_act="gelu_new")  # type: ignore[arg-type]
+        defaults=_figures(4096, None, 28, 16, None, 50400, 2048, hidden_act="gelu_new")
         | {"resid_pdrop": 0.0, "attn_pdrop": 0.0},
         names=_GPT_NAMES,
         shape={"rotary": True, "parallel": True},
@@ -365,7 +361,8 @@ FAMILIES: Mapping[str, _Family] = {
         windows="late",
     ),
     "qwen2_moe": _Family(
-        defaults=_figures(2048, 5632, 24, 16, 16, 151936, 32768, qkv_bias=True, **_QWEN) | _experts(60, 4, 1408, 5632),
+        defaults=_figures(2048, 5632, 24, 16, 16, 151936, 32768, qkv_bias=True, **_QWEN)
+        | _experts(60, 4, 1408, 5632, **_SPARSE),
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         bias_keys={"qkv_bias": ("qkv",)},
@@ -383,7 +380,7 @@ FAMILIES: Mapping[str, _Family] = {
         defaults=_figures(
             2048, 6144, 24, 32, 4, 151936, 32768, attention_bias=False, use_sliding_window=False, sliding_window=4096
         )
-        | _experts(128, 8, 768),
+        | _experts(128, 8, 768, **_SPARSE),
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         bias_keys=_ATTENTION,
@@ -447,7 +444,7 @@ FAMILIES: Mapping[str, _Family] = {
         prepare=_as_wide,
     ),
     "falcon": _Family(
-        defaults=_figures(4544, None, 32, 71, None, 65024, 2048, hidden_act="gelu", tie_word_embeddings=True)  # type: ignore[arg-type]
+        defaults=_figures(4544, None, 32, 71, None, 65024, 2048, hidden_act="gelu", tie_word_embeddings=True)
         | {"bias": False, "alibi": False, "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False}
         | {"num_ln_in_parallel_attn": None, "hidden_dropout": 0.0, "attention_dropout": 0.0},
         names={
@@ -465,7 +462,7 @@ FAMILIES: Mapping[str, _Family] = {
         defaults=_figures(4096, 11008, 32, 32, None, 102400, 2048, attention_bias=False, mlp_bias=False)
         | _LATENT
         # DeepSeek-V2 as published sends a token to 6 experts; transformers has no default.
-        | _experts(64, 6, 1407, n_shared_experts=2)
+        | _experts(64, 6, 1407, n_shared_experts=2, first_k_dense_replace=0)
         | {"num_nextn_predict_layers": 0, "moe_layer_freq": 1},
         names={"num_experts": ("n_routed_experts", "num_local_experts"), **_NEXT},
         shape=_RMS,
@@ -592,7 +589,12 @@ FAMILIES: Mapping[str, _Family] = {
         names={"segments": ("type_vocab_size",)},
         biases=LAYER_BIASES,
         drops=("hidden_dropout_prob", "attention_probs_dropout_prob"),
-        needs={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+        needs={
+            "tie_word_embeddings": True,
+            "is_decoder": False,
+            "add_cross_attention": False,
+            "position_embedding_type": "absolute",
+        },
         prepare=_bert,
         positions=0,
     ),
@@ -734,7 +736,7 @@ def _check_kind(values: Values) -> None:
 
 def _common(family: _Family, values: Values) -> dict[str, Any]:
     """Figures by the common names, with defaults."""
-    found: dict[str, Any] = {**values}
+    found = {name: value for name, value in values.items() if name not in _PLACES}
     for name in {*family.defaults, *family.names}:
         spelled = (name, *family.names.get(name, ()))
         default = next((family.defaults[each] for each in spelled if each in family.defaults), None)
@@ -822,8 +824,9 @@ def _experts_of(found: Values, layers: int) -> Experts | None:
     if not count:
         return None
     active = _count(found, "num_experts_per_tok", most=count)
-    every, dense = _count(found, "decoder_sparse_step"), _count(found, "first_k_dense_replace", least=0)
-    plain = sorted(found["mlp_only_layers"] or ())
+    placed = {"decoder_sparse_step": 1, "first_k_dense_replace": 0, **found}
+    every, dense = _count(placed, "decoder_sparse_step"), _count(placed, "first_k_dense_replace", least=0)
+    plain = sorted(placed.get("mlp_only_layers") or ())
     if plain != list(range(len(plain))):
         raise _unknown("mlp_only_layers", plain, "the first layers of the stack")
     shared = _count(found, "shared_expert_intermediate_size", least=0)

@@ -45,7 +45,7 @@ from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
-    layer_elements,
+    largest_layer,
     layer_kinds,
     passes_in_flight,
     query_size,
@@ -300,8 +300,8 @@ def rank_memory(
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     dense, experts = stage_elements(shape, degrees, stage)
     # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = max(layer_elements(shape, index, tensor=degrees.tp) for index, _ in layer_kinds(shape, _whole(shape)))
-    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=2 * layer)
+    gathered = 2 * largest_layer(shape, degrees.tp)
+    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=gathered)
     activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
     return RankMemory(
         stage=stage,
@@ -346,10 +346,6 @@ def state_bytes(
 
     weights = sharded(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
     return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
-
-
-def _whole(shape: TransformerShape) -> tuple[range, ...]:
-    return (range(shape.layers),)
 
 
 def _peak_of_activations(

@@ -144,6 +144,10 @@ class TransformerShape:
     prediction_layers: int = 0
     head: Literal["causal", "masked", "masked_tokens"] = "causal"
 
+    def __hash__(self) -> int:
+        """By the figures in which networks differ most: a search asks for it very often."""
+        return hash((self.layers, self.hidden, self.heads, self.ffn, self.vocabulary, self.sequence))
+
     def has_experts(self, layer: int) -> bool:
         """Whether a layer has experts.
 
@@ -301,6 +305,12 @@ def layer_elements(shape: TransformerShape, layer: int, *, tensor: int = 1) -> i
     else:
         inner = feed_forward_elements(shape, shape.ffn // tensor)
     return attention_elements(shape, tensor) + inner + shape.norms * norm_elements(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def largest_layer(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of the layer with the most on one of `tensor` ranks, experts not included."""
+    return max(layer_elements(shape, layer, tensor=tensor) for layer, _ in layer_kinds(shape, (range(shape.layers),)))
 
 
 def expert_elements(shape: TransformerShape, layer: int, *, expert: int = 1, expert_tensor: int = 1) -> int:
@@ -528,20 +538,37 @@ def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tup
     The last stage holds the output layer; where it is tied to the embedding, as a copy of it. Modules that predict
     further tokens are there too.
     """
-    tensor, share = degrees.tp, {"expert": degrees.ep, "expert_tensor": degrees.expert_ranks}
+    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    return _held(
+        shape, kinds, degrees.tp, degrees.ep, degrees.expert_ranks, first=stage == 0, last=stage == degrees.pp - 1
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _held(
+    shape: TransformerShape,
+    kinds: tuple[tuple[int, int], ...],
+    tensor: int,
+    expert: int,
+    expert_tensor: int,
+    *,
+    first: bool,
+    last: bool,
+) -> tuple[int, int]:
+    share = {"expert": expert, "expert_tensor": expert_tensor}
     dense = experts = 0
-    for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage)):
+    for layer, count in kinds:
         dense += count * layer_elements(shape, layer, tensor=tensor)
         experts += count * expert_elements(shape, layer, **share)
     table = embedding_elements(shape, tensor)
-    if stage == 0:
+    if first:
         dense += table + position_elements(shape)
-    if stage == degrees.pp - 1:
+    if last:
         dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or degrees.pp > 1) else 0
+        dense += table if (not shape.tied or not first) else 0
         if shape.prediction_layers:
             dense += prediction_elements(shape, tensor)
             experts += shape.prediction_layers * expert_elements(shape, shape.layers - 1, **share)
             # Modules embed the tokens that they predict from, so an untied table of a first stage is copied.
-            dense += table if not shape.tied and degrees.pp > 1 else 0
+            dense += table if not shape.tied and not first else 0
     return dense, experts
