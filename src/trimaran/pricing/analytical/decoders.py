@@ -631,7 +631,7 @@ def rough_count(values: Values) -> int:
 
         >>> values = {"d_model": 1024, "d_ff": 65536, "num_layers": 24, "vocab_size": 32128, "num_decoder_layers": 24}
         >>> round(rough_count(values) / 1e9, 1)
-        6.9
+        6.7
     """
 
     def figure(*names: str, usual: int = 0) -> int:
@@ -713,14 +713,14 @@ def _check_kind(values: Values) -> None:
     if values.get("is_encoder_decoder"):
         raise InputError(
             f'model type "{kind}" has an encoder and a decoder: the analytical model knows one stack only',
-            code="configuration.two-stacks",
+            code="shape.two-stacks",
             model_type=kind,
         )
     if not is_known(kind):
         known = sorted({*FAMILIES, *_WITH_TEXT})
         raise InputError(
             f'no shape is known for model type "{kind}"{did_you_mean(str(kind), known)}: known are {", ".join(known)}',
-            code="configuration.no-shape",
+            code="shape.unknown-model-type",
             model_type=kind,
         )
     names = [str(name) for name in values.get("architectures") or ()]
@@ -729,7 +729,7 @@ def _check_kind(values: Values) -> None:
         raise InputError(
             f"architectures {', '.join(names)}: shapes are known of language models, whose names end in "
             f"{', '.join(_HEADS)}",
-            code="configuration.no-language-head",
+            code="shape.no-language-head",
             architectures=names,
         )
 
@@ -750,7 +750,7 @@ def _common(family: _Family, values: Values) -> dict[str, Any]:
     if found["hidden_act"] not in _ACTIVATIONS:
         raise InputError(
             f'no work is known of activation "{found["hidden_act"]}": known are {", ".join(sorted(_ACTIVATIONS))}',
-            code="configuration.unknown-activation",
+            code="shape.unknown-activation",
             activation=str(found["hidden_act"]),
         )
     return found
@@ -775,7 +775,7 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
         raise InputError(
             f"the model has {positions:,} learned positions, not {sequence:,}: take a shorter --sequence, or raise "
             "max_position_embeddings in the file",
-            code="configuration.window-too-long",
+            code="shape.sequence-too-long",
             sequence=sequence,
             positions=positions,
         )
@@ -784,13 +784,12 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
     biases = set(family.biases)
     for key, parts in family.bias_keys.items():
         biases.update(parts if found[key] else ())
-    hidden_drop, attention_drop = (bool(found.get(name)) for name in family.drops)
+    drops = [bool(found.get(name)) for name in family.drops]
     fields: dict[str, Any] = {
         "norms": norms,
         **family.shape,
         "parallel": parallel,
         "layers": layers,
-        "hidden": hidden,
         "heads": heads,
         "kv_heads": kv_heads,
         "head_size": _count(found, "head_dim"),
@@ -804,14 +803,13 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
         "segments": found.get("segments", 0),
         "query_key_norm": _query_key_norm(family, found),
         "windows": _windows(family, found, layers),
-        "hidden_dropout": hidden_drop,
-        "attention_dropout": attention_drop,
+        "attention_dropout": drops[1],
         "experts": _experts_of(found, layers) if family.experts else None,
         "latent": _latent(found) if family.latent else None,
         "prediction_layers": _count({"num_nextn_predict_layers": 0, **found}, "num_nextn_predict_layers", least=0),
         "head": found.get("head", "causal"),
     }
-    return TransformerShape(**fields)
+    return TransformerShape(hidden=hidden, hidden_dropout=drops[0], **fields)
 
 
 def _query_key_norm(family: _Family, found: Values) -> str | None:
@@ -872,7 +870,7 @@ def _of_types(kinds: Sequence[object], tokens: int, layers: int) -> list[int]:
         if kind not in known:
             raise InputError(
                 f'no work is known of attention "{kind}" in layer_types: known are {", ".join(known)}',
-                code="configuration.unknown-attention",
+                code="shape.unknown-attention",
                 attention=str(kind),
             )
     if len(kinds) != layers:
@@ -910,7 +908,7 @@ def _count(found: Values, name: str, *, least: int = 1, most: int = 10**9) -> in
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InputError(
             f"{name}: expected a whole number from {least:,} to {most:,}, got {str(value)[:80]}",
-            code="configuration.bad-figure",
+            code="shape.bad-figure",
             key=name,
         )
     return value
@@ -919,6 +917,6 @@ def _count(found: Values, name: str, *, least: int = 1, most: int = 10**9) -> in
 def _unknown(name: str, value: object, wanted: str) -> InputError:
     return InputError(
         f"{name}: the shape is known for {wanted}, not for {str(value)[:80]}",
-        code="configuration.unknown-figure",
+        code="shape.unknown-figure",
         key=name,
     )

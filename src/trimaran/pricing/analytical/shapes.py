@@ -220,12 +220,12 @@ def attention_elements(shape: TransformerShape, tensor: int = 1) -> int:
         down = hidden * (latent.key_rank + latent.rotary_size) + latent.key_rank
         # Down projections have biases, up projections never.
         biases = latent.query_rank + latent.key_rank + latent.rotary_size if "qkv" in shape.biases else 0
-        biases += hidden if "output" in shape.biases else 0
+        biases += shape.hidden if "output" in shape.biases else 0
         return made + down + latent.key_rank * keys_values + values * hidden + biases
     out = query_size(shape, tensor)
     keys = key_size(shape, tensor)
     inward = out + 2 * keys
-    biases = (inward if "qkv" in shape.biases else 0) + (hidden if "output" in shape.biases else 0)
+    biases = (inward if "qkv" in shape.biases else 0) + (shape.hidden if "output" in shape.biases else 0)
     sinks = shape.heads // tensor if shape.sinks else 0
     norms = 0
     if shape.query_key_norm == "head":

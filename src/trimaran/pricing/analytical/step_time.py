@@ -131,7 +131,7 @@ def attended_tokens(shape: TransformerShape, layer: int) -> float:
     """Tokens that one of a layer's windows spans, such that a mask of causality halves them.
 
     Of `s` tokens, those of a window of `w` attend to `w s - w²/2` others in all, where a sequence without a window has
-    `s²/2`. A chunk of `w` tokens is a sequence of its own, so `s / w` chunks have `s w / 2`.
+    `s²/2`. A chunk of `w` tokens is a whole sequence, so `s / w` chunks have `s w / 2`.
 
     Args:
         shape: the network

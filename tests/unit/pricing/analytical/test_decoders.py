@@ -217,26 +217,26 @@ def test_vocabularies_are_padded_on_ranks_and_not_in_counts() -> None:
 @pytest.mark.parametrize(
     ("values", "code"),
     [
-        ({"model_type": "mamba2"}, "configuration.no-shape"),
-        ({"model_type": "t5", "is_encoder_decoder": True}, "configuration.two-stacks"),
-        ({"model_type": "llama", "hidden_act": "snake"}, "configuration.unknown-activation"),
+        ({"model_type": "mamba2"}, "shape.unknown-model-type"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "shape.two-stacks"),
+        ({"model_type": "llama", "hidden_act": "snake"}, "shape.unknown-activation"),
         (
             {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
-            "configuration.no-language-head",
+            "shape.no-language-head",
         ),
-        ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "configuration.unknown-attention"),
+        ({"model_type": "gemma2", "layer_types": ["linear_attention"] * 26}, "shape.unknown-attention"),
         (
             {"model_type": "gemma2", "layer_types": ["full_attention", "sliding_attention"]},
-            "configuration.unknown-figure",
+            "shape.unknown-figure",
         ),
-        ({"model_type": "opt", "do_layer_norm_before": False}, "configuration.unknown-figure"),
-        ({"model_type": "opt", "word_embed_proj_dim": 512}, "configuration.unknown-figure"),
-        ({"model_type": "bert", "is_decoder": True}, "configuration.unknown-figure"),
-        ({"model_type": "qwen2_moe", "mlp_only_layers": [3, 7]}, "configuration.unknown-figure"),
-        ({"model_type": "llama", "num_hidden_layers": 0}, "configuration.bad-figure"),
-        ({"model_type": "llama", "hidden_size": "wide"}, "configuration.bad-figure"),
-        ({"model_type": "llama", "num_key_value_heads": 5}, "configuration.unknown-figure"),
-        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "configuration.bad-figure"),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "shape.unknown-figure"),
+        ({"model_type": "opt", "word_embed_proj_dim": 512}, "shape.unknown-figure"),
+        ({"model_type": "bert", "is_decoder": True}, "shape.unknown-figure"),
+        ({"model_type": "qwen2_moe", "mlp_only_layers": [3, 7]}, "shape.unknown-figure"),
+        ({"model_type": "llama", "num_hidden_layers": 0}, "shape.bad-figure"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "shape.bad-figure"),
+        ({"model_type": "llama", "num_key_value_heads": 5}, "shape.unknown-figure"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, "shape.bad-figure"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
@@ -246,7 +246,7 @@ def test_what_no_shape_is_known_for_is_refused_with_what_is_missing(values: dict
 
 
 def test_learned_positions_bound_the_sequence() -> None:
-    with raises("configuration.window-too-long"):
+    with raises("shape.sequence-too-long"):
         shape_of_configuration({"model_type": "gpt2"}, sequence=2048)
     assert shape_of_configuration({"model_type": "llama"}, sequence=65536).shape.sequence == 65536
 
