@@ -1,8 +1,8 @@
 """The backend of plans for transformers on many devices: parallel degrees, priced by the analytical model.
 
-A decoder with a known shape is neither built nor traced: the analytical model plans it on any number of devices, so that
-plans of few and of many devices agree. Where something is asked that only a simulation of every rank answers, such as
-another framework, and the network and the devices are few enough, it is traced and simulated, and the plan says why.
+A decoder with a known shape is neither built nor traced: the analytical model plans it on any number of devices, so
+that plans of few and of many devices agree. Where something is asked that only a simulation of every rank answers, such
+as another framework, and the network and the devices are few enough, it is traced and simulated, and the plan says why.
 Which of the two answers follows from the question alone.
 """
 
@@ -19,7 +19,7 @@ from trimaran.machine.find import find_machine
 from trimaran.networks.names import NetworkReference, parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.search import NearbyBatch, nearby_batches, search_degrees, transformer_problem
+from trimaran.planner.analytical.search import NearbyBatch, fastest, nearby_batches, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
@@ -308,10 +308,8 @@ def with_prices(evidence: Modelled) -> Modelled:
     """
     problem, found = evidence.problem, evidence.search
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
-    fastest = min((found.chosen, *found.pareto), key=lambda one: one.step_time_s)
-    paid = prices_of_pins(
-        problem.pins, fastest, lambda pins: search_degrees(dataclasses.replace(problem, pins=pins)).chosen
-    )
+    quickest = min((found.chosen, *found.pareto), key=lambda one: one.step_time_s)
+    paid = prices_of_pins(problem.pins, quickest, lambda pins: fastest(dataclasses.replace(problem, pins=pins)))
     return dataclasses.replace(evidence, prices=paid)
 
 

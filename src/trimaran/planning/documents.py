@@ -324,8 +324,8 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
-        analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each strategy `parts_s`, `mfu` and
-        `tokens_per_s`.
+        analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
+        strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen

@@ -439,15 +439,13 @@ def least_share(problem: AnalyticalProblem) -> float:
     pins = problem.pins
     sizes = [size for size in _divisors(problem.batch) if size in range(1, problem.most_microbatch + 1)]
     sizes = [pins.microbatch] if pins.microbatch else sizes
-    alone = Strategy(
-        expert_tp=1 if problem.shape.experts is not None else None, sequence_parallel=pins.sequence_parallel is not False
-    )
+    expert_tp, sharded = 1 if problem.shape.experts is not None else None, pins.sequence_parallel is not False
     return min(
         tensor
         / size
         * least_seconds(
             problem.shape,
-            replace(alone, tp=tensor, microbatch=size, sequence_parallel=tensor > 1 and alone.sequence_parallel),
+            Strategy(tp=tensor, microbatch=size, expert_tp=expert_tp, sequence_parallel=tensor > 1 and sharded),
             problem.program,
             device=problem.machine.node.device,
             exchange=lambda *_: 0.0,

@@ -11,8 +11,8 @@ a runner-up. The bound of the whole is the least of the groups in which somethin
 After a number of strategies, or with a time limit of the user's, which is kept in work (`planner/work.py`), the search
 ends early and says so. Left out: devices that differ, expert placement, offloading.
 
-Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly over
-them, takes less time than the best step so far.
+Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly
+over them, takes less time than the best step so far.
 
 Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the field's rule of thumb.
 
@@ -284,6 +284,22 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         seconds=time.monotonic() - start_s,
         on_all=min(whole, key=lambda found: found.rank, default=None),
     )
+
+
+def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
+    """The strategy that `search_degrees` chooses, without alternatives and what they cost.
+
+    Args:
+        problem: to plan
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    hunt = _hunt(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
+    _leave_idle(hunt)
+    if not hunt.fitting:
+        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
+    return min(hunt.fitting, key=lambda found: found.rank)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
