@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
+from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
 from trimaran.planning.analytical import Analytical, reason_to_trace, shape_of
 from trimaran.planning.estimated import Estimated
@@ -52,7 +52,7 @@ def test_what_only_a_simulation_answers_is_simulated_and_said_or_refused(
     request = asked(**options)
     assert shape_of(SMALL, request) is None
     assert reason_to_trace(SMALL, request).startswith(option)
-    assert isinstance(find_backend(builders.job_source(SMALL), request), Estimated)
+    assert isinstance(find_backend(JobSource(reference=SMALL), request), Estimated)
     with pytest.raises(InputError):
         make_plan(LARGE, request)
 
@@ -64,8 +64,8 @@ def test_an_option_of_programs_is_refused_where_the_analytical_model_plans() -> 
 
 def test_nothing_that_is_not_asked_for_is_simulated() -> None:
     assert reason_to_trace(SMALL, asked()) == ""
-    assert isinstance(find_backend(builders.job_source(SMALL), asked()), Analytical)
-    assert isinstance(find_backend(builders.job_source("resnet50"), asked()), Estimated)
+    assert isinstance(find_backend(JobSource(reference=SMALL), asked()), Analytical)
+    assert isinstance(find_backend(JobSource(reference="resnet50"), asked()), Estimated)
 
 
 def test_a_plan_of_a_decoder_does_without_torch() -> None:
@@ -85,7 +85,7 @@ def test_a_plan_of_a_decoder_does_without_torch() -> None:
 def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> None:
     """Replicas of a small decoder: the same degrees, and times within the interval of the simulation."""
     request = asked(cluster="dgx-a100", devices=devices, batch=batch, software="megatron:2025")
-    source = builders.job_source("gpt2:124m")
+    source = JobSource(reference="gpt2:124m")
     source = dataclasses.replace(source, global_batch_size=batch)
     modelled = make_plan(source, request)
     simulated = Estimated(source, request).plan()

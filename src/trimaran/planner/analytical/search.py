@@ -351,7 +351,7 @@ class NearbyBatch:
 
     Attributes:
         batch: sequences of a step
-        step_time_s: of its best strategy on the same devices [s]
+        step_time_s: of its best strategy on the same devices, or fewer of them [s]
         strategy: that one, by its name
         faster: how much more samples a second than at the batch that is asked for, as a share
     """
@@ -397,6 +397,7 @@ def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: in
     """The best strategy at a batch; nothing where a sample takes no less time than in the chosen one."""
     below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
     hunt = _hunt(replace(problem, batch=batch, ratio=1.0), Work(), below_s=below_s)
+    _leave_idle(hunt)
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     if best is not None and best.step_time_s <= below_s:
         faster = chosen.step_time_s * batch / (problem.batch * best.step_time_s) - 1.0
