@@ -41,12 +41,12 @@ class Work:
 
     @property
     def is_over(self) -> bool:
-        """Whether the limit is reached."""
+        """Whether as much was done as may be."""
         return self.done_s >= self.limit_s
 
     @property
     def left_s(self) -> float:
-        """What is left of the limit [s]."""
+        """What may still be done [s]."""
         return max(0.0, self.limit_s - self.done_s)
 
 

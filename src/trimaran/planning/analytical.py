@@ -136,8 +136,7 @@ class Analytical(CatalogBackend):
             InputError: pins that mean nothing here, or a precision without figures
         """
         check_pins(request.pins)
-        for option, why in _of_program(request):
-            raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
+        _refuse(_of_program(request))
         device = find_machine(request.cluster).node.device
         chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS)
         self.source = source
@@ -319,7 +318,11 @@ def check_pins(pins: Pins) -> None:
     Raises:
         InputError: with the reason
     """
-    for option, why in _unsupported(pins):
+    _refuse(_unsupported(pins))
+
+
+def _refuse(options: Iterator[tuple[str, str]]) -> None:
+    for option, why in options:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
 
 

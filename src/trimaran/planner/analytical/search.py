@@ -261,9 +261,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     hunt = _hunt(problem, work)
     whole = list(hunt.fitting)
     _leave_idle(hunt)
-    if not hunt.fitting:
-        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
-    ordered = sorted(hunt.fitting, key=lambda found: found.rank)
+    ordered = _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
     references = tuple(one.candidate for one in others if one.candidate is not None)
@@ -297,9 +295,18 @@ def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
     """
     hunt = _hunt(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
     _leave_idle(hunt)
+    return _ordered(hunt)[0]
+
+
+def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
+    """All that fit, best first.
+
+    Raises:
+        InfeasibleError: nothing does
+    """
     if not hunt.fitting:
         raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
-    return min(hunt.fitting, key=lambda found: found.rank)
+    return sorted(hunt.fitting, key=lambda found: found.rank)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
