@@ -98,10 +98,10 @@ LEAST_PLACING_S = 0.1
 OUTLINED_S = 0.0003
 """Work of bounding a strategy from totals [s on the reference, see `work.py`]."""
 
-REFINED_S = 0.00002
-"""Work of splitting, lowering and bounding a strategy, for each operation of the graph [s, likewise]."""
+REFINED_S = 0.000075
+"""Work of splitting, lowering and pricing a strategy, for each operation of the graph [s, likewise]."""
 
-SIMULATED_S = 0.00001
+SIMULATED_S = 0.0001
 """Work of simulating a strategy, for each instruction of its ranks [s, likewise]."""
 
 
@@ -143,6 +143,7 @@ class Hunt:
             left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * self.work.left_s)
             problem = dataclasses.replace(problem, time_limit_s=left_s)
             self.work.spend(left_s)
+        self.work.spend(REFINED_S * len(problem.graph.ops))
         found = self.trials.run(prospect, problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
