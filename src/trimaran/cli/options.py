@@ -246,7 +246,8 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken.',
+        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in work '
+        "that an idle core does in that time, so that the answer is the same on a busy machine.",
         parser=seconds_of,
         metavar="TIME",
     ),

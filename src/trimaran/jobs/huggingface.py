@@ -191,7 +191,7 @@ def configured_job(reference: str) -> Job:
     task = _task(config, path, transformers)
     sequence = _sequence(config, read.sequence, reference)
     return Job(
-        name=str(config.model_type),
+        name=str(config.model_type) if find_published(reference) is None else read.source.replace(":", "-"),
         model=functools.partial(_make_model, transformers, _TASKS[task].finder, config),
         loss=None,
         optimizer=_adamw,

@@ -34,7 +34,7 @@ from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, samp
 from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
-from trimaran.pricing.analytical.decoders import is_known, is_traceable, shape_of_configuration
+from trimaran.pricing.analytical.decoders import is_known, shape_of_configuration
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import parameter_count
 from trimaran.pricing.copy_codecs import CodecChoice
@@ -145,10 +145,10 @@ def check_traceable(job: Job) -> None:
     except InputError:  # a trace finds out
         return
     count = parameter_count(shape)
-    if is_traceable(shape) and count <= MOST_TRACED:
+    if shape.experts is None and count <= MOST_TRACED:
         return
     state = rank_memory(shape, Degrees()).state
-    why = "is too large to be traced" if is_traceable(shape) else "has experts, which no trace follows without data"
+    why = "is too large to be traced" if shape.experts is None else "has experts, which no trace follows without data"
     raise InputError(
         f"{job.name}, {count / 1e9:.1f} billion parameters, {why}. In 16 bits its weights, gradients and optimizer "
         f"states take {format_bytes(state)} on one device; `trimaran plan JOB --cluster NAME` plans it on many",

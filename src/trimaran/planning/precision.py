@@ -54,6 +54,7 @@ def choose_precision(
     known: Sequence[Precision] = KERNEL_PRECISIONS,
     *,
     job: Job | None = None,
+    by_shape: bool = False,
 ) -> ChosenPrecision:
     """The precision in which a job is priced on a device.
 
@@ -63,6 +64,7 @@ def choose_precision(
         device: on which it computes
         known: those that the model prices: `KERNEL_PRECISIONS` or `ANALYTICAL_PRECISIONS`
         job: of the reference; None: it is made where it decides
+        by_shape: it is for the analytical model of decoders
 
     Raises:
         InputError: no such precision, or one that the device or the model does not have
@@ -76,7 +78,7 @@ def choose_precision(
     """
     if asked is not None:
         chosen = ChosenPrecision(name=parse_precision(asked))
-    elif known == ANALYTICAL_PRECISIONS and parse_network(reference) is None:
+    elif by_shape and parse_network(reference) is None:
         chosen = _of_shape(reference, device)
     else:
         chosen = _of_job(reference, device, job)
@@ -109,10 +111,13 @@ def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
 
 def _of_shape(reference: str, device: Device) -> ChosenPrecision:
     """Of a job whose shape is known: the dtype of 16 bits that its configuration names, or the usual one."""
-    said = dtype_of(read_configuration(reference).values) if is_configuration(reference) else ""
+    if not is_configuration(reference):
+        own = resolve(reference).precision
+        return _usual(device) if own == "fp32" else ChosenPrecision(name=own, source=f"as the job says; {_CHANGE}")
     named: Mapping[str, Precision] = {"bfloat16": "bf16", "float16": "fp16"}
-    if said in named and named[said] in device.compute:
-        return ChosenPrecision(name=named[said], source=f"as the configuration says; {_CHANGE}")
+    said = named.get(dtype_of(read_configuration(reference).values))
+    if said is not None and said in device.compute:
+        return ChosenPrecision(name=said, source=f"as the configuration says; {_CHANGE}")
     return _usual(device)
 
 

@@ -400,7 +400,8 @@ class PlanRequest:
         software: framework and year, on a machine of the catalog; None: not said
         options: of the job, on a machine of the catalog
         pins: decisions of the user
-        time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
+        time_limit_s: work after which the search takes the best that it has, so that an answer repeats [s of an idle
+            core of the reference]; None: it ends by itself
         gap: the search may stop when its best is within this share of the lower bound
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused

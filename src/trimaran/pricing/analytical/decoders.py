@@ -618,11 +618,6 @@ def is_known(model_type: object) -> bool:
     return model_type in FAMILIES or model_type in _WITH_TEXT
 
 
-def is_traceable(shape: TransformerShape) -> bool:
-    """Whether a network's step can be traced without data: experts cannot, as the values of tokens choose them."""
-    return shape.experts is None
-
-
 def rough_count(values: Values) -> int:
     """Parameters of a network of whatever type, roughly, by figures that most configurations have.
 
