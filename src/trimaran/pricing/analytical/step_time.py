@@ -11,9 +11,10 @@ Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of sharded states.
 
-Collectives between ranks of a sharded step, priced on a machine: ranks stand in the order tensor, context, data,
-pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
-of a kind cross, all at the same time; the slowest group counts.
+Collectives between ranks of a sharded step, priced on a machine: ranks are numbered in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. They have the devices in that order, or in
+another one (`Degrees.rank_order`). `collectives.links` says which links the groups of a kind cross, all at the same time;
+the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
@@ -50,9 +51,10 @@ Source:
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
@@ -69,7 +71,7 @@ from trimaran.pricing.analytical.shapes import (
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Work of a stage for one microbatch
@@ -363,10 +365,69 @@ def peak_of(device: Device) -> float:
 
 Exchange = Callable[[str, float, int, int], float]
 """Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
-"send_recv": of a message to the rank so far on."""
+"send_recv": of a message to the rank so far on, in a chain of so many."""
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+class MachineExchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
+
+    Args:
+        machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
+        year: of the library
+        devices: the device of each rank; empty: ranks have the devices node by node
+    """
+
+    def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
+        self.machine, self.ranks, self.year = machine, ranks, year
+        self._devices = devices
+        self._known: dict[tuple[str, float, int, int], float] = {}
+        self._crossings: dict[tuple[str, int, int], frozenset[Crossing]] = {}
+        self._placed: dict[tuple[object, ...], MachineExchange] = {}
+
+    def __call__(self, op: str, nbytes: float, members: int, near: int) -> float:
+        """Time [s] of the slowest group, by the name of the collective, its bytes, members and distance in ranks."""
+        if members <= 1 or nbytes <= 0:
+            return 0.0
+        key = (op, nbytes, members, near)
+        if key not in self._known:
+            self._known[key] = max(
+                crossing_cost(op, nbytes, machine=self.machine, crossing=crossing, year=self.year).seconds
+                for crossing in self.crossings(op, members, near)
+            )
+        return self._known[key]
+
+    def crossings(self, op: str, members: int, near: int) -> frozenset[Crossing]:
+        """Links that the groups of a kind cross at the same time; arguments as of a call."""
+        # What crosses the spine is the same for all collectives but an exchange of all with all.
+        op = op if op in ("send_recv", "all_to_all") else "all_reduce"
+        key = (op, members, near)
+        if key not in self._crossings:
+            ranks, devices = self.ranks, self._devices
+            if op == "send_recv":
+                found = message_crossings(self.machine, ranks=ranks, stride=near, members=members, devices=devices)
+            else:
+                found = group_crossings(
+                    self.machine, ranks=ranks, members=members, stride=near, devices=devices, op=op
+                )
+            self._crossings[key] = found
+        return self._crossings[key]
+
+    def placed(self, degrees: Degrees) -> "MachineExchange":
+        """The same for ranks that have the devices in the order of these degrees."""
+        key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
+        if key not in self._placed:
+            order = devices_of_ranks(degrees)
+            natural = order == tuple(range(len(order)))
+            self._placed[key] = (
+                self
+                if natural and not self._devices
+                else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
+            )
+        return self._placed[key]
+
+
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
@@ -377,23 +438,29 @@ def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
     Returns:
         Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
     """
+    return MachineExchange(machine, ranks=ranks, year=year)
 
-    @functools.cache
-    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
-        if op == "send_recv":
-            return message_crossings(machine, ranks=ranks, stride=near)
-        return group_crossings(machine, ranks=ranks, members=members, stride=near)
 
-    @functools.cache
-    def price(op: str, nbytes: float, members: int, near: int) -> float:
-        if members <= 1 or nbytes <= 0:
-            return 0.0
-        return max(
-            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
-            for crossing in crossings(op, members, near)
+def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
+    """Prices for ranks that have the devices in the order of some degrees.
+
+    Args:
+        exchange: for ranks in the usual order
+        degrees: with the order
+
+    Raises:
+        InputError: another order, and prices that know of no machine, or degrees that the order leaves out
+    """
+    if degrees.rank_order == RANK_ORDER:
+        return exchange
+    if not isinstance(exchange, MachineExchange):
+        raise InputError(
+            f"ranks in the order {'-'.join(degrees.rank_order)} are priced on a machine: give its exchange "
+            "(`machine_exchange`), or leave the order out",
+            code="analytical.order-needs-machine",
+            order=degrees.rank_order,
         )
-
-    return price
+    return exchange.placed(degrees)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -573,6 +640,7 @@ def transformer_step(
     Returns:
         By part.
     """
+    exchange = placed(exchange, degrees)
     tensor_s = tensor_seconds(shape, degrees, program, exchange, constants)
     known: dict[tuple[int, int, bool, bool], float] = {}
     per_stage = []
@@ -618,6 +686,7 @@ def least_seconds(
     No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
     least the mean load.
     """
+    exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = tensor_seconds(shape, degrees, program, exchange, constants) * shape.layers / degrees.pp
