@@ -133,15 +133,15 @@ def _joined(text: str, whole: str) -> tuple[str, dict[str, str]]:
     cards = [part for part in parts if part and "=" not in part and part != "rails"]
     if len(cards) > 1 or not all(parts):
         raise InputError(
-            f'"{whole}": expected after "@" one kind of cards and words such as nodes_per_leaf=32, oversubscription=2:1 '
-            f'and rails, separated by commas; got "{text}"',
+            f'"{whole}": expected after "@" one kind of cards, and words such as nodes_per_leaf=32, '
+            f'oversubscription=2:1 and rails, separated by commas; got "{text}"',
             code="machine.bad-fabric",
             machine=whole,
         )
     words = [part.partition("=") for part in parts if part not in cards]
     said = {word.strip().lower(): value.strip() or "true" for word, _, value in words}
     if len(said) < len(words):
-        raise InputError(f'"{whole}": a word is said twice', code="machine.bad-fabric", machine=whole)
+        raise InputError(f'"{whole}": a word is said twice', code="machine.word-twice", machine=whole)
     return (cards[0] if cards else ""), said
 
 

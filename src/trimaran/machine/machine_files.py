@@ -3,9 +3,9 @@
 Tables have the form of the catalog's own files. What the file does not define is looked up in the catalog. The machine
 is `[machine]`, or the only node of the file.
 
-Nodes of several kinds (`nodes = { dgx-a100 = 2, dgx-h100 = 2 }`) stand as equal ones of the slowest kind: in a step whose
-work is divided evenly all wait for the slowest device and the slowest link of what they cross, and the smallest memory
-limits. Kinds of which none is the slowest in everything are refused.
+Nodes of several kinds (`nodes = { dgx-a100 = 2, dgx-h100 = 2 }`) stand as equal ones of the slowest kind: in a step
+whose work is divided evenly all wait for the slowest device and the slowest link of what they cross, and the smallest
+memory limits. Kinds of which none is the slowest in everything are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -141,11 +141,12 @@ def _several_kinds(machine: Table, tables: Mapping[str, Table], own: Mapping[str
     if not slowest:
         first, second = list(nodes)[:2]
         better = [
-            f"{a} has {faster_in(nodes[a], nodes[b], cards=fabric is None)}" for a, b in ((first, second), (second, first))
+            f"{a} is ahead in {faster_in(nodes[a], nodes[b], cards=fabric is None)}"
+            for a, b in ((first, second), (second, first))
         ]
         raise InputError(
-            f"{machine.file}: machine.nodes: no kind of node is the slowest in everything ({'; '.join(better)}), so that "
-            "a step whose work is divided evenly has no price here: plan for the nodes of one kind, each in a file",
+            f"{machine.file}: machine.nodes: no kind of node is the slowest in everything ({'; '.join(better)}), "
+            "so that a step whose work is divided evenly has no price here: plan for the nodes of one kind, in a file",
             code="machine-file.no-slowest-node",
             file=machine.file,
         )
@@ -186,7 +187,8 @@ def faster_in(a: Node, b: Node, *, cards: bool = True) -> str:
 
     Example:
         >>> from trimaran.machine.catalog import find_node
-        >>> faster_in(find_node("dgx-a100"), find_node("dgx-h100")), faster_in(find_node("dgx-h100"), find_node("dgx-a100"))
+        >>> old, new = find_node("dgx-a100"), find_node("dgx-h100")
+        >>> faster_in(old, new), faster_in(new, old)
         ('', 'bf16')
     """
     if a.devices != b.devices:

@@ -403,8 +403,7 @@ def _ratio(text: str) -> float:
         ratio = 0.0
     if not 1.0 <= ratio <= MOST_OVERSUBSCRIPTION:
         raise InputError(
-            f"oversubscription: expected a ratio from 1:1 to {MOST_OVERSUBSCRIPTION:g}:1, such as 2:1, got "
-            f'"{text}"',
+            f'oversubscription: expected a ratio from 1:1 to {MOST_OVERSUBSCRIPTION:g}:1, such as 2:1, got "{text}"',
             code="leaves.bad-oversubscription",
             value=text,
         )

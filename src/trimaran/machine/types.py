@@ -436,7 +436,7 @@ class Leaves:
     """The switches that cards of nodes are connected to ("leaves"), joined by switches above them (the "spine").
 
     Attributes:
-        nodes: that share a leaf; as many as a machine may have: all
+        nodes: that share a leaf; `MOST_NODES`: all of them do
         oversubscription: rate of a leaf's cards by that of its links to the spine; 1: all cards may leave it at once
         by_rail: card i of these nodes has leaf i ("rail-optimized"); else all cards of a node have one leaf
 

@@ -150,8 +150,8 @@ Axis = Literal["tp", "cp", "dp", "pp"]
 """A kind of parallel degree by which ranks are numbered."""
 
 RANK_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
-"""The usual order in which ranks have the devices: those that share tensors side by side, stages farthest apart. It is the
-default of Megatron-LM ("tp-cp-ep-dp-pp"): ranks with different experts stand where replicas do."""
+"""The usual order in which ranks have the devices: those that share tensors are nearest, stages farthest apart. It is
+the default of Megatron-LM ("tp-cp-ep-dp-pp"): ranks with different experts stand where replicas do."""
 
 
 def read_rank_order(text: str, *, option: str = "--rank-order") -> tuple[Axis, ...]:
@@ -183,8 +183,8 @@ def read_rank_order(text: str, *, option: str = "--rank-order") -> tuple[Axis, .
         )
     if "ep" in words and words[words.index("ep") + 1 : words.index("ep") + 2] != ["dp"]:
         raise InputError(
-            f'{option} "{text}": ranks with different experts are replicas that stand next to each other, so "ep" comes '
-            'right before "dp", or is left out',
+            f'{option} "{text}": ranks with different experts are replicas that stand next to each other, so "ep" '
+            'comes right before "dp", or is left out',
             code="rank-order.experts-apart",
             value=text,
         )
@@ -268,8 +268,8 @@ def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:
         InputError: a degree above 1 that the order leaves out
 
     Example:
-        Two ranks a layer, two stages, two replicas; stages next to each other: replica 1 of the first stage (ranks 2, 3)
-        has devices 4 and 5.
+        Two ranks a layer, two stages, two replicas; stages next to each other: replica 1 of the first stage (ranks 2
+        and 3) has devices 4 and 5.
 
         >>> devices_of_ranks(Degrees(tp=2, pp=2, dp=2, rank_order=("tp", "pp", "dp")))
         (0, 1, 4, 5, 2, 3, 6, 7)

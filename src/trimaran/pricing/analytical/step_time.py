@@ -13,8 +13,8 @@ Source:
 
 Collectives between ranks of a sharded step, priced on a machine: ranks are numbered in the order tensor, context, data,
 pipeline, and experts with their replicas in place of context and data. They have the devices in that order, or in
-another one (`Degrees.rank_order`). `collectives.links` says which links the groups of a kind cross, all at the same time;
-the slowest group counts.
+another one (`Degrees.rank_order`). `collectives.links` says which links the groups of a kind cross, all at the same
+time; the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
@@ -365,7 +365,7 @@ def peak_of(device: Device) -> float:
 
 Exchange = Callable[[str, float, int, int], float]
 """Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
-"send_recv": of a message to the rank so far on, in a chain of so many."""
+"send_recv": of a message to the rank so far on, each in a chain of ranks so far apart."""
 
 
 class MachineExchange:
@@ -407,9 +407,7 @@ class MachineExchange:
             if op == "send_recv":
                 found = message_crossings(self.machine, ranks=ranks, stride=near, members=members, devices=devices)
             else:
-                found = group_crossings(
-                    self.machine, ranks=ranks, members=members, stride=near, devices=devices, op=op
-                )
+                found = group_crossings(self.machine, ranks=ranks, members=members, stride=near, devices=devices, op=op)
             self._crossings[key] = found
         return self._crossings[key]
 
@@ -461,6 +459,82 @@ def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
             order=degrees.rank_order,
         )
     return exchange.placed(degrees)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTraffic:
+    """Links that ranks of a kind cross when they exchange, the largest figure of any of their groups.
+
+    Attributes:
+        kind: of ranks: "tp", "cp", "dp" (with cp), "pp" (messages to the next stage), "ep", "expert dp"
+        members: of a group; of "pp" stages
+        nodes: that a group sits on; of "pp" 2 where a message goes to another node
+        cards: of each node that a group sends by; 0 inside a node
+        sharing: groups that send by the same card at the same time
+        uplinks: as of `Crossing`; 0: nothing crosses the spine
+    """
+
+    kind: str
+    members: int
+    nodes: int
+    cards: int
+    sharing: int
+    uplinks: float
+
+    def __str__(self) -> str:
+        if self.nodes == 1:
+            return f"{self.kind} stays inside nodes"
+        if self.kind == "pp":
+            where = "pp messages cross nodes"
+        else:
+            cards = f"{self.cards} card{'s' if self.cards > 1 else ''}"
+            where = f"{self.kind} crosses {self.nodes} nodes by {cards} of each"
+        shared = f", {self.sharing} at a time on a card" if self.sharing > 1 else ""
+        slowed = f", waiting {self.uplinks:.2g} times as long for the spine" if self.uplinks > self.sharing else ""
+        return f"{where}{shared}{slowed}"
+
+
+def rank_traffic(degrees: Degrees, exchange: MachineExchange) -> tuple[RankTraffic, ...]:
+    """Which ranks' messages cross nodes, by kind of rank; kinds of one member are left out.
+
+    Args:
+        degrees: of the ranks, with their order
+        exchange: of their machine
+
+    Example:
+        >>> from trimaran.machine.find import find_machine
+        >>> prices = machine_exchange(find_machine("dgx-h100:4"), ranks=32, year=2024.0)
+        >>> [str(each) for each in rank_traffic(Degrees(tp=4, dp=8), prices)]
+        ['tp stays inside nodes', 'dp crosses 4 nodes by 2 cards of each']
+        >>> stages_near = Degrees(tp=4, pp=2, dp=4, rank_order=("tp", "pp", "dp"))
+        >>> [str(each) for each in rank_traffic(stages_near, prices)][1:]
+        ['dp crosses 4 nodes by 1 card of each', 'pp stays inside nodes']
+    """
+    exchange = exchange.placed(degrees)
+    experts = degrees.expert_ranks
+    kinds = (
+        ("tp", "all_reduce", degrees.tp, 1),
+        ("cp", "all_gather", degrees.cp, degrees.tp),
+        ("ep", "all_to_all", degrees.ep, experts),
+        ("dp", "all_reduce", degrees.dp * degrees.cp if degrees.dp > 1 else 1, degrees.tp),
+        ("expert dp", "all_reduce", degrees.expert_data if degrees.ep > 1 else 1, degrees.ep * experts),
+        ("pp", "send_recv", degrees.pp, degrees.devices // degrees.pp),
+    )
+    found = []
+    for kind, op, members, near in kinds:
+        if members > 1:
+            crossings = exchange.crossings(op, members, near)
+            found.append(
+                RankTraffic(
+                    kind=kind,
+                    members=members,
+                    nodes=max(each.nodes for each in crossings),
+                    cards=max(each.cards for each in crossings),
+                    sharing=max(each.sharing for each in crossings),
+                    uplinks=max(each.uplinks for each in crossings),
+                )
+            )
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

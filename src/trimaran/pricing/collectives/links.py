@@ -8,20 +8,20 @@ network cards dealt out evenly, so a group with one member on a node sends by th
     uplinks       where members are on several leaves: what all transfers together send over the busiest of the leaves'
                   links to the spine, by what these links carry
 
-Transfers alike start together, and all are waited for, so the slowest one counts and every layout that occurs is priced.
+Transfers alike start together, and all are waited for, so the slowest counts and every layout that occurs is priced.
 A group of 6 with stride 1 on nodes of 8 lies inside a node or across two, depending on where it starts.
 
 A leaf for `n` nodes of `c` cards with oversubscription `r` has links to the spine worth `u = n c / r` cards; of leaves
-rail by rail, each card of a node has a leaf of its own, with `u = n / r`. What crosses the spine, in cards' worth:
+rail by rail, no two cards of a node share a leaf, and `u = n / r`. What crosses the spine, in cards' worth:
 
     rings, trees, chains    the group's cards, once for each hop from a leaf to another one of members in their order
-    all with all            of each member of a leaf the parts for members elsewhere, by the time of the group's own cards
+    all with all            of each member of a leaf the parts for members elsewhere, in the time of the group's cards
     messages                one card, where sender and receiver have different leaves
 
-Rail by rail, a hop arrives on the cards of its receiver, and the sender's node sends it by its cards of the same number,
-over the links between its devices ("PXN"): so only what goes to nodes of other leaves crosses the spine.
+Rail by rail, a hop arrives on the cards of its receiver, and the sender's node sends it by its cards of the same
+number, over the links between its devices ("PXN"): so only what goes to nodes of other leaves crosses the spine.
 
-Left out: links that equal groups share inside a node; flows that switches put on one link by chance; the time in switches.
+Left out: links that equal groups share inside a node; flows that switches put on one link by chance; time in switches.
 
 Source:
     NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022, for rails and PXN;
@@ -75,7 +75,7 @@ class Crossing:
         cards: of each node that the members send by, the least of any node; 0 on one node
         sharing: transfers alike that are under way at the same time on the same cards, this one included
         uplinks: what crosses the busiest links to the spine that the members use, by what these carry in the time in
-            which cards without sharing would be done: 3 where it takes three times as long; 0: nothing crosses the spine
+            which cards without sharing would be done: 3 where it takes three times as long; 0: nothing crosses it
         members: in all, where nodes have different numbers of them; 0: as many on each
     """
 
@@ -119,10 +119,11 @@ def all_with_all_rate(machine: Machine, nodes: int) -> float:
         InputError: nothing joins them
 
     Example:
-        Half of what 4 nodes of two leaves send stays on a leaf; the other half has a quarter of the cards' rate.
+        Two thirds of what each of 4 nodes sends leave its leaf of 2 nodes, at a quarter of the cards' rate.
 
         >>> from trimaran.machine.find import find_machine
-        >>> plain, leaves = (find_machine(f"dgx-h100:4@8 ib-ndr{end}") for end in ("", ",nodes_per_leaf=2,oversubscription=4"))
+        >>> plain = find_machine("dgx-h100:4@8 ib-ndr")
+        >>> leaves = find_machine("dgx-h100:4@8 ib-ndr,nodes_per_leaf=2,oversubscription=4")
         >>> round(all_with_all_rate(plain, 4) / all_with_all_rate(leaves, 4), 3)
         2.667
     """
@@ -339,12 +340,12 @@ def _ports(machine: Machine) -> tuple[int, int]:
     return ports, count // machine.node.devices if count >= machine.node.devices else 1
 
 
-def _uplink_cards(machine: Machine, ports: int) -> float:
-    """The links of a leaf to the spine, by the rate of a card."""
+def _uplink_cards(machine: Machine, width: int) -> float:
+    """The links to the spine by the rate of a card: of a leaf; rail by rail, of the leaves of a port together."""
     leaves, (count, _) = machine.leaves, fabric_of(machine)
     if leaves is None:
         return np.inf
-    return leaves.nodes * (count / ports if leaves.by_rail else count) / leaves.oversubscription
+    return leaves.nodes * (width if leaves.by_rail else count) / leaves.oversubscription
 
 
 @functools.lru_cache(maxsize=256)
@@ -398,7 +399,7 @@ def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: i
         pods = host // leaves.nodes
         places = pods * ports + port if leaves.by_rail else pods
         far = pods[:, 0] != pods[:, 1]
-        uplinks[far] = _shared(places[far, 0], places[far, 1]) / _uplink_cards(machine, ports)
+        uplinks[far] = _shared(places[far, 0], places[far, 1]) / _uplink_cards(machine, width)
     for each, up in set(zip(sharing.tolist(), uplinks.tolist(), strict=True)):
         found.add(Crossing(local=(0,), nodes=2, cards=width, sharing=each, uplinks=up))
     return frozenset(found)
@@ -498,7 +499,7 @@ class _Collectives:
             return np.zeros(groups)
         pods = self.host // leaves.nodes
         if op == "all_to_all":
-            return self._all_with_all(pods, least, widest) / _uplink_cards(self.machine, self.ports)
+            return self._all_with_all(pods, least, widest) / _uplink_cards(self.machine, self.width)
         flows = least[self.group] * self.width
         if leaves.by_rail:
             # A leaf for each port: a hop arrives on the ports of its receiver, in equal parts.
@@ -514,7 +515,7 @@ class _Collectives:
         busiest = np.maximum(np.bincount(out, each)[out], np.bincount(into, each)[into]) if len(run) else each
         worst = np.zeros(groups)
         np.maximum.at(worst, self.group[run], busiest)
-        return worst / _uplink_cards(self.machine, self.ports)
+        return worst / _uplink_cards(self.machine, self.width)
 
     def _all_with_all(self, pods: Whole, least: Whole, widest: Whole) -> Real:
         """Of each group, what the busiest leaf that it uses sends or receives, in the time of the group's own cards.
