@@ -109,11 +109,9 @@ class Reference:
         nodes = list(on)
         if len(nodes) == 1:
             return uses
-        for node, following in zip(nodes, nodes[1:] + nodes[:1], strict=True):
-            for card in self._cards(on[following if self.by_rail else node]):
-                uses[node, card, "out"] = 1
+        for node in nodes:
             for card in self._cards(on[node]):
-                uses[node, card, "in"] = 1
+                uses[node, card, "out"] = uses[node, card, "in"] = 1
         return uses
 
     def _hops(self, on: dict[int, list[int]]) -> Counter[tuple[object, ...]]:

@@ -18,8 +18,8 @@ rail by rail, no two cards of a node share a leaf, and `u = n / r`. What crosses
     all with all            of each member of a leaf the parts for members elsewhere, in the time of the group's cards
     messages                one card, where sender and receiver have different leaves
 
-Rail by rail, a hop arrives on the cards of its receiver, and the sender's node sends it by its cards of the same
-number, over the links between its devices ("PXN"): so only what goes to nodes of other leaves crosses the spine.
+Rail by rail, what goes from one card to another one is sent over the links between the devices of the sender's node
+first, and from the card of the receiver's number ("PXN"): so only what goes to nodes of other leaves crosses the spine.
 
 Left out: links that equal groups share inside a node; flows that switches put on one link by chance; time in switches.
 
@@ -484,11 +484,9 @@ class _Collectives:
     def _sharing(self) -> Whole:
         """Groups on the busiest of each group's ports; 1 for those on one node."""
         crossing = self.nodes[self.group[self.run]] > 1
-        run, port = self.run[crossing], self.port[crossing]
-        into = self.host[run] * self.ports + port
-        by_rail = self.machine.leaves is not None and self.machine.leaves.by_rail
+        place = self.host[self.run[crossing]] * self.ports + self.port[crossing]
         shared = np.ones(len(self.run), dtype=np.int64)
-        shared[crossing] = _shared(self.host[self.before[run]] * self.ports + port if by_rail else into, into)
+        shared[crossing] = _shared(place, place)
         worst: Whole = np.maximum.reduceat(shared, np.searchsorted(self.run, self.group_start))
         return worst
 
