@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
+from trimaran.machine.rings import slowdowns
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.step_time import (
@@ -270,3 +271,31 @@ def test_an_order_without_a_machine_to_price_it_on_is_refused() -> None:
         )
     with raises("rank-order.incomplete", missing=("dp",)):
         devices_of_ranks(replace(degrees, rank_order=("tp", "pp")))
+
+
+@pytest.mark.parametrize(
+    ("members", "stride", "times"), [(2, 1, 1.0), (2, 2, 2.0), (2, 4, 4.0), (4, 2, 2.0), (8, 1, 1.0)]
+)
+def test_groups_over_pcie_share_switches_and_sockets(members: int, stride: int, times: float) -> None:
+    """Eight cards, two on each of four switches, two switches on each of two sockets."""
+    machine = find_machine("8xt4")
+    found = group_crossings(machine, ranks=8, members=members, stride=stride)
+    assert {each.inside for each in found} == {times}
+    alone = crossing_cost(
+        "all_reduce", 10**9, machine=machine, crossing=crossing_of(machine, range(0, members * stride, stride))
+    ).seconds
+    together = machine_exchange(machine, ranks=8, year=2024.0)("all_reduce", 10**9, members, stride)
+    assert together == pytest.approx(times * alone, rel=0.1)
+
+
+@given(name=st.sampled_from(("8xt4", "8xl4", "dgx1-v100", "dgx1-p100", "4xv100-pcie")), data=st.data())
+def test_other_groups_inside_a_node_never_make_one_faster(name: str, data: st.DataObject) -> None:
+    node = find_machine(name).node
+    devices = data.draw(st.permutations(range(node.devices)))
+    sizes = data.draw(st.lists(st.integers(2, 4), min_size=1, max_size=node.devices // 2))
+    groups = [tuple(devices[sum(sizes[:index]) : sum(sizes[: index + 1])]) for index in range(len(sizes))]
+    groups = [group for group in groups if len(group) > 1]
+    for count in range(1, len(groups)):
+        fewer, more = slowdowns(node, groups[:count]), slowdowns(node, groups[: count + 1])
+        assert all(1.0 <= one <= other for one, other in zip(fewer, more, strict=False))
+    assert not groups or slowdowns(node, groups[:1]) == (1.0,)

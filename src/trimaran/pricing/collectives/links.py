@@ -21,7 +21,9 @@ rail by rail, no two cards of a node share a leaf, and `u = n / r`. What crosses
 Rail by rail, what goes from one card to another one is sent over the links between the devices of the sender's node
 first, and from the card of the receiver's number ("PXN"): so only what goes to nodes of other leaves crosses the spine.
 
-Left out: links that equal groups share inside a node; flows that switches put on one link by chance; time in switches.
+Inside a node, groups have links of their devices for themselves; over PCIe they share switches, roots and sockets.
+
+Left out: flows that switches put on one link by chance; time in switches.
 
 Source:
     NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022, for rails and PXN;
@@ -54,7 +56,7 @@ import numpy.typing as npt
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate
+from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate, slowdowns
 from trimaran.machine.topology import pair, relays, switch_links
 from trimaran.machine.types import Link, Machine, Node
 
@@ -77,6 +79,7 @@ class Crossing:
         uplinks: what crosses the busiest links to the spine that the members use, by what these carry in the time in
             which cards without sharing would be done: 3 where it takes three times as long; 0: nothing crosses it
         members: in all, where nodes have different numbers of them; 0: as many on each
+        inside: how many times longer what goes over PCIe inside a node takes, for what the others there share of it
     """
 
     local: tuple[int, ...]
@@ -85,6 +88,7 @@ class Crossing:
     sharing: int = 1
     uplinks: float = 0.0
     members: int = 0
+    inside: float = 1.0
 
     @property
     def devices(self) -> int:
@@ -325,9 +329,10 @@ def transfer_crossings(machine: Machine, members: Whole, *, op: str) -> frozense
     each = machine.node.devices
     host = members // each
     local = members - host * each
-    if (host == host[:, :1]).all():
-        return frozenset(Crossing(local=one) for one in _distinct(machine.node, local))
-    ports, width = _ports(machine)
+    within = bool((host == host[:, :1]).all())
+    if within and (members.shape[1] == 1 or _is_switched(_NodeKey(machine.node))):
+        return frozenset({Crossing(local=tuple(range(members.shape[1])))})
+    ports, width = (1, 1) if within else _ports(machine)
     if op == "send_recv":
         return _messages(machine, host, local, local * ports // each, ports, width)
     return _Collectives(machine, host, local, ports, width).crossings(op)
@@ -377,18 +382,42 @@ def _alike(node: Node, local: tuple[int, ...]) -> tuple[int, ...]:
     return local
 
 
-def _distinct(node: Node, local: Whole) -> set[tuple[int, ...]]:
-    """Rows of devices of a node, as far as their links differ."""
-    if local.shape[1] == 1 or _is_switched(_NodeKey(node)):
-        return {tuple(range(local.shape[1]))}
-    return {tuple(row) for row in np.unique(local, axis=0).tolist()}
+@functools.lru_cache(maxsize=1024)
+def _slowdowns(node: _NodeKey, groups: tuple[tuple[int, ...], ...], messages: bool) -> tuple[float, ...]:
+    return slowdowns(node.node, groups, messages=messages)
+
+
+def _longer_inside(
+    node: Node, hosts: Sequence[int], groups: Sequence[tuple[int, ...]], *, messages: bool
+) -> list[float]:
+    """For groups of devices, each on a node, how much longer they take inside it for what they share there."""
+    if _is_switched(_NodeKey(node)):
+        return [1.0] * len(groups)
+    there: dict[int, list[int]] = defaultdict(list)
+    for index, (host, group) in enumerate(zip(hosts, groups, strict=True)):
+        if len(group) > 1:
+            there[host].append(index)
+    found = [1.0] * len(groups)
+    for indices in there.values():
+        longer = _slowdowns(_NodeKey(node), tuple(groups[index] for index in indices), messages)
+        for index, factor in zip(indices, longer, strict=True):
+            found[index] = factor
+    return found
 
 
 def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: int, width: int) -> frozenset[Crossing]:
     """Of messages, some of which go to another node: a row of sender and receiver for each."""
     leaves = machine.leaves
     leaving = host[:, 0] != host[:, 1]
-    found = {Crossing(local=one) for one in _distinct(machine.node, local[~leaving])} if not leaving.all() else set()
+    staying = ~leaving
+    if _is_switched(_NodeKey(machine.node)):
+        # All of them are alike.
+        staying &= np.cumsum(staying) == 1
+    pairs = [(a, b) for a, b in local[staying].tolist()]
+    longer = _longer_inside(machine.node, host[staying, 0].tolist(), pairs, messages=True)
+    found = {
+        Crossing(local=_alike(machine.node, pair), inside=factor) for pair, factor in zip(pairs, longer, strict=True)
+    }
     host, port = host[leaving], port[leaving]
     if leaves is not None and leaves.by_rail:
         # The sender's node sends by the card of the receiver's rail.
@@ -453,13 +482,15 @@ class _Collectives:
         runs = np.arange(len(self.first))
         fullest = np.minimum.reduceat(np.where(self.length == widest[self.group], runs, len(runs)), self.group_start)
         kind = self._kinds()[fullest]
-        rows = np.stack((kind, self.nodes, least, sharing, uplinks.view(np.int64), uneven), axis=1)
+        inside = self._inside()
+        figures = (uplinks.view(np.int64), inside.view(np.int64))
+        rows = np.stack((kind, self.nodes, least, sharing, *figures, uneven), axis=1)
         found = set()
         for index in _first_of_each(rows):
             start, length = self.first[fullest[index]], widest[index]
             place = _alike(self.machine.node, tuple(self.local[start : start + length].tolist()))
             if not crosses[index]:
-                found.add(Crossing(local=place))
+                found.add(Crossing(local=place, inside=float(inside[index])))
                 continue
             found.add(
                 Crossing(
@@ -469,6 +500,7 @@ class _Collectives:
                     sharing=int(sharing[index]),
                     uplinks=float(uplinks[index]),
                     members=self.members if uneven[index] else 0,
+                    inside=float(inside[index]),
                 )
             )
         return frozenset(found)
@@ -480,6 +512,16 @@ class _Collectives:
         weights = np.random.default_rng(0).integers(1 << 62, size=self.machine.node.devices, dtype=np.int64)
         kinds: Whole = np.add.reduceat(weights[self.local], self.first)
         return np.where(self.length == 1, 0, kinds)
+
+    def _inside(self) -> Real:
+        """Of each group, how much longer it takes inside its nodes, the most on any."""
+        if _is_switched(_NodeKey(self.machine.node)):
+            return np.ones(len(self.nodes))
+        ends = np.append(self.first[1:], len(self.local)).tolist()
+        runs = [tuple(self.local[start:end].tolist()) for start, end in zip(self.first.tolist(), ends, strict=True)]
+        longer = np.array(_longer_inside(self.machine.node, self.host.tolist(), runs, messages=False))
+        most: Real = np.maximum.reduceat(longer, self.group_start)
+        return most
 
     def _sharing(self) -> Whole:
         """Groups on the busiest of each group's ports; 1 for those on one node."""
@@ -596,6 +638,7 @@ class Group:
         sharing: by how much less of these cards' rate is left to the group: as many groups alike use them at the same
             time, this one included, or that share of the links above their leaf
         fullest: devices of the node that has most, where nodes have different numbers; 0: as many on each
+        inside: how many times longer the links inside a node take, for what other groups share of them
         node: name of the machine in the catalog, or of that which was measured
         device: name of the device's family, such as "a100"
     """
@@ -611,6 +654,7 @@ class Group:
     cards: int = 0
     sharing: float = 1
     fullest: int = 0
+    inside: float = 1.0
     node: str = ""
     device: str = ""
 
@@ -697,6 +741,7 @@ def group_across(machine: Machine, crossing: Crossing) -> Group:
         cards=crossing.cards,
         sharing=max(crossing.sharing, crossing.uplinks),
         fullest=len(crossing.local) if crossing.members else 0,
+        inside=crossing.inside,
         node=node.name,
         device=node.device.name,
     )
