@@ -22,6 +22,7 @@ from trimaran.machine.catalog import (
     Table,
     find_device,
     find_link,
+    find_node,
     link_types,
     named,
     read_device,
@@ -127,7 +128,7 @@ def _several_kinds(machine: Table, tables: Mapping[str, Table], own: Mapping[str
     counts = {name: said.whole(name, most=MOST_NODES) for name in said.values}
     if not counts:
         raise machine.wrong("nodes", 'expected how many there are of each kind, such as { "dgx-a100" = 2 }')
-    nodes = {name: own[name] if name in own else _of_catalog(said, name, names) for name in counts}
+    nodes = {name: own[name] if name in own else named(said, name, name, find_node) for name in counts}
     _check_used(machine, tables, counts)
     count = sum(counts.values())
     if count > MOST_NODES:
@@ -171,10 +172,6 @@ def _several_kinds(machine: Table, tables: Mapping[str, Table], own: Mapping[str
         leaves=_leaves(machine, node),
         kinds=tuple(counts.items()) if len(counts) > 1 else (),
     )
-
-
-def _of_catalog(said: Table, name: str, names: Names) -> Node:
-    return named(said, name, name, lambda one: read_node(names.node(one), names))
 
 
 def faster_in(a: Node, b: Node, *, cards: bool = True) -> str:

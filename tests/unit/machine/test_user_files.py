@@ -181,6 +181,26 @@ def test_a_kind_is_slowest_only_if_it_is_in_everything() -> None:
         read_machine(TWO_KINDS.replace("dgx-h100", "polaris"), file="rack.toml")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ('{ "dgx-h100" = 0 }', r"machine\.nodes\.dgx-h100: .*at least 1"),
+        ('{ "dgx-h10" = 2 }', r"machine\.nodes\.dgx-h10: unknown machine"),
+        ("{}", r"machine\.nodes: "),
+        ('{ "dgx-h100" = 60000, "dgx-a100" = 60000 }', r"machine\.nodes: .*100,000"),
+    ],
+)
+def test_kinds_that_mean_nothing_are_answered_with_their_place(wrong: str, place: str) -> None:
+    with raises("machine-file.wrong-value", match=place):
+        read_machine(f"[machine]\nnodes = {wrong}\n", file="rack.toml")
+    with raises("machine-file.wrong-value", key="node"):
+        read_machine(TWO_KINDS + 'node = "dgx-h100"\n', file="rack.toml")
+
+
+def test_other_names_of_a_kind_are_known() -> None:
+    assert read_machine('[machine]\nnodes = { "DGX H100" = 2 }\n', file="rack.toml").node.name == "dgx-h100"
+
+
 def test_a_second_kind_of_node_is_never_left_out_in_silence() -> None:
     other = '[[nodes]]\nname = "old"\nlike = "dgx1-v100"\nsource = "b"\n'
     first = '[machine]\nnode = "new"\nnodes = 4\n[[nodes]]\nname = "new"\nlike = "dgx-h100"\nsource = "b"\n'

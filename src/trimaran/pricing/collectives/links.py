@@ -23,7 +23,7 @@ first, and from the card of the receiver's number ("PXN"): so only what goes to 
 
 Inside a node, groups have links of their devices for themselves; over PCIe they share switches, roots and sockets.
 
-Left out: flows that switches put on one link by chance; time in switches.
+Left out: transfers of other kinds at the same time; flows that switches put on one link by chance; time in switches.
 
 Source:
     NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022, for rails and PXN;
@@ -169,7 +169,8 @@ def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "
     node = machine.node
     if nodes < 1 or devices < 1 or devices % nodes:
         raise InputError(
-            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each",
+            f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each; take a "
+            f"multiple of {max(1, nodes)}",
             code="collective.uneven-nodes",
             devices=devices,
             nodes=nodes,
