@@ -28,7 +28,7 @@ from trimaran.graph.types import Graph, Op
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.plan import Plan
-from trimaran.program.strategy import Degrees, Schedule, Strategy
+from trimaran.program.strategy import RANK_ORDER, Axis, Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
@@ -80,6 +80,24 @@ class Recipe(Degrees):
     clip_norm: float | None = None
     compiled: bool = False
     beyond: tuple[str, ...] = ()
+
+    def has_order(self, *order: Axis) -> bool:
+        """Whether ranks have the devices in this order, as far as degrees are above 1."""
+        mine, other = (
+            [axis for axis in axes if getattr(self, axis) > 1] for axes in (self.rank_order, order or RANK_ORDER)
+        )
+        return mine == other
+
+
+def lost_order(recipe: Recipe) -> Iterator[str]:
+    """What is said of another order of ranks than the usual one to a runtime that has no other.
+
+    Args:
+        recipe: of a plan
+    """
+    if not recipe.has_order():
+        order, usual = (",".join(axes) for axes in (recipe.rank_order, RANK_ORDER))
+        yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
