@@ -286,6 +286,12 @@ SoftwareName = Annotated[
     str | None,
     typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
 ]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
+    ),
+]
 AnyReference = Annotated[
     str,
     typer.Argument(
@@ -464,6 +470,7 @@ class SearchOptions(RequestOptions):
     cluster: ClusterName = None
     precision: PrecisionName = None
     software: SoftwareName = None
+    sequence: SequenceLength = None
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0

@@ -1,9 +1,9 @@
 """The backend of plans for transformers on many devices: parallel degrees, priced by the analytical model.
 
-A decoder with a known shape is neither built nor traced: the analytical model plans it on any number of devices, so
-that plans of few and of many devices agree. Where something is asked that only a simulation of every rank answers, such
-as another framework, and the network and the devices are few enough, it is traced and simulated, and the plan says why.
-Which of the two answers follows from the question alone.
+A decoder with a known shape, by its name or its Hugging Face configuration, is neither built nor traced: the analytical
+model plans it on any number of devices, so that plans of few and of many devices agree. Where something is asked that
+only a simulation of every rank answers, such as another framework, and the network and the devices are few enough, it
+is traced and simulated, and the plan says why. Which of the two answers follows from the question alone.
 """
 
 import dataclasses
@@ -14,9 +14,10 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_count, format_seconds
+from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.networks.names import NetworkReference, parse_network
+from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.analytical.search import NearbyBatch, fastest, nearby_batches, search_degrees, transformer_problem
@@ -30,7 +31,19 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
+from trimaran.pricing.analytical.decoders import (
+    Configured,
+    is_known,
+    rough_count,
+    shape_of_configuration,
+)
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    active_count,
+    decoder_of,
+    parameter_count,
+    prediction_count,
+)
 from trimaran.program.strategy import Strategy
 
 MOST_RANKS = 64
@@ -60,12 +73,14 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
     """Whether a decoder is small enough to be traced, and its devices few enough to be simulated one by one.
 
+    Experts cannot be traced, as the values of tokens choose them.
+
     Args:
         shape: of the decoder
         request: says on how many devices
     """
     devices = request.devices or find_machine(request.cluster).devices
-    return devices <= MOST_RANKS and parameter_count(shape) <= MOST_PARAMETERS
+    return devices <= MOST_RANKS and parameter_count(shape) <= MOST_PARAMETERS and shape.experts is None
 
 
 def reason_to_trace(reference: str, request: PlanRequest) -> str:
@@ -88,7 +103,7 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     if request.software is not None and request.software.framework != "megatron":
         yield f"--software {request.software.framework}", "the analytical model has figures of Megatron's fused kernels"
     device = find_machine(request.cluster).node.device
-    chosen = choose_precision(reference, request.precision, device, get_args(Precision))
+    chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
         yield f"--precision {chosen.name}", f"the analytical model has figures of {', '.join(ANALYTICAL_PRECISIONS)}"
 
@@ -102,16 +117,56 @@ def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
-    """The shape of a published decoder; None for everything else.
+    """The shape of a decoder, as `decoder_of_job` finds it; None for everything else.
 
     Args:
         reference: of a job
+        request: says on how many devices, and may have an option `sequence`
+
+    Raises:
+        InputError: a configuration without a known shape that is too large to be traced, with what is missing
+    """
+    try:
+        found = decoder_of_job(reference, request)
+    except InputError:
+        devices = request.devices or find_machine(request.cluster).devices
+        if devices > MOST_RANKS or rough_count(read_configuration(reference).values) > MOST_PARAMETERS:
+            raise
+        return None
+    return None if found is None else found.shape
+
+
+def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
+    """The shape of a job's network, without the network: by its name, or by its configuration.
+
+    Args:
+        reference: a published decoder, a Hugging Face configuration, or `file.py:factory` whose model is made of a
+            configuration of transformers alone
         request: may have an option `sequence`
+
+    Returns:
+        The shape, with what is assumed; None for jobs that are neither.
+
+    Raises:
+        InputError: a configuration that no shape is known for
     """
     network = parse_network(reference)
-    if network is None or network.name not in DECODERS:
+    asked = int(request.options["sequence"]) if "sequence" in request.options else None
+    if network is not None:
+        if network.name not in DECODERS:
+            return None
+        sequence = asked or network.number("sequence", FAMILIES[network.name].sequence)
+        shape = decoder_of(f"{network.name}:{network.size}", sequence)
+        return None if shape is None else Configured(shape=shape)
+    if is_configuration(reference):
+        read = read_configuration(reference)
+        return shape_of_configuration(read.values, sequence=asked or read.sequence, source=read.source)
+    if ".py:" not in reference:
         return None
-    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+    values = configuration_of_job(resolve(reference))
+    if values is None or not is_known(values.get("model_type")):
+        return None
+    return shape_of_configuration(values, sequence=asked, source=reference)
 
 
 class Analytical(CatalogBackend):
@@ -138,7 +193,7 @@ class Analytical(CatalogBackend):
         check_pins(request.pins)
         _refuse(_of_program(request))
         device = find_machine(request.cluster).node.device
-        chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS)
+        chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS, by_shape=True)
         self.source = source
         self.request = settle_precision(request, chosen)
         self._precision = chosen
@@ -231,10 +286,12 @@ class Analytical(CatalogBackend):
         nearby: tuple[NearbyBatch, ...] = (),
     ) -> Planned:
         notes = [
-            f"a transformer of {parameter_count(self.shape) / 1e9:.1f} billion parameters on "
-            f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
-            "a simulation of every rank"
+            f"a transformer of {_counted(self.shape)} on {format_count(problem.devices, 'device')}: planned by the "
+            "analytical model, without a trace and without a simulation of every rank"
         ]
+        described = decoder_of_job(self.source.reference, self.request)
+        if described is not None:
+            notes += described.assumed
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
@@ -258,6 +315,16 @@ class Analytical(CatalogBackend):
             ),
             notes=tuple(notes),
         )
+
+
+def _counted(shape: TransformerShape) -> str:
+    """Parameters in words: all, those that a token visits, and those of modules that predict further tokens."""
+    counted = f"{parameter_count(shape) / 1e9:.1f} billion parameters"
+    if shape.experts is not None:
+        counted += f" ({active_count(shape) / 1e9:.1f} of them for each token)"
+    if shape.prediction_layers:
+        counted += f" and {prediction_count(shape) / 1e9:.1f} billion that predict further tokens"
+    return counted
 
 
 def idle_notes(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[str]:
@@ -383,12 +450,6 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--allow {','.join(pins.allow)}", f"{model}, which knows no {', '.join(others)}"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
-
-
-def _sequence(network: NetworkReference, request: PlanRequest) -> int:
-    usual = FAMILIES[network.name].sequence
-    asked = request.options.get("sequence")
-    return network.number("sequence", usual) if asked is None else int(asked)
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:

@@ -29,7 +29,7 @@ from typing import Literal
 from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape, layer_kinds
 from trimaran.pricing.analytical.step_time import (
     Exchange,
     Program,
@@ -39,6 +39,7 @@ from trimaran.pricing.analytical.step_time import (
     least_seconds,
     machine_exchange,
     peak_of,
+    prediction_forward,
     step_constants,
     transformer_step,
 )
@@ -258,6 +259,8 @@ class AnalyticalModel:
 def model_flops(shape: TransformerShape) -> float:
     """Forward and backward of a sequence as papers count them: products three times, attention without its mask [FLOP].
 
+    Windows of attention count, as what lies outside is never computed, and so do modules that predict further tokens.
+
     Example:
         GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
 
@@ -267,9 +270,14 @@ def model_flops(shape: TransformerShape) -> float:
         1.028
     """
     whole = Degrees()
-    works = [layer_forward(shape, whole, attention="unfused", layer=layer) for layer in range(shape.layers)]
-    head = head_forward(shape, whole)
-    return 3.0 * (sum(work.products + work.attention for work in works) + head.products)
+    masked = 2.0 if shape.head == "causal" else 1.0
+    works = [
+        (layer_forward(shape, whole, attention="fused", layer=layer), count)
+        for layer, count in layer_kinds(shape, (range(shape.layers),))
+    ]
+    works.append((prediction_forward(shape, whole, attention="fused"), 1))
+    stack = sum(count * (work.products + masked * work.attention) for work, count in works)
+    return 3.0 * (stack + head_forward(shape, whole).products)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -310,10 +318,12 @@ def segment_layers(
 
 
 def head_weight(shape: TransformerShape) -> float:
-    """Cost of the output layer, in layers."""
+    """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
     layer = layer_forward(shape, whole, attention="fused", layer=shape.layers - 1)
-    return head_forward(shape, whole).products / (layer.products + layer.attention)
+    modules = prediction_forward(shape, whole, attention="fused")
+    after = head_forward(shape, whole).products + modules.products + modules.attention
+    return after / (layer.products + layer.attention)
 
 
 def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
