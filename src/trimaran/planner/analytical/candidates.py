@@ -71,6 +71,7 @@ class AnalyticalProblem:
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         most_priced: after this number of strategies it does so too
+        gap: it may also end when the best step is within this share of the least bound
         reserve: share of memory that is kept free for fragments of an allocator [0..1]
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
@@ -90,6 +91,7 @@ class AnalyticalProblem:
     memory_bytes: int | None = None
     time_limit_s: float | None = None
     most_priced: int = 40_000
+    gap: float = 0.0
     reserve: float = 0.05
     across_nodes: bool = False
     most_microbatch: int = 16

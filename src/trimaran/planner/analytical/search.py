@@ -68,6 +68,7 @@ def transformer_problem(
     memory_bytes: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
+    gap: float = 0.0,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -81,6 +82,7 @@ def transformer_problem(
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         pins: decisions of the user
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
+        gap: it may also end when the best step is within this share of the least bound
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -107,6 +109,7 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        gap=gap,
     )
 
 
@@ -227,6 +230,9 @@ class _Hunt:
         """Whether a bound is some times the best step, or time or number end the search."""
         if bound_s > self.problem.ratio * self.best_s:
             return True
+        if self.fitting and self.problem.gap and self.best_s <= bound_s * (1.0 + self.problem.gap):
+            self.lowest_s = min(self.lowest_s, bound_s)
+            return True
         if self.fitting and (self._priced >= self.problem.most_priced or self.work.is_over):
             self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
         return not self.is_complete
@@ -242,7 +248,7 @@ def _hunt(problem: AnalyticalProblem, work: Work, *, below_s: float = float("inf
     """
     hunt = _Hunt(problem=problem, work=work, best_s=below_s)
     left = best_first(hunt, list(hunt.expand((0.0, problem.devices, None))))
-    if left and hunt.is_complete:
+    if left and hunt.is_complete and left[0][0] > problem.ratio * hunt.best_s:
         hunt.rejected[f"at least {problem.ratio:g} times the chosen step, by its bound"] += len(left)
     return hunt
 
