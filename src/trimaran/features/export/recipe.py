@@ -25,6 +25,9 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
+from trimaran.planning.analytical import decoder_shape
+from trimaran.planning.requests import PlanRequest
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.plan import Plan
@@ -66,6 +69,7 @@ class Recipe(Degrees):
         clip_norm: gradients are clipped to this norm; None: they are not
         compiled: segments run through torch.compile
         beyond: what was decided that no recipe can say, each with what it costs to leave it out
+        shape: of the network, where the analytical model planned it and its name or configuration says one
     """
 
     job: str
@@ -80,6 +84,7 @@ class Recipe(Degrees):
     clip_norm: float | None = None
     compiled: bool = False
     beyond: tuple[str, ...] = ()
+    shape: TransformerShape | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +278,17 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         precision="bf16" if precision == "fp8" else precision,
         recompute=recompute,
         beyond=tuple(_beyond_of_degrees(strategy, precision)),
+        shape=_shape(plan),
     )
+
+
+def _shape(plan: Plan) -> TransformerShape | None:
+    """The shape of the plan's network, with the samples that it was planned for."""
+    length = plan.premises.sequence_length
+    shape = decoder_shape(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
+    if shape is None or shape.layers != plan.premises.layers:
+        return None
+    return shape
 
 
 def _even(layers: int, segments: int) -> tuple[int, ...]:
