@@ -44,7 +44,14 @@ def export_plan(path: Path, target: str) -> Exported:
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
     graph = capture(job).graph
     check_plan(plan, graph_digest=graph.digest)
-    return _WRITERS[target](recipe_of_plan(plan, graph, clip_norm=job.clip_norm))
+    recipe = recipe_of_plan(
+        plan,
+        graph,
+        clip_norm=job.clip_norm,
+        own_loss=job.loss is None,
+        weighted_loss=job.loss_weight is not None,
+    )
+    return _WRITERS[target](recipe)
 
 
 def write_export(exported: Exported, path: Path) -> None:
