@@ -1,6 +1,7 @@
 """Scripts of plain PyTorch that plans are exported to: run on processes, their losses are those of one process."""
 
 import dataclasses
+import functools
 import os
 import re
 import runpy
@@ -21,6 +22,7 @@ from trimaran.features.export import export_plan
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, Stage
 from trimaran.graph.capture.capture import capture
+from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program import lower, program_lines, write_plan
@@ -185,10 +187,15 @@ def test_losses_by_the_optimizer_of_the_script_are_those_of_one_process(tmp_path
 # Jobs of the user's
 
 
+@functools.cache
+def captured(reference: str) -> Graph:
+    return capture(JobSource(reference=reference).make()).graph
+
+
 def exported(folder: Path, function: str, **settings: Any) -> tuple[int, str]:
     """Ranks and script of a plan of a job, by way of a plan file; its stages are split in front of `blocks.2`."""
     reference = f"{JOBS}:{function}"
-    graph = capture(JobSource(reference=reference).make()).graph
+    graph = captured(reference)
     if settings.get("pp", 1) > 1:
         last = max(number for number, op in enumerate(graph.ops) if op.module.startswith("blocks.1"))
         cuts = [cut for cut in graph.split_points if cut in {op.id for op in graph.ops[: last + 1]}]
@@ -238,11 +245,15 @@ def check_jobs(folder: Path, function: str, plans: Mapping[str, Mapping[str, Any
 
 
 def test_losses_of_a_job_are_those_of_one_process(tmp_path: Path) -> None:
+    check_jobs(tmp_path, "decoder", {"dp2 m2": {"dp": 2, "microbatches": 2}, "dp2 zero3": {"dp": 2, "zero": 3}})
+
+
+@pytest.mark.sweep
+def test_losses_of_a_job_in_stages_are_those_of_one_process(tmp_path: Path) -> None:
     plans = {
-        "dp2 m2": {"dp": 2, "microbatches": 2},
-        "dp2 zero3": {"dp": 2, "zero": 3},
         "pp2 1f1b m4": {"pp": 2, "microbatches": 4},
         "pp2 dp2 m2": {"pp": 2, "dp": 2, "microbatches": 2},
+        "pp2 dp2 zero1 m2": {"pp": 2, "dp": 2, "microbatches": 2, "zero": 1},
     }
     check_jobs(tmp_path, "decoder", plans)
 
