@@ -11,9 +11,9 @@ which has no measurement.
     gap closed    (sum of the rule's regrets - sum of ours) / (sum of the rule's regrets - number of jobs)
 
 of the jobs in which the rule's plan is slower than the best one by more than noise: 1 where ours are the best plans,
-0 where they are as good as the rule's, less where they are worse. Noise of a source is the largest deviation of
-repeated measurements of one plan from their median; a source that repeats none has that of all others. The interval is
-of 2,000 draws of jobs with replacement (Efron, "Bootstrap methods", Annals of Statistics 7, 1979).
+0 where they are as good as the rule's, less where they are worse. Noise of a source: of its plans that were measured
+several times, nine in ten deviate less from their median; a source that repeats none has that of all others. The
+interval is of 2,000 draws of jobs with replacement (Efron, "Bootstrap methods", Annals of Statistics 7, 1979).
 
 The rows of a job have the same network, device count and batch. They have the same source, machine, precision, sequence
 length, training program and trained weights (all, or adapters of frozen ones), because otherwise their times are not
@@ -91,7 +91,7 @@ class Job:
 
     @property
     def by_rule(self) -> JobPlan:
-        """The fastest of what the guides say to try; in a job without a plan of theirs, of the least model parallelism."""
+        """The fastest that the guides say to try; where none is theirs, of those with the least model parallelism."""
         tried = [plan for guide in GUIDES for plan in recommended(self.plans, guide, lambda plan: plan.degrees)]
         least = min(MEGATRON.order(plan.degrees) for plan in self.plans)
         tried = tried or [plan for plan in self.plans if MEGATRON.order(plan.degrees) == least]
@@ -129,17 +129,22 @@ def noise_of(jobs: Iterable[Job]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for job in jobs:
         found.setdefault(job.source, []).extend(plan.deviation for plan in job.plans if len(plan.rows) > 1)
-    pooled = max((one for each in found.values() for one in each), default=0.0)
-    return {source: max(each, default=pooled) for source, each in found.items()}
+    pooled = _usual([one for each in found.values() for one in each])
+    return {source: _usual(each) if each else pooled for source, each in found.items()}
 
 
-def gap_closed(jobs: Sequence[Job]) -> GapClosed:
+def _usual(deviations: Sequence[float]) -> float:
+    return quantile(sorted(deviations), 0.9) if deviations else 0.0
+
+
+def gap_closed(jobs: Sequence[Job], noise: Mapping[str, float] | None = None) -> GapClosed:
     """The share of the gap between the rule of thumb and the best plan that our choice closes.
 
     Args:
         jobs: of any sources
+        noise: of each source; None: that of these jobs
     """
-    noise = noise_of(jobs)
+    noise = noise_of(jobs) if noise is None else noise
     several = [job for job in jobs if len(job.plans) > 1]
     apart = [
         (job.regret(job.by_rule) - 1.0, job.regret(job.chosen) - 1.0)
@@ -160,8 +165,8 @@ def gap_closed(jobs: Sequence[Job]) -> GapClosed:
 
 
 def _closed(apart: Sequence[tuple[float, float]]) -> float:
-    rule, ours = (sum(each) for each in zip(*apart, strict=True))
-    return (rule - ours) / rule
+    rule = sum(one for one, _ in apart)
+    return (rule - sum(ours for _, ours in apart)) / rule
 
 
 def regret_document(jobs: Sequence[Job]) -> dict[str, object]:
