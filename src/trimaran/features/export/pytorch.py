@@ -134,7 +134,7 @@ def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
     if recipe.clip_norm is not None:
         yield "the norm of gradients that are clipped is that of all stages (--pp 1)"
     if any(not stage.modules for stage in recipe.stages):
-        yield "a stage has no module of its own: torch splits in front of modules (--pp 1)"
+        yield "a stage without a whole module: torch splits in front of modules (--pp 1)"
 
 
 def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
@@ -238,19 +238,7 @@ def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
         "segments": segments,
         "microbatch": recipe.microbatch,
         "rate": _RATE,
-        "layers": shape.layers,
-        "hidden": shape.hidden,
-        "ffn": shape.ffn,
-        "vocabulary": shape.vocabulary,
-        "sequence": shape.sequence,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "head_size": shape.head_size,
-        "biases": shape.biases,
-        "gated": shape.gated,
-        "rotary": shape.rotary,
+        "shape": shape,
         "rotary_base": "10_000.0",
-        "positions": shape.positions,
-        "tied": shape.tied,
         "norm": "nn.LayerNorm(HIDDEN)" if shape.centred_norm else "nn.RMSNorm(HIDDEN, eps=1e-5)",
     }

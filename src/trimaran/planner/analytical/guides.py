@@ -1,4 +1,4 @@
-"""What the guides of Megatron-LM and of torchtitan recommend, as rules about degrees: the rivals of a plan.
+"""What the guides of Megatron-LM and of torchtitan recommend, as rules about degrees that a plan is compared with.
 
 A guide names a few settings and leaves the rest to be tried. Here it is an order of degrees: of the settings that fit,
 those that come first in it are tried, and the fastest of these is what a practitioner runs who has followed the guide.
@@ -9,7 +9,7 @@ Megatron-LM
     layers over ranks       first, and within a node only
     stages                  across nodes, interleaved where microbatches allow it
     states                  of the optimizer sharded over replicas (the distributed optimizer)
-    sequence                norms and dropout sharded over the ranks of a layer; over ranks of its own where it is long
+    sequence                norms and dropout sharded over the ranks of a layer; over more ranks where it is long
     recomputation           attention's core where it is kept; whole layers only where that is what makes it fit
     microbatch              by trying
 

@@ -71,11 +71,8 @@ def test_the_rule_of_thumb_tries_microbatches() -> None:
     model = AnalyticalModel(problem=asked)
     for microbatch in (1, 2, 4):
         count = 64 // (rule.strategy.dp * microbatch)
-        other = replace(
-            rule.strategy, microbatch=microbatch, microbatches=count, chunks=1, segment_layers=(), **degrees
-        )
-        other = replace(other, schedule="1f1b")
-        found = model.price(other)
+        other = replace(rule.strategy, microbatch=microbatch, microbatches=count, chunks=1, segment_layers=())
+        found = model.price(replace(other, schedule="1f1b"))
         if found.memory.peak <= asked.memory_limit:
             assert rule.step_time_s <= found.step_time_s
 
