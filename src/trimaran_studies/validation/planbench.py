@@ -21,6 +21,7 @@ from rich.table import Table
 from trimaran.base.progress import Progress
 from trimaran.report.tables import add_figures
 from trimaran_studies.validation.measurement import Answer
+from trimaran_studies.validation.peers import COMMITS, PeerLine, compare_peers
 from trimaran_studies.validation.regret import FAMILIES, GapClosed, Job, gap_closed, noise_of, regret_jobs
 from trimaran_studies.validation.scores import Score, score
 from trimaran_studies.validation.validate import ValidationRequest, scored, validate
@@ -31,13 +32,14 @@ class Line:
     """One line of the table.
 
     Attributes:
-        part: "grids", "memory", "runs" or the name of a peer
+        part: "grids", "memory", "runs" or "peers"
         name: of the source
         score: of the errors; None where nothing was predicted
         unfit: of rows that ran, how many are called unfit; None where that does not apply
         regret: median time of our choice over the best plan's; None without a choice
         rule: the same of the guides' plan
         gap: that our choice closes; None without a choice
+        peer: another predictor on the same rows
     """
 
     part: str
@@ -47,6 +49,7 @@ class Line:
     regret: float | None = None
     rule: float | None = None
     gap: GapClosed | None = None
+    peer: PeerLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +65,17 @@ class Bench:
     noise: Mapping[str, float] = field(default_factory=dict)
 
 
-def planbench(files: Sequence[Path] = (), *, progress: Progress) -> Bench:
+def planbench(files: Sequence[Path] = (), *, peers: Path | None = None, progress: Progress) -> Bench:
     """Score everything.
 
     Args:
         files: of rows; none: those that come with Trimaran
+        peers: folder with checkouts of peers; None: they are left out
         progress: called after every part
 
     Raises:
-        InputError: a file cannot be read, or a cell of it is wrong
+        InputError: a file cannot be read, a cell of it is wrong, or the folder has no peers at their commits
+        EnvironmentProblem: a peer cannot be run
     """
     lines: list[Line] = []
     answers = [
@@ -86,6 +91,10 @@ def planbench(files: Sequence[Path] = (), *, progress: Progress) -> Bench:
     memory = validate(ValidationRequest(files=tuple(files), family="memory"), progress=progress)
     for source, found in _by_source(memory).items():
         lines.append(Line(part="memory", name=source, score=_score(found), unfit=_unfit(found)))
+    if peers is not None:
+        rows = {source: [answer.row for answer in found] for source, found in _by_source(answers).items()}
+        found_peers = compare_peers(peers, rows)
+        lines += [Line(part="peers", name=f"{one.peer}: {one.rows}", score=None, peer=one) for one in found_peers]
     return Bench(lines=tuple(lines), noise=noise)
 
 
@@ -124,7 +133,10 @@ def _grid_line(source: str, answers: Sequence[Answer], jobs: Sequence[Job], nois
 
 def planbench_document(bench: Bench) -> dict[str, object]:
     """All lines as one object."""
-    return {"schema_version": 1, "noise": dict(bench.noise), "lines": [_line_document(line) for line in bench.lines]}
+    document: dict[str, object] = {"schema_version": 1, "noise": dict(bench.noise)}
+    if any(line.peer is not None for line in bench.lines):
+        document["peers"] = dict(COMMITS)
+    return document | {"lines": [_line_document(line) for line in bench.lines]}
 
 
 def _line_document(line: Line) -> dict[str, object]:
@@ -139,6 +151,8 @@ def _line_document(line: Line) -> dict[str, object]:
             "bias": found.bias,
             "coverage": found.coverage,
         }
+    if line.peer is not None:
+        document |= {"rows": line.peer.count, "median": line.peer.ours, "peer_median": line.peer.theirs}
     if line.unfit is not None:
         document["called_unfit"] = line.unfit
     if gap is not None:
@@ -157,24 +171,26 @@ def planbench_table(bench: Bench) -> Table:
     """All lines for people."""
     table = Table(title="PlanBench", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
     table.add_column("part", no_wrap=True)
-    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=26)
-    add_figures(table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed")
+    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=44)
+    add_figures(table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed", "peer")
     for line in bench.lines:
         table.add_row(line.part, line.name, *_cells(line))
     return table
 
 
 def _cells(line: Line) -> list[str]:
-    found, gap = line.score, line.gap
+    found, gap, peer = line.score, line.gap, line.peer
     figures = [""] * 5
+    if peer is not None:
+        return [f"{peer.count}", f"{peer.ours:.1%}", *[""] * 8, f"{peer.theirs:.1%}"]
     if found is not None:
         inside = "" if found.coverage is None else f"{found.coverage:.0%}"
         figures = [f"{found.answered}", f"{found.median:.1%}", f"{found.p80:.0%}", f"{found.bias:+.1%}", inside]
     figures.append("" if line.unfit is None else str(line.unfit))
     if gap is None:
-        return [*figures, "", "", "", ""]
+        return [*figures, "", "", "", "", ""]
     closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%} to {gap.high:.0%})"
-    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed]
+    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed, ""]
 
 
 def planbench_lines(bench: Bench) -> list[str]:
@@ -184,4 +200,5 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
+        "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]
