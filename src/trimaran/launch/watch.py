@@ -309,7 +309,7 @@ class Watch:
             if watched.page is not None and (content := watched.page[:]) != watched.content:
                 self.moved(rank, now)
                 watched.content = content
-        
+
     def _silent_s(self, live: Sequence[int], now: float) -> float:
         return now - max(self._ranks[rank].moved_at for rank in live)
 

@@ -8,8 +8,8 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.planning.workloads import graph_of, make_request, memory_of_step
 from trimaran.program.strategy import Strategy
 
-MOST_OVER = 0.25
-"""A plan lets all that autograd keeps live until a backward has ended, and gradients have the precision of weights."""
+MOST_OVER = 0.3
+"""Gradients of activations have the precision of weights in a plan, and those of weights are there all the time."""
 
 
 def peak_of(reference: str, precision: str, batch: int, strategy: Strategy | None = None) -> int:
@@ -35,10 +35,7 @@ def test_one_device_needs_what_a_step_traced_for_it_needs(reference: str, batch:
 def test_half_precision_keeps_less_and_attention_keeps_no_probabilities() -> None:
     whole, half = (peak_of("resnet18", precision, 64) for precision in ("fp32", "bf16"))
     assert half < 0.7 * whole
-    short, long = (
-        peak_of(f"gpt2:sequence={sequence}", "bf16", 1024 // sequence * 16)
-        for sequence in (256, 1024)
-    )
+    short, long = (peak_of(f"gpt2:sequence={sequence}", "bf16", 1024 // sequence * 16) for sequence in (256, 1024))
     assert long < 1.1 * short
 
 
