@@ -26,6 +26,7 @@ FAMILIES = (
     "collectives",
     "memory",
     "feeding",
+    "field",
 )
 """What can be asked for. "memory" stands for the families `MEMORY_FAMILIES` of a file, "feeding" for `FED_FAMILIES`."""
 
@@ -66,8 +67,14 @@ _LAYOUTS = (
         names={},
         same={"family": "collectives", "unit": "us"},
     ),
+    _Layout(
+        figure="step_s",
+        needed=("cluster", "degrees", "layers"),
+        names={"run": "row_id", "source": "source_repo"},
+        same={"family": "field", "unit": "s"},
+    ),
 )
-"""Results of benchmark rounds, and times of collectives, as they are usually printed."""
+"""Results of benchmark rounds, times of collectives, and runs of the field, as they are usually printed."""
 
 _TABLE = _Layout(figure="value", needed=("value",), names={}, same={})
 

@@ -403,7 +403,17 @@ def answer_model_parallel(row: Row) -> Answer:
 def _predict(row: Row) -> Answer:
     with cells_read(row):
         run = transformer_run(row)
-    machine = machine_of(run)
+    return answer_of_run(row, run, machine_of(run))
+
+
+def answer_of_run(row: Row, run: TransformerRun, machine: Machine) -> Answer:
+    """The prediction of a run's figure with its 90 % interval.
+
+    Args:
+        row: with the figure
+        run: of it
+        machine: of the run
+    """
     predicted = in_unit(row, run, run_step(run, machine))
     constants = step_constants()
     if "bigscience" in row.fields.get("source_repo", ""):
@@ -444,7 +454,7 @@ def in_unit(row: Row, run: TransformerRun, step: TransformerStep) -> float:
     Raises:
         InputError: a unit that does not fit a step.
     """
-    if row.family == "mp_step_time":
+    if row.family != "mp_throughput":
         if row.unit not in _SECONDS:
             raise InputError(f"unit {row.unit}: expected one of {', '.join(_SECONDS)}", unit=row.unit)
         return step.seconds / _SECONDS[row.unit]
