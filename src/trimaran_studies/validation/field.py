@@ -11,6 +11,7 @@ Nemotron: not gated, rotary. GPT-NeoX: not gated, biases, rotary. GPT and OPT: n
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.analytical.programs import training_program
+from trimaran.pricing.analytical.programs import find_framework, training_program
 from trimaran.pricing.analytical.shapes import Experts, TransformerShape
 from trimaran.program.strategy import Degrees, ZeroStage
 from trimaran_studies.published.rows import figure, read_rows
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
-from trimaran_studies.validation.model_parallel import TransformerRun, answer_of_run, count
+from trimaran_studies.validation.model_parallel import SEQUENCE_PARALLEL, TransformerRun, answer_of_run, count
 
 FAMILY = "field"
 
@@ -85,12 +86,9 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
     year += 0.5 if year == int(year) else 0.0
     precision = _precision(row)
     device = machine.node.device
+    framework = find_framework(_needed(row, "framework"))
     program = training_program(_needed(row, "framework"), year, device=device, precision=precision)
-    if year < _SEQUENCE_PARALLEL:
-        parallel = False
-    else:
-        parallel = degrees.tp > 1 and program.fused
-    degrees = _with(degrees, sequence_parallel=parallel)
+    degrees = replace(degrees, sequence_parallel=degrees.tp > 1 and program.fused and year >= SEQUENCE_PARALLEL)
     return (
         TransformerRun(
             shape=run_shape(row),
@@ -100,18 +98,10 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
             machine=fields["cluster"],
             devices=degrees.devices,
             nodes=machine.nodes,
+            framework=framework.name if framework else "",
         ),
         machine,
     )
-
-
-_SEQUENCE_PARALLEL = 2022.5
-"""Since when Megatron shards the residual stream over `tp` ranks (Korthikanti et al., May 2022)."""
-
-
-def _with(degrees: Degrees, **changes: object) -> Degrees:
-    values = {name: getattr(degrees, name) for name in Degrees.__slots__}
-    return Degrees(**{**values, **changes})
 
 
 def _needed(row: Row, name: str) -> str:

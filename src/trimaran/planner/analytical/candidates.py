@@ -105,6 +105,7 @@ PARTS: Mapping[str, str] = {
     "bubble_s": "idle stages",
     "data_s": "exchanges between replicas",
     "update_s": "update",
+    "slowest_s": "slowest rank",
 }
 """Fields of a `TransformerStep` in words; they sum to the step."""
 

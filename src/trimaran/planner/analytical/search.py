@@ -40,14 +40,12 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Strategy
 
 _NO_MODEL = ("cp", "pp", "tp")
-
-_EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
-"""Architectures without bfloat16, on which attention is two batched products."""
 
 
 def transformer_problem(
@@ -109,22 +107,16 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     Args:
         device: old ones compute attention as two batched products
         precision: of products
-        software: Megatron and its year; None: of 2025, on old devices of 2022
+        software: the framework and its year; None: Megatron of 2025, on old devices of 2022
 
     Raises:
-        InputError: another framework
+        InputError: a framework without figures of sharded transformers
     """
-    if software is not None and software.framework != "megatron":
-        raise InputError(
-            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
-            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
-            "and 5 billion parameters, where every operation is priced under any software",
-            code="software.not-priced",
-            software=software.framework,
-        )
-    early = device.architecture in _EARLY
-    year = (2022.0 if early else 2025.0) if software is None else software.year
-    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
+    if software is None:
+        software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    return training_program(
+        software.framework, software.year, device=device, precision=precision, compiled=software.compiled
+    )
 
 
 @dataclass(slots=True, kw_only=True)

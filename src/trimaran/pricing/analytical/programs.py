@@ -42,6 +42,7 @@ class Framework:
         tensor_overlaps: exchanges of `tp` ranks overlap products, where its year has that
         sharded_overlaps: exchanges of gradients overlap the backward in every year
         gradient_bytes: of a gradient in bfloat16 that is exchanged [bytes]
+        tuned: fused attention is the device maker's (Transformer Engine), not the one of PyTorch
     """
 
     name: str
@@ -50,6 +51,7 @@ class Framework:
     tensor_overlaps: bool
     sharded_overlaps: bool
     gradient_bytes: int
+    tuned: bool
 
 
 FRAMEWORKS = (
@@ -60,6 +62,7 @@ FRAMEWORKS = (
         tensor_overlaps=True,
         sharded_overlaps=False,
         gradient_bytes=4,
+        tuned=True,
     ),
     Framework(
         name="megatron-deepspeed",
@@ -68,6 +71,7 @@ FRAMEWORKS = (
         tensor_overlaps=False,
         sharded_overlaps=False,
         gradient_bytes=2,
+        tuned=False,
     ),
     Framework(
         name="fairscale",
@@ -76,6 +80,7 @@ FRAMEWORKS = (
         tensor_overlaps=False,
         sharded_overlaps=True,
         gradient_bytes=2,
+        tuned=False,
     ),
     Framework(
         name="fsdp",
@@ -84,6 +89,7 @@ FRAMEWORKS = (
         tensor_overlaps=False,
         sharded_overlaps=True,
         gradient_bytes=2,
+        tuned=False,
     ),
     Framework(
         name="deepspeed",
@@ -92,6 +98,7 @@ FRAMEWORKS = (
         tensor_overlaps=False,
         sharded_overlaps=True,
         gradient_bytes=2,
+        tuned=False,
     ),
     Framework(
         name="megatron",
@@ -100,9 +107,15 @@ FRAMEWORKS = (
         tensor_overlaps=True,
         sharded_overlaps=False,
         gradient_bytes=4,
+        tuned=True,
     ),
 )
 """In the order in which their words are looked for."""
+
+
+def usual_year(device: Device) -> float:
+    """Year of the software where none is said: 2025, of old devices 2022, of new ones two years after they came."""
+    return 2022.0 if device.architecture in _EARLY else max(2025.0, device.year + 2.0)
 
 
 def find_framework(text: str) -> Framework | None:
@@ -154,4 +167,5 @@ def training_program(
         tensor_overlaps=found.tensor_overlaps and year >= OVERLAPPED and not early,
         gradient_bytes=2 if precision == "fp16" else found.gradient_bytes,
         year=year,
+        tuned=found.tuned,
     )

@@ -6,6 +6,7 @@
                  sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
     data         gradients reduced and parameters gathered, as far as the backward does not overlap them
     update       about 30 bytes a parameter of this rank, read and written
+    slowest      ranks wait for the slowest of them: the more there are, the longer
 
 Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
@@ -22,7 +23,9 @@ How long a sharded step waits for exchanges: inside layers, between stages, betw
     experts     tokens sent to their experts and back, forward and backward
     stages      the residual stream, once forward and once backward, for each chunk
     replicas    gradients summed once a step; with optimizers sharded scattered, and parameters gathered; with gradients
-                divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well
+                divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well,
+                layer by layer: the forward overlaps gathers, the backward gathers and scatters, and kernels that run
+                meanwhile are slower, for the exchange has some of the multiprocessors
 
 Source:
     Korthikanti et al., 2022, section 4, for exchanges of a layer; Narayanan et al., SC 2021, section 2.2, for stages;
@@ -50,6 +53,7 @@ Source:
 
 import functools
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -79,6 +83,76 @@ _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products of an `m x k` with a `k x n` matrix.
+
+    Attributes:
+        m: rows of each result; of experts, tokens of each
+        n: columns of each result
+        k: elements of each sum
+        count: how often
+        groups: that one kernel computes at once, one for each expert
+        cast: its left matrix is not there in eight bits yet
+    """
+
+    m: float
+    n: float
+    k: float
+    count: float = 1.0
+    groups: float = 1.0
+    cast: bool = True
+
+    def again(self, count: float) -> "Product":
+        """The same, another number of times."""
+        return Product(self.m, self.n, self.k, self.count * count, self.groups, self.cast)
+
+    @property
+    def cast_bytes(self) -> float:
+        """Moved to make the left matrix of eight bits: 16 read, written twice, for the transposed one too [bytes]."""
+        return 4.0 * self.m * self.k * self.count * self.groups if self.cast else 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of all of them [FLOP]."""
+        return 2.0 * self.m * self.n * self.k * self.count * self.groups
+
+    @property
+    def gradients(self) -> tuple["Product", "Product"]:
+        """Products of the backward: of the gradient of the input, and of the weights."""
+        m, n, k = self.m, self.n, self.k
+        inputs = Product(m, k, n, self.count, self.groups, self.cast)
+        return inputs, Product(k, n, m, self.count, self.groups, cast=False)
+
+    def overhead(self, tile: float, start: float) -> float:
+        """FLOP that the units could have done in the time that is lost to the last wave of tiles and to their starts.
+
+        The time of a product is that of `2 (m n + tile) (k + start)` FLOP: the last wave of tiles is half empty, and
+        each tile waits for its first operands. Tokens of an expert fill whole rows of tiles, half of one is empty.
+
+        Args:
+            tile: elements of half a wave of tiles on the whole device
+            start: elements of a sum that a unit adds up while a tile starts
+
+        Source:
+            NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2, for both quantizations.
+
+        Example:
+            A result of 1,000 elements with sums of 1,000, of which 100 are lost in a wave and 100 in starts: 1.21 times.
+
+            >>> product = Product(100, 10, 1000)
+            >>> product.overhead(tile=100, start=100) / (2 * 100 * 10 * 1000)
+            0.21
+        """
+        rows = self.m + (_TILE_ROWS / 2.0 if self.groups > 1 else 0.0)
+        whole = 2.0 * (self.groups * rows * self.n + tile) * (self.k + start)
+        return self.count * (whole - 2.0 * self.groups * self.m * self.n * self.k)
+
+
+_TILE_ROWS = 128
+"""Of the tiles of products of experts (NVIDIA/cutlass, grouped kernels)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
     """Work of one pass of one microbatch.
@@ -89,6 +163,9 @@ class PassWork:
         nbytes: moved by all else [bytes]
         layers: that host code has to walk through
         softmaxes: of them, those whose softmax is many kernels instead of one
+        routings: of them, those whose tokens are sent to experts
+        routed: bytes of tokens that are put in the order of their experts, and back [bytes]
+        shapes: of `products`
     """
 
     products: float = 0.0
@@ -96,6 +173,9 @@ class PassWork:
     nbytes: float = 0.0
     layers: float = 0.0
     softmaxes: float = 0.0
+    routings: float = 0.0
+    routed: float = 0.0
+    shapes: tuple[Product, ...] = ()
 
     def __add__(self, other: "PassWork") -> "PassWork":
         return PassWork(
@@ -104,6 +184,9 @@ class PassWork:
             nbytes=self.nbytes + other.nbytes,
             layers=self.layers + other.layers,
             softmaxes=self.softmaxes + other.softmaxes,
+            routings=self.routings + other.routings,
+            routed=self.routed + other.routed,
+            shapes=self.shapes + other.shapes,
         )
 
     def times(self, products: float, attention: float, rest: float) -> "PassWork":
@@ -114,6 +197,9 @@ class PassWork:
             nbytes=self.nbytes * rest,
             layers=self.layers * rest,
             softmaxes=self.softmaxes * rest,
+            routings=self.routings * rest,
+            routed=self.routed * rest,
+            shapes=tuple(product.again(products) for product in self.shapes) if products else (),
         )
 
 
@@ -150,9 +236,10 @@ def layer_forward(
     shared = tensor if degrees.sequence_parallel else 1
     moved = 22 * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
+    routed = 0.0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
-        moved += 12 * shape.experts.active * shape.hidden / shared
+        routed += 12 * shape.experts.active * shape.hidden / shared
     apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
@@ -160,9 +247,34 @@ def layer_forward(
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * shape.sequence * queries * skipped,
         nbytes=tokens * moved,
+        routed=tokens * routed,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
+        routings=1.0 if shape.has_experts(layer) else 0.0,
+        shapes=(
+            Product(tokens, queries + 2 * keys, shape.hidden),
+            Product(tokens, shape.hidden, queries),
+            *_feed_forward_shapes(shape, degrees, layer),
+        ),
     )
+
+
+def _feed_forward_shapes(shape: TransformerShape, degrees: Degrees, layer: int) -> tuple[Product, ...]:
+    """Products of the feed-forward network of a layer, or of its experts; both inner ones of a gated one are one."""
+    tokens, gates = tokens_of_rank(shape, degrees), 2 if shape.gated else 1
+
+    def both(rows: float, inner: float, groups: float = 1.0) -> tuple[Product, ...]:
+        up, down = Product(rows, gates * inner, shape.hidden, 1.0, groups), Product(rows, shape.hidden, inner)
+        return up, Product(down.m, down.n, down.k, 1.0, groups)
+
+    experts = shape.experts
+    if experts is None or not shape.has_experts(layer):
+        return both(tokens, shape.ffn / degrees.tp)
+    shared = both(tokens, experts.shared_ffn / degrees.tp) if experts.shared_ffn else ()
+    # Ranks of a layer send their share of the tokens each, where they do not share experts.
+    sent = tokens * experts.active * degrees.expert_ranks / degrees.tp
+    held = max(1.0, experts.count / degrees.ep)
+    return *shared, *both(sent / held, experts.ffn / degrees.expert_ranks, held)
 
 
 def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
@@ -187,7 +299,12 @@ def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
 def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
     tokens, rows = tokens_of_rank(shape, degrees), shape.vocabulary // degrees.tp
-    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    return PassWork(
+        products=2.0 * tokens * shape.hidden * rows,
+        nbytes=16.0 * tokens * rows,
+        layers=1.0,
+        shapes=(Product(tokens, rows, shape.hidden, cast=False),),
+    )
 
 
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
@@ -198,7 +315,9 @@ def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
     """Backward of a pass: gradients of inputs and, unless weights are frozen, of weights."""
     core = _FUSED_BACKWARD if attention == "fused" else 2.0
-    return forward.times(1.0 if frozen else 2.0, core, 2.0)
+    both = forward.times(1.0 if frozen else 2.0, core, 2.0)
+    gradients = tuple(each for product in forward.shapes for each in product.gradients[: 1 if frozen else 2])
+    return replace(both, shapes=gradients)
 
 
 def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
@@ -221,7 +340,10 @@ class StepConstants:
     """Figures of `transformer_step`, shared by all devices and networks.
 
     Attributes:
-        large_products: share of peak that large products in 16 bits reach, by architecture [0..1]
+        large_products: share of peak that infinitely large products in 16 bits reach, by architecture [0..1]
+        tile: elements of a product's result for each multiprocessor that half of the last wave of tiles leaves out
+        start: elements of a product's sums that would be added up while a tile starts
+        expert_share: rate of products of experts, as a share of that of one large product [0..1]
         product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
         attention_share: share of peak in 16 bits that fused attention reaches [0..1]
@@ -229,12 +351,20 @@ class StepConstants:
         unfused_attention_share: the same of batched products [0..1]
         traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones
         eager_traffic: the same where each operation is a kernel
+        expert_traffic: the same of tokens that are put in the order of their experts
         host_layer_s: time of the host for forward and backward of a layer [s]
         host_softmax_s: the same of a softmax that is many kernels [s]
+        host_routing_s: time of the host to send the tokens of a layer to experts and back, both ways [s]
+        unripe: share of their later rate that products lack when their device comes out [0..1]
+        ported_share: rate of fused attention whose kernel was written for units before `NEW_UNITS`, as a share [0..1]
+        again_share: time of a forward that the backward repeats, as a share of the one that is counted
+        jitter: standard deviation of the time of a rank's step, as a share
         odd_share: share of `product_share` that products reach where rows are odd, so that no load is aligned [0..1]
         call_s: time of the host to launch a collective inside a layer [s]
         tensor_exposed: share of a layer's exchanges that is waited for where they overlap [0..1]
         data_exposed: share of replicas' exchanges that is waited for where they overlap [0..1]
+        sharded_bytes: of a gathered parameter, moved for each microbatch to flatten, cast and scatter it [bytes]
+        sharded_exposed: the same of sharded parameters, gathered for each layer while the last one computes [0..1]
         send_exposed: share of sends between stages that is waited for where they overlap [0..1]
         update_bytes: of a parameter's update [bytes]
         sum_bytes: of a parameter's gradient that is added to those of the microbatches before [bytes]
@@ -244,6 +374,9 @@ class StepConstants:
     """
 
     large_products: Mapping[str, float]
+    tile: float
+    start: float
+    expert_share: float
     product_share: float
     eight_bit_share: float
     attention_share: float
@@ -251,12 +384,20 @@ class StepConstants:
     unfused_attention_share: float
     traffic: float
     eager_traffic: float
+    expert_traffic: float
     host_layer_s: float
     host_softmax_s: float
+    host_routing_s: float
+    unripe: float
+    ported_share: float
+    again_share: float
+    jitter: float
     odd_share: float
     call_s: float
     tensor_exposed: float
     data_exposed: float
+    sharded_bytes: float
+    sharded_exposed: float
     send_exposed: float
     update_bytes: float
     sum_bytes: float
@@ -288,7 +429,42 @@ class StepConstants:
 
     def host_seconds(self, work: PassWork) -> float:
         """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
-        return (work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s) / 3.0
+        seconds = work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s
+        return (seconds + work.routings * self.host_routing_s) / 3.0
+
+    def ripeness(self, device: Device, year: float) -> float:
+        """Share of their later rate that products of a year reach on a device: libraries learn a device in some years.
+
+        It starts at `1 - unripe` when the device comes, in the middle of its year, and the rest closes by 1 / e a year.
+
+        Example:
+            >>> from dataclasses import replace
+            >>> from trimaran.machine.catalog import find_device
+            >>> constants = replace(step_constants(), unripe=0.2)
+            >>> [round(constants.ripeness(find_device("a100-80gb"), year), 3) for year in (2020.5, 2021.5, 2025.0)]
+            [0.8, 0.926, 0.998]
+        """
+        age = max(0.0, year - device.year - 0.5)
+        return 1.0 - self.unripe * math.exp(-age) if device.year else 1.0
+
+    def slowest_factor(self, ranks: int) -> float:
+        """How many times as long as one rank's mean the slowest of equal ranks takes.
+
+        Times of ranks vary by `jitter` around their mean, independently and as a normal distribution, and a step ends
+        with its last rank. The expected largest of `n` normal variates is close to the quantile `(n - 3/8) / (n + 1/4)`.
+
+        Source:
+            Blom, "Statistical Estimates and Transformed Beta-Variables", 1958, for the quantile.
+
+        Example:
+            The largest of 8 is 1.43 standard deviations above the mean, that of 1,024 is 3.23:
+
+            >>> from dataclasses import replace
+            >>> constants = replace(step_constants(), jitter=0.01)
+            >>> [round(constants.slowest_factor(ranks), 4) for ranks in (1, 8, 1024)]
+            [1.0, 1.0143, 1.0323]
+        """
+        return 1.0 + self.jitter * _NORMAL.inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
     def device_seconds(
         self,
@@ -299,19 +475,38 @@ class StepConstants:
         fused: bool,
         device: Device,
         year: float,
+        tuned: bool = True,
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
         peak = peak_of(device)
         attention = self.attention_share if year >= _LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
-        moved = work.nbytes * (self.traffic if fused else self.eager_traffic)
+        elif not tuned and device.architecture in NEW_UNITS:
+            attention *= self.ported_share
+        moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
+        if precision == "fp8" and not fused:
+            # Fused norms and activations write eight bits in place of sixteen.
+            moved += sum(product.cast_bytes for product in work.shapes)
+        # The maker of a device has its own framework ready with it.
+        ripe = 1.0 if tuned else self.ripeness(device, year)
+        # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
+        start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
+        tile = self.tile * device.multiprocessors
+        lost = sum(product.overhead(tile, start) for product in work.shapes)
+        lost += (1.0 / self.expert_share - 1.0) * sum(product.flops for product in work.shapes if product.groups > 1)
         return (
-            work.products / (peak * self.share(precision, device))
+            (work.products + lost) / (peak * self.share(precision, device) * ripe)
             + work.attention / (peak * attention)
             + moved / device.sustained_bytes_per_s
         )
 
+
+NEW_UNITS = ("hopper", "blackwell")
+"""Architectures whose units have instructions that kernels of Ampere do not use: FlashAttention-2 reaches 35 % of an
+H100, its successor with them 75 % (Shah et al., "FlashAttention-3", 2024)."""
+
+_NORMAL = statistics.NormalDist()
 
 _LATE_KERNELS = 2024.0
 """Year from which fused attention is that of second or later generation."""
@@ -415,6 +610,7 @@ class Program:
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
+        tuned: kernels are written for the units of their device, as those of its maker are
     """
 
     precision: Precision = "bf16"
@@ -427,6 +623,7 @@ class Program:
     flat_sums: bool = False
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
+    tuned: bool = True
 
 
 def tensor_seconds(
@@ -482,6 +679,7 @@ def data_seconds(
     microbatch_s: float,
     exchange: Exchange,
     constants: StepConstants,
+    copy_s: float = 0.0,
 ) -> float:
     """Exchanges between replicas, as far as they are waited for [s].
 
@@ -493,22 +691,40 @@ def data_seconds(
         microbatch_s: its forward and backward, which exchanges may overlap [s]
         exchange: prices collectives
         constants: the share of overlapped exchanges that is waited for
+        copy_s: time to flatten, cast and scatter a sharded parameter of this rank [s]
     """
     if program.frozen:
         return 0.0
 
-    def waits(seconds: float) -> float:
+    def waits(seconds: float, meanwhile_s: float = microbatch_s, exposed: float = constants.data_exposed) -> float:
         # The longer of the two counts, and a share of the shorter one.
         if not program.overlaps:
             return seconds
-        return max(0.0, seconds - microbatch_s) + constants.data_exposed * min(seconds, microbatch_s)
+        return max(0.0, seconds - meanwhile_s) + exposed * min(seconds, meanwhile_s)
 
     held, experts = stage_elements(shape, degrees, stage)
-    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
     apart = degrees.ep * degrees.expert_ranks
+    if degrees.zero == 3:
+        units = _layers(shape, degrees, stage) + 1
+        gathered = scattered = 0.0
+        for count, replicas, near in (
+            (held, degrees.dp * degrees.cp, degrees.tp),
+            (experts, degrees.expert_data, apart),
+        ):
+            if replicas > 1 and count:
+                gathered += units * exchange("all_gather", count * 2 / units, replicas, near)
+                scattered += units * exchange("reduce_scatter", count * program.gradient_bytes / units, replicas, near)
+        forward_s = microbatch_s / (4.0 if "layers" in degrees.recomputed else 3.0)
+        each = waits(gathered, forward_s, constants.sharded_exposed)
+        each += waits(gathered + scattered, microbatch_s - forward_s, constants.sharded_exposed)
+        # Nothing computes during the first gather and the last scatter.
+        alone = (gathered + scattered) / units if program.overlaps else 0.0
+        return degrees.microbatches * (each + alone + (held + experts) * copy_s)
+    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
     more, more_once = _replica_exchanges(experts, degrees.expert_data, apart, degrees, program, exchange)
-    return degrees.microbatches * waits(everywhere + more) + waits(once + more_once)
+    copied = (held + experts) * copy_s if degrees.zero == 2 else 0.0
+    return degrees.microbatches * (waits(everywhere + more) + copied) + waits(once + more_once)
 
 
 def _replica_exchanges(
@@ -522,8 +738,6 @@ def _replica_exchanges(
         return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
     gather = exchange("all_gather", held * 2, replicas, near)
     scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
-    if degrees.zero == 3:
-        return 2 * gather + scatter, 0.0
     return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
 
 
@@ -537,6 +751,7 @@ class TransformerStep:
         bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
+        slowest_s: what the slowest of all ranks takes longer than their mean, for which the others wait [s]
     """
 
     compute_s: float
@@ -544,11 +759,12 @@ class TransformerStep:
     bubble_s: float
     data_s: float
     update_s: float
+    slowest_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The whole step [s]."""
-        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s + self.slowest_s
 
 
 def transformer_step(
@@ -595,13 +811,24 @@ def transformer_step(
     mine = held if alone else held / (degrees.dp * degrees.cp)
     mine += experts if alone else experts / degrees.expert_data
     update = 0.0 if program.frozen else mine * constants.update_bytes
-    return TransformerStep(
+    step = TransformerStep(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
         bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
-        data_s=data_seconds(shape, degrees, program, slowest_at, slowest, exchange, constants),
+        data_s=data_seconds(
+            shape,
+            degrees,
+            program,
+            slowest_at,
+            slowest,
+            exchange,
+            constants,
+            # Buffers of the device maker's frameworks are exchanged where they are.
+            copy_s=0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s,
+        ),
         update_s=update / device.sustained_bytes_per_s,
     )
+    return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
 
 
 def least_seconds(
@@ -657,7 +884,7 @@ def _stage_seconds(
         if alike:
             forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
             each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-            each = each + forward.times(*_again(degrees))
+            each = each + forward.times(*(constants.again_share * part for part in _again(degrees)))
             work = work + each.times(len(alike), len(alike), len(alike))
             held += len(alike) * layer_elements(shape, alike[0], tensor=degrees.tp)
     if stage == 0:
@@ -670,7 +897,13 @@ def _stage_seconds(
         rows_of_rank = shape.vocabulary // degrees.tp
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
-        work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+        work,
+        program.precision,
+        kernel=program.attention,
+        fused=program.fused,
+        device=device,
+        year=program.year,
+        tuned=program.tuned,
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
