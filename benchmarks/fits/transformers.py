@@ -57,9 +57,8 @@ START = {
     "host_layer_s": 3e-3,
     "host_softmax_s": 5e-4,
     "host_routing_s": 2e-3,
-    "unripe": 0.15,
+    "unripe": 0.3,
     "ported_share": 0.55,
-    "again_share": 0.95,
     "sharded_bytes": 16.0,
     "jitter": 0.01,
     "odd_share": 0.35,
@@ -79,7 +78,7 @@ FIXED = {
     "spread": 0.2,
     "spread_experts": 0.5,
 }
-PULL = 0.3  # weight of a prior, beside one model
+PULL = 0.2  # weight of a prior, beside one model
 
 
 @dataclass(frozen=True)

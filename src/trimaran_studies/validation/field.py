@@ -87,7 +87,9 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
     precision = _precision(row)
     device = machine.node.device
     framework = find_framework(_needed(row, "framework"))
-    program = training_program(_needed(row, "framework"), year, device=device, precision=precision)
+    program = training_program(
+        _needed(row, "framework"), year, device=device, precision=precision, node_devices=machine.node.devices
+    )
     degrees = replace(degrees, sequence_parallel=degrees.tp > 1 and program.fused and year >= SEQUENCE_PARALLEL)
     return (
         TransformerRun(

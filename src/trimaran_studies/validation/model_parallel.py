@@ -481,7 +481,7 @@ def _foundry(row: Row) -> Program:
     precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
     # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
     year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
-    return Program(precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False)
+    return Program(precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True)
 
 
 def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, Program]:
@@ -519,12 +519,13 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
     # If a rank's weights, gradients and buffers exceed its memory, the row is fine-tuning without their gradients.
     per_rank = _state_bytes(shape, degrees)
-    frozen = per_rank > 80e9
+    frozen = per_rank > device_of(row).memory.nbytes
     program = Program(
         precision="fp8" if eight else "bf16",
         tensor_overlaps=True,
         frozen=frozen,
         year=_year_of(row) or 2025.0,
+        once_a_node=8,
     )
     return shape, degrees, program
 

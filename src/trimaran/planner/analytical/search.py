@@ -87,7 +87,7 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
-    program = program_of(device, precision, software)
+    program = program_of(device, precision, software, node_devices=machine.node.devices)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,
@@ -101,13 +101,16 @@ def transformer_problem(
     )
 
 
-def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
+def program_of(
+    device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0
+) -> Program:
     """The training program of a transformer on a device.
 
     Args:
         device: old ones compute attention as two batched products
         precision: of products
         software: the framework and its year; None: Megatron of 2025, on old devices of 2022
+        node_devices: devices of a node; 0: not known
 
     Raises:
         InputError: a framework without figures of sharded transformers
@@ -115,7 +118,12 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     if software is None:
         software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
     return training_program(
-        software.framework, software.year, device=device, precision=precision, compiled=software.compiled
+        software.framework,
+        software.year,
+        device=device,
+        precision=precision,
+        compiled=software.compiled,
+        node_devices=node_devices,
     )
 
 

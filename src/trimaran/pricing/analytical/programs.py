@@ -6,12 +6,15 @@
     overlaps    exchanges of gradients and parameters meanwhile the backward: PyTorch's FSDP and DeepSpeed's sharded
                 parameters always, Megatron since its `overlap-grad-reduce` of 2023
     tensor      exchanges of `tp` ranks meanwhile products: NVIDIA's recipes, by Transformer Engine, since 2023
+    tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
+    recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all of it
     gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
 
 Source:
     NVIDIA/Megatron-LM, release notes of core 0.2 to 0.5 and megatron/core/distributed (`overlap_grad_reduce`),
     megatron/training/arguments.py (`accumulate_allreduce_grads_in_fp32` is for bfloat16; `use_flash_attn` came in
-    January 2023); pytorch/pytorch, torch/distributed/fsdp (`MixedPrecision`); NVIDIA/TransformerEngine, user buffers.
+    January 2023); pytorch/pytorch, torch/distributed/fsdp (`MixedPrecision`)
+    and torch/utils/checkpoint.py (`set_checkpoint_early_stop`); NVIDIA/TransformerEngine, user buffers.
 """
 
 from dataclasses import dataclass
@@ -26,6 +29,9 @@ FUSED_ATTENTION = 2023.0
 
 OVERLAPPED = 2023.0
 """Since when Megatron exchanges gradients during the backward, and its exchanges inside layers during products."""
+
+ONCE_A_NODE = 2025.0
+"""Since when Megatron sends a token once to each node that has some of its experts."""
 
 _EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
 """Architectures without bfloat16, on which attention is two batched products."""
@@ -130,7 +136,13 @@ def find_framework(text: str) -> Framework | None:
 
 
 def training_program(
-    framework: str, year: float, *, device: Device, precision: Precision, compiled: bool = False
+    framework: str,
+    year: float,
+    *,
+    device: Device,
+    precision: Precision,
+    compiled: bool = False,
+    node_devices: int = 0,
 ) -> Program:
     """The program of a framework of a year.
 
@@ -140,6 +152,7 @@ def training_program(
         device: old ones compute attention as two batched products
         precision: of products
         compiled: kernels are fused by a compiler
+        node_devices: devices of a node; 0: not known
 
     Raises:
         InputError: a framework without figures of sharded transformers
@@ -168,4 +181,6 @@ def training_program(
         gradient_bytes=2 if precision == "fp16" else found.gradient_bytes,
         year=year,
         tuned=found.tuned,
+        stops_early=found.name == "fsdp",
+        once_a_node=node_devices if found.tuned and year >= ONCE_A_NODE else 0,
     )

@@ -189,6 +189,13 @@ class PassWork:
             shapes=self.shapes + other.shapes,
         )
 
+    @property
+    def without_last(self) -> "PassWork":
+        """The same without its last product: the backward of a layer needs the input of that, not its result."""
+        if not self.shapes:
+            return self
+        return replace(self, products=self.products - self.shapes[-1].flops, shapes=self.shapes[:-1])
+
     def times(self, products: float, attention: float, rest: float) -> "PassWork":
         """The same with its parts multiplied."""
         return PassWork(
@@ -357,7 +364,6 @@ class StepConstants:
         host_routing_s: time of the host to send the tokens of a layer to experts and back, both ways [s]
         unripe: share of their later rate that products lack when their device comes out [0..1]
         ported_share: rate of fused attention whose kernel was written for units before `NEW_UNITS`, as a share [0..1]
-        again_share: time of a forward that the backward repeats, as a share of the one that is counted
         jitter: standard deviation of the time of a rank's step, as a share
         odd_share: share of `product_share` that products reach where rows are odd, so that no load is aligned [0..1]
         call_s: time of the host to launch a collective inside a layer [s]
@@ -390,7 +396,6 @@ class StepConstants:
     host_routing_s: float
     unripe: float
     ported_share: float
-    again_share: float
     jitter: float
     odd_share: float
     call_s: float
@@ -611,6 +616,9 @@ class Program:
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
         tuned: kernels are written for the units of their device, as those of its maker are
+        once_a_node: devices of a node to which tokens are sent once, however many of their experts it has; 0: a copy for
+            each expert (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.2)
+        stops_early: a forward that the backward repeats ends with the last tensor that it needs
     """
 
     precision: Precision = "bf16"
@@ -624,6 +632,8 @@ class Program:
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
     tuned: bool = True
+    stops_early: bool = False
+    once_a_node: int = 0
 
 
 def tensor_seconds(
@@ -640,11 +650,26 @@ def tensor_seconds(
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
     if shape.experts is not None and degrees.ep > 1:
-        sent = tokens * shape.experts.active * shape.hidden * 2
-        sent //= degrees.tp if degrees.sequence_parallel else 1
+        sent = tokens * shape.hidden * 2 * _copies(shape.experts.active, degrees, program.once_a_node)
+        sent /= degrees.tp if degrees.sequence_parallel else 1
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
+
+
+def _copies(active: int, degrees: Degrees, node: int) -> float:
+    """Copies of a token that are sent: one for each of its experts, or one for each node that has some of them.
+
+    Of `k` experts chosen evenly from `n` nodes, `n (1 - (1 - 1/n)^k)` nodes have at least one.
+
+    Example:
+        Eight experts on two nodes of eight: nearly always both have some. On one node every expert gets a copy.
+
+        >>> round(_copies(8, Degrees(dp=16, ep=16), 8), 2), _copies(8, Degrees(dp=8, ep=8), 8)
+        (1.99, 8.0)
+    """
+    nodes = -(-degrees.ep * degrees.expert_ranks // node) if node else 1
+    return nodes * (1.0 - (1.0 - 1.0 / nodes) ** active) if nodes > 1 else float(active)
 
 
 def sum_count(degrees: Degrees) -> int:
@@ -884,7 +909,7 @@ def _stage_seconds(
         if alike:
             forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
             each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-            each = each + forward.times(*(constants.again_share * part for part in _again(degrees)))
+            each = each + (forward.without_last if program.stops_early else forward).times(*_again(degrees))
             work = work + each.times(len(alike), len(alike), len(alike))
             held += len(alike) * layer_elements(shape, alike[0], tensor=degrees.tp)
     if stage == 0:
