@@ -31,8 +31,8 @@ from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 
 LARGE_PRODUCTS = {
-    # benchmarks/fits/products.py on ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet of a100_sxm, h100_sxm, b200_sxm
-    # and l40s in 16 bits
+    # benchmarks/fits/products.py on ai-dynamo/aiconfigurator@095f58a51, gemm_perf.parquet in 16 bits of a100_sxm,
+    # h100_sxm, b200_sxm and l40s
     "ampere": 0.862,
     "hopper": 0.861,
     "blackwell": 0.728,
@@ -159,9 +159,9 @@ EXPERTS = ("expert_traffic", "host_routing_s")
 
 
 def _fit(points: Sequence[Point], near: StepConstants | None = None) -> StepConstants:
-    """Networks without experts first; then those with experts, whose steps vary by a factor of two between releases of
+    """Fit networks without experts, then the figures of experts alone on networks with experts.
 
-    one framework, fit the figures of experts alone.
+    Steps of the latter vary by a factor of two between releases of one framework.
     """
     dense = [point for point in points if point.run.shape.experts is None]
     others = [point for point in points if point.run.shape.experts is not None]

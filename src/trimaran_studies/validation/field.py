@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
@@ -168,6 +169,18 @@ def run_degrees(text: str) -> Degrees:
     )
 
 
+class _Sizes(NamedTuple):
+    """Columns of a run that say the shape of its network."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocabulary: int
+    sequence: int
+
+
 def run_shape(row: Row) -> TransformerShape:
     """The network of a run.
 
@@ -175,8 +188,7 @@ def run_shape(row: Row) -> TransformerShape:
         InputError: a figure is missing, or the name is of no family that is known
     """
     model = _needed(row, "model").lower()
-    sizes = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence")
-    layers, hidden, heads, kv_heads, ffn, vocabulary, sequence = (_size(row, name) for name in sizes)
+    sizes = _Sizes(*(_size(row, name) for name in _Sizes._fields))
     family = next((name for name in ("llama", "grok", "mistral", "mixtral", "qwen", "deepseek") if name in model), "")
     neox, nemotron, learned = "neox" in model, "nemotron" in model, model.startswith(("gpt", "opt", "bloom", "mt-nlg"))
     if not (family or nemotron or learned):
@@ -184,23 +196,17 @@ def run_shape(row: Row) -> TransformerShape:
             f"row {row.row_id}: {model}: no family of networks that is known", code="field-run.network", row=row.row_id
         )
     experts = count(row, "experts")
-    positions = sequence if learned and not neox and "bloom" not in model else 0
+    positions = sizes.sequence if learned and not neox and "bloom" not in model else 0
     return TransformerShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=hidden // heads,
-        ffn=ffn,
-        vocabulary=vocabulary,
-        sequence=sequence,
+        **sizes._asdict(),
+        head_size=sizes.hidden // sizes.heads,
         gated=bool(family),
         biases=learned,
         tied=learned and not neox,
         positions=positions,
         rotary=bool(family) or nemotron or neox,
         centred_norm=not family,
-        experts=Experts(count=experts, active=count(row, "active_experts") or 1, ffn=ffn) if experts else None,
+        experts=Experts(count=experts, active=count(row, "active_experts") or 1, ffn=sizes.ffn) if experts else None,
     )
 
 

@@ -285,10 +285,8 @@ def transformer_run(row: Row) -> TransformerRun:
     )
 
 
-def _told(
-    row: Row, shape: TransformerShape, devices: int
-) -> tuple[Degrees, Program, str, tuple[str, ...]]:
-    """Degrees and program of a row of a source without a script of its own: what the row says, and no more.
+def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Program, str, tuple[str, ...]]:
+    """Degrees and program of a row whose source has no script here: what the row says, and no more.
 
     Returns:
         Degrees, program, the framework where it is named, and what had to be assumed.

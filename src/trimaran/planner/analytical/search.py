@@ -39,8 +39,8 @@ from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.pricing.analytical.memory import Bookkeeping
-from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.programs import training_program, usual_year
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Strategy
@@ -101,9 +101,7 @@ def transformer_problem(
     )
 
 
-def program_of(
-    device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0
-) -> Program:
+def program_of(device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0) -> Program:
     """The training program of a transformer on a device.
 
     Args:

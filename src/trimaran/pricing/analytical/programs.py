@@ -1,13 +1,13 @@
 """Settings of a training program that follow from its framework and its year.
 
-    attention   one kernel that keeps no probabilities, since 2023, where the device has bfloat16; before, batched products
-    fused       norms, sums and activations in kernels made for them: Megatron and what is built on it; PyTorch's modules
-                one operation at a time, unless they are compiled
+    attention   one kernel that keeps no probabilities, since 2023, where the device has bfloat16; else batched products
+    fused       norms, sums and activations in kernels made for them: Megatron and what is built on it; PyTorch's
+                modules one operation at a time, unless they are compiled
     overlaps    exchanges of gradients and parameters meanwhile the backward: PyTorch's FSDP and DeepSpeed's sharded
                 parameters always, Megatron since its `overlap-grad-reduce` of 2023
     tensor      exchanges of `tp` ranks meanwhile products: NVIDIA's recipes, by Transformer Engine, since 2023
     tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
-    recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all of it
+    recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all
     gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
 
 Source:

@@ -138,7 +138,7 @@ class Product:
             NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2, for both quantizations.
 
         Example:
-            A result of 1,000 elements with sums of 1,000, of which 100 are lost in a wave and 100 in starts: 1.21 times.
+            A result of 1,000 elements with sums of 1,000; 100 are lost in a wave, and 100 in starts: 1.21 times.
 
             >>> product = Product(100, 10, 1000)
             >>> product.overhead(tile=100, start=100) / (2 * 100 * 10 * 1000)
@@ -456,7 +456,7 @@ class StepConstants:
         """How many times as long as one rank's mean the slowest of equal ranks takes.
 
         Times of ranks vary by `jitter` around their mean, independently and as a normal distribution, and a step ends
-        with its last rank. The expected largest of `n` normal variates is close to the quantile `(n - 3/8) / (n + 1/4)`.
+        with its last rank. The expected largest of `n` normal variates is about the quantile `(n - 3/8) / (n + 1/4)`.
 
         Source:
             Blom, "Statistical Estimates and Transformed Beta-Variables", 1958, for the quantile.
@@ -616,8 +616,8 @@ class Program:
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
         tuned: kernels are written for the units of their device, as those of its maker are
-        once_a_node: devices of a node to which tokens are sent once, however many of their experts it has; 0: a copy for
-            each expert (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.2)
+        once_a_node: devices of a node to which tokens are sent once, however many of their experts it has (DeepSeek-AI,
+            "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
     """
 

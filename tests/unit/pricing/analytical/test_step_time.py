@@ -37,6 +37,11 @@ CONSTANTS = replace(
     data_exposed=0.0,
     sum_bytes=0.0,
     host_softmax_s=0.0,
+    tile=0.0,
+    start=0.0,
+    jitter=0.0,
+    sharded_exposed=0.0,
+    sharded_bytes=0.0,
 )
 """Every share 1, nothing but products: what a step then takes can be written down."""
 
