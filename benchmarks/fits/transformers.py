@@ -1,32 +1,44 @@
 """Fits the figures of pricing/analytical/step_time.py on published steps of sharded transformers.
 
-    python benchmarks/fits/transformers.py FILE
+    python benchmarks/fits/transformers.py FILE [FILE ...]
 
-FILE is a table of published measurements (families mp_step_time and mp_throughput), of rows that may be fitted on.
-Thirteen figures are fitted, none of them for a row, a model or a machine; each is pulled a little towards what was
-known before (priors in `START`), and no share is above 1. A model's many rows count less each. The error is that of
-models left out of the fit, one after another, and of sources left out, which is what a machine that nobody has measured
-may expect. Shares of peak that large products reach are not fitted: they are medians of published tables of products.
+A FILE is a table of published measurements (families mp_step_time and mp_throughput), of rows that may be fitted on.
+None of the figures is for a row, a model or a machine; each is pulled a little towards what was known before (priors in
+`START`), and no share is above 1. A model's many rows count less each. Networks without experts are fitted first; rows
+with experts, which vary more, fit the figures of experts alone. Shares and shapes of large products are not fitted
+here: they are of published tables of products (`products.py`).
+
+Models, frameworks and architectures of devices are then left out, one after another. The errors of their rows by the
+fits to all others are printed; they are what a question may expect that nobody has measured. Widths of intervals are
+those with the least mean interval score on them.
 """
 
 import itertools
+import json
 import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize
 
 from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.step_time import Exchange, StepConstants, machine_exchange, transformer_step
+from trimaran.pricing.analytical.step_time import (
+    Exchange,
+    StepConstants,
+    TransformerStep,
+    machine_exchange,
+    transformer_step,
+)
 from trimaran_studies.published.rows import read_rows
 from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.model_parallel import TransformerRun, in_unit, machine_of, transformer_run
+from trimaran_studies.validation.scores import interval_score
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/analytical/constants.toml"
 
@@ -75,8 +87,6 @@ FIXED = {
     "update_bytes": 30.0,
     "sum_bytes": 8.0,  # read and written in 32 bits by the product that makes a gradient
     "sharpness": 2.0,
-    "spread": 0.2,
-    "spread_experts": 0.5,
 }
 PULL = 0.2  # weight of a prior, beside one model
 
@@ -96,43 +106,108 @@ class Point:
     def model(self) -> str:
         return f"{self.source} {self.row.fields.get('model', '')}"
 
-    def log_error(self, constants: StepConstants) -> float:
+    def step(self, constants: StepConstants) -> TransformerStep:
         run = self.run
-        step = transformer_step(
+        return transformer_step(
             run.shape, run.degrees, run.program, device=self.device, exchange=self.exchange, constants=constants
         )
-        return math.log(in_unit(self.row, run, step) / self.row.measured)
+
+    def log_error(self, constants: StepConstants) -> float:
+        """Of the step: positive where it is predicted too slow."""
+        ratio = in_unit(self.row, self.run, self.step(constants)) / self.row.measured
+        return math.log(ratio if self.row.family == "mp_step_time" else 1.0 / ratio)
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A row that was left out of a fit.
+
+    Attributes:
+        error: logarithm of predicted over measured
+        parts: what its interval is made of, by name, as multiples of the widths
+        weight: of its group's rows together 1
+    """
+
+    error: float
+    parts: Mapping[str, float]
+    weight: float
 
 
 def main(paths: Sequence[Path]) -> None:
     points = _points(paths)
     fitted = _fit(points)
-    inside = _errors(points, fitted)
-    by_model = _left_out(points, lambda point: point.model)
-    outside = sorted(itertools.chain.from_iterable(by_model.values()))
-    spread = round(_p90(outside), 3)
-    _write(replace(fitted, spread=spread), points, statistics.median(inside), statistics.median(outside))
-    print(f"{len(points)} rows of {len(by_model)} models: median error {statistics.median(inside):.3f},")
-    print(f"of models left out {statistics.median(outside):.3f}, nine of ten below {spread:.3f}")
-    for source, found in _left_out(points, lambda point: point.source).items():
-        kept = _errors([point for point in points if point.source == source], fitted)
-        print(
-            f"{source}: {statistics.median(kept):.3f}, nine of ten below {_p90(kept):.3f}; "
-            f"left out {statistics.median(found):.3f}, nine of ten below {_p90(found):.3f}"
-        )
+    inside = [abs(math.expm1(point.log_error(fitted))) for point in points]
+    missed: list[Missed] = []
+    for kind, group in (("model", _model), ("framework", _framework), ("device", _architecture)):
+        found = list(_left_out(points, fitted, kind, group))
+        missed += found
+        errors = [abs(math.expm1(each.error)) for each in found]
+        print(f"{kind}s left out: median error {statistics.median(errors):.3f}, nine of ten below {_p90(errors):.3f}")
+    outside = statistics.median(abs(math.expm1(each.error)) for each in _left_out(points, fitted, "model", _model))
+    widths = _widths(missed)
+    frameworks, architectures = ({group(point) for point in points} for group in (_framework, _architecture))
+    known = {"frameworks": sorted(frameworks), "architectures": sorted(architectures)}
+    _write(replace(fitted, widths=widths, fitted=known), points, statistics.median(inside), outside)
+    print(f"{len(points)} rows: median error {statistics.median(inside):.3f}")
+    print(", ".join(f"{name} {width:.3f}" for name, width in widths.items()))
 
 
-def _left_out(points: Sequence[Point], group: Callable[[Point], str]) -> dict[str, list[float]]:
-    """Errors of each group's points by a fit to all others."""
-    found = {}
+def _model(point: Point) -> str:
+    return point.model
+
+
+def _framework(point: Point) -> str:
+    return point.run.program.framework
+
+
+def _architecture(point: Point) -> str:
+    return point.device.architecture
+
+
+def _left_out(
+    points: Sequence[Point], near: StepConstants, kind: str, group: Callable[[Point], str]
+) -> Iterator[Missed]:
+    """Each group's rows by a fit to all others."""
     for name in sorted({group(point) for point in points}):
-        fitted = _fit([point for point in points if group(point) != name])
-        found[name] = _errors([point for point in points if group(point) == name], fitted)
-    return found
+        rows = [point for point in points if group(point) == name]
+        constants = _fit([point for point in points if group(point) != name], near)
+        errors = []
+        for point in rows:
+            step = point.step(constants)
+            waited = (step.tensor_s + step.bubble_s + step.data_s) / step.seconds
+            parts = {
+                "base": 1.0,
+                "exchange": waited,
+                "experts": float(point.run.shape.experts is not None),
+                "framework": float(kind == "framework"),
+                "device": float(kind == "device"),
+                "cell": math.sqrt(len(point.run.assumed)),
+            }
+            errors.append(point.log_error(constants))
+            yield Missed(errors[-1], parts, len(rows) ** -0.5)
+        sizes = [abs(math.expm1(error)) for error in errors]
+        if kind != "model":
+            bias = math.expm1(statistics.median(errors))
+            middle = statistics.median(sizes)
+            print(f"without {name}: median error of its {len(rows)} rows {middle:.3f}, of them signed {bias:+.3f}")
 
 
-def _errors(points: Sequence[Point], constants: StepConstants) -> list[float]:
-    return [abs(math.expm1(point.log_error(constants))) for point in points]
+def _widths(missed: Sequence[Missed]) -> dict[str, float]:
+    """Widths with the least mean interval score on rows that were left out."""
+    names = ("base", "exchange", "experts", "framework", "device", "cell")
+
+    def cost(logs: numpy.ndarray) -> float:
+        widths = dict(zip(names, numpy.exp(logs).tolist(), strict=True))
+        total = 0.0
+        for each in missed:
+            half = math.hypot(*(part * widths[name] for name, part in each.parts.items()))
+            low, high = math.exp(each.error - half), math.exp(each.error + half)
+            total += each.weight * interval_score(1.0, low, high)
+        # No part is left at nothing where rows do not ask for it.
+        return total / sum(each.weight for each in missed) + 0.002 * float(numpy.square(logs + 2.0).sum())
+
+    found = minimize(cost, numpy.full(len(names), -2.0), method="Nelder-Mead", options={"maxiter": 4000})
+    return dict(zip(names, numpy.exp(found.x).tolist(), strict=True))
 
 
 def _p90(errors: Sequence[float]) -> float:
@@ -172,7 +247,7 @@ def _fit(points: Sequence[Point], near: StepConstants | None = None) -> StepCons
 
 
 def _constants(named: Mapping[str, float]) -> StepConstants:
-    return StepConstants(large_products=LARGE_PRODUCTS, **SHAPES, **named, **FIXED)
+    return StepConstants(large_products=LARGE_PRODUCTS, widths={}, fitted={}, **SHAPES, **named, **FIXED)
 
 
 def _least(points: Sequence[Point], first: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
@@ -198,6 +273,7 @@ def _least(points: Sequence[Point], first: Mapping[str, float], names: Sequence[
 
 def _write(constants: StepConstants, points: Sequence[Point], inside: float, outside: float) -> None:
     sources = sorted({point.source for point in points})
+    tables = {"large_products", "widths", "fitted"}
     lines = [
         "# Figures of pricing/analytical/step_time.py. Written by benchmarks/fits/transformers.py: do not edit.",
         f"# Fitted on {len(points)} rows of {', '.join(sources)}.",
@@ -206,10 +282,16 @@ def _write(constants: StepConstants, points: Sequence[Point], inside: float, out
         "[large_products]",
         *(f"{name} = {share}" for name, share in constants.large_products.items()),
         "",
+        "[widths]",
+        *(f"{name} = {width:.3f}" for name, width in constants.widths.items()),
+        "",
+        "[fitted]",
+        *(f"{name} = {json.dumps(list(names))}" for name, names in constants.fitted.items()),
+        "",
         "[constants]",
     ]
-    fitted = [entry.name for entry in fields(constants) if entry.name != "large_products"]
-    lines += [f"{name} = {getattr(constants, name):.4g}" for name in fitted]
+    plain = [entry.name for entry in fields(constants) if entry.name not in tables]
+    lines += [f"{name} = {getattr(constants, name):.4g}" for name in plain]
     TARGET.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

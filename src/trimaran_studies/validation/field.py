@@ -20,7 +20,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.analytical.programs import find_framework, training_program
+from trimaran.pricing.analytical.programs import training_program
 from trimaran.pricing.analytical.shapes import Experts, TransformerShape
 from trimaran.program.strategy import Degrees, ZeroStage
 from trimaran_studies.published.rows import figure, read_rows
@@ -87,7 +87,6 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
     year += 0.5 if year == int(year) else 0.0
     precision = _precision(row)
     device = machine.node.device
-    framework = find_framework(_needed(row, "framework"))
     program = training_program(
         _needed(row, "framework"), year, device=device, precision=precision, node_devices=machine.node.devices
     )
@@ -101,7 +100,6 @@ def field_run(row: Row) -> tuple[TransformerRun, Machine]:
             machine=fields["cluster"],
             devices=degrees.devices,
             nodes=machine.nodes,
-            framework=framework.name if framework else "",
         ),
         machine,
     )

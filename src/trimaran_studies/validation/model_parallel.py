@@ -209,7 +209,6 @@ class TransformerRun:
         devices: in use
         nodes: in use; None: not published
         trainer: library of the training loop, where a source compares several; "" for its first one
-        framework: as `pricing.analytical.programs` calls it; "" where it is not known
         assumed: what the row does not say and a step depends on, each of which widens its interval
     """
 
@@ -221,7 +220,6 @@ class TransformerRun:
     devices: int
     nodes: int | None
     trainer: str = ""
-    framework: str = ""
     assumed: tuple[str, ...] = ()
 
 
@@ -252,16 +250,15 @@ def transformer_run(row: Row) -> TransformerRun:
         raise InputError(f"row {row.row_id}: n_gpus: missing", code="model-parallel-row.missing-cell", row=row.row_id)
     assumed: tuple[str, ...] = ()
     if "llm-foundry" in source:
-        shape_, degrees, program, framework = shape, _sharded(row, devices), _foundry(row), "fsdp"
+        shape_, degrees, program = shape, _sharded(row, devices), _foundry(row)
     elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
         shape_, degrees, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
         degrees = degrees if "bigscience" in source else fitted(shape, degrees, card_bytes(row))
-        framework = "megatron-deepspeed"
     elif "nemo" in source or "megatron-bridge" in source:
         shape_, degrees, program = _nemo(row, shape, devices)
-        framework = "nemo"
+        assumed = ("frozen",) if program.frozen else ()
     else:
-        shape_, (degrees, program, framework, assumed) = shape, _told(row, shape, devices)
+        shape_, (degrees, program, assumed) = shape, _told(row, shape, devices)
     most = 4 * shape_.layers
     if degrees.pp > most:
         raise InputError(
@@ -280,16 +277,15 @@ def transformer_run(row: Row) -> TransformerRun:
         devices=devices,
         nodes=nodes,
         trainer="Hugging Face" if "bigscience" in source and replicas_alone(row, devices) else "",
-        framework=framework,
         assumed=assumed,
     )
 
 
-def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Program, str, tuple[str, ...]]:
+def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Program, tuple[str, ...]]:
     """Degrees and program of a row whose source has no script here: what the row says, and no more.
 
     Returns:
-        Degrees, program, the framework where it is named, and what had to be assumed.
+        Degrees, program, and what had to be assumed.
 
     Raises:
         InputError: degrees that cannot be assumed, or a cell that says nothing known
@@ -353,7 +349,7 @@ def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Pro
         zero=_STAGES[zero],
         recomputed=recompute or frozenset(),
     )
-    return degrees, program, framework.name if framework else "", tuple(assumed)
+    return degrees, program, tuple(assumed)
 
 
 SEQUENCE_PARALLEL = 2022.5
@@ -453,6 +449,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degr
 
 def _megatron_of_then(source: str) -> Program:
     return Program(
+        framework="megatron-deepspeed",
         precision="fp16",
         attention="fused" if "aceso" in source else "unfused",
         overlaps=False,
@@ -479,7 +476,9 @@ def _foundry(row: Row) -> Program:
     precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
     # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
     year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
-    return Program(precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True)
+    return Program(
+        framework="fsdp", precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True
+    )
 
 
 def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, Program]:
@@ -519,6 +518,7 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     per_rank = _state_bytes(shape, degrees)
     frozen = per_rank > device_of(row).memory.nbytes
     program = Program(
+        framework="nemo",
         precision="fp8" if eight else "bf16",
         tensor_overlaps=True,
         frozen=frozen,
@@ -565,14 +565,13 @@ def answer_of_run(row: Row, run: TransformerRun, machine: Machine) -> Answer:
         run: of it
         machine: of the run
     """
-    predicted = in_unit(row, run, run_step(run, machine))
-    constants = step_constants()
+    step, constants = run_step(run, machine), step_constants()
+    predicted = in_unit(row, run, step)
     if "bigscience" in row.fields.get("source_repo", ""):
         # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.
         return Answer(row=row, predicted=predicted, low=predicted * 0.6, high=predicted * 2.0)
-    spread = constants.spread_experts if run.shape.experts is not None else constants.spread
-    low, high = predicted / (1.0 + spread), predicted * (1.0 + spread)
-    return Answer(row=row, predicted=predicted, low=low, high=high)
+    half = constants.half_width(step, run.shape, run.program, machine.node.device, not_said=run.assumed)
+    return Answer(row=row, predicted=predicted, low=predicted / math.exp(half), high=predicted * math.exp(half))
 
 
 def machine_of(run: TransformerRun) -> Machine:

@@ -98,6 +98,7 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        not_said=("software",) if software is None else (),
     )
 
 

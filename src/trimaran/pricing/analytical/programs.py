@@ -173,6 +173,7 @@ def training_program(
         )
     early = device.architecture in _EARLY
     return Program(
+        framework=found.name,
         precision=precision,
         attention="unfused" if early or year < FUSED_ATTENTION else "fused",
         fused=found.fused or compiled,

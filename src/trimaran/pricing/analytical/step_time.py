@@ -54,7 +54,7 @@ Source:
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.files import packaged_toml
@@ -375,8 +375,8 @@ class StepConstants:
         update_bytes: of a parameter's update [bytes]
         sum_bytes: of a parameter's gradient that is added to those of the microbatches before [bytes]
         sharpness: `p` of the sum of device and host
-        spread: half of the 90 % interval, as a share
-        spread_experts: the same of networks with experts
+        widths: what the 90 % interval is made of, by name, as logarithms; see `half_width`
+        fitted: "frameworks" and "architectures" that figures were fitted on
     """
 
     large_products: Mapping[str, float]
@@ -407,8 +407,8 @@ class StepConstants:
     update_bytes: float
     sum_bytes: float
     sharpness: float
-    spread: float
-    spread_experts: float
+    widths: Mapping[str, float]
+    fitted: Mapping[str, Collection[str]]
 
     def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
@@ -436,6 +436,55 @@ class StepConstants:
         """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
         seconds = work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s
         return (seconds + work.routings * self.host_routing_s) / 3.0
+
+    def half_width(
+        self,
+        step: "TransformerStep",
+        shape: TransformerShape,
+        program: "Program",
+        device: Device,
+        *,
+        not_said: Collection[str] = (),
+    ) -> float:
+        """Half of the 90 % interval of a step, as a logarithm: the root of the sum of squares of what is not known.
+
+            base        of every step, whatever is known
+            exchange    times the share of the step that waits for exchanges and for other stages
+            experts     of networks with experts: their balance, and how kernels of a release send tokens
+            framework   of one that no figure was fitted on
+            device      of an architecture that no figure was fitted on
+            cell        for each fact that nobody said and that had to be assumed
+
+        Each is the width that steps ask for whose model, source or device was left out of the fit, by their mean
+        interval score (Gneiting & Raftery, 2007).
+
+        Args:
+            step: by part
+            shape: the network
+            program: that trains it
+            device: of each rank
+            not_said: what had to be assumed
+
+        Example:
+            Three quarters of the step compute, and one fact is assumed: 0.1, 0.4 / 4 and 0.2.
+
+            >>> from dataclasses import replace
+            >>> from trimaran.machine.catalog import find_device
+            >>> from trimaran.pricing.analytical.shapes import gpt_shape
+            >>> widths = {"base": 0.1, "exchange": 0.4, "experts": 1.0, "framework": 1.0, "device": 1.0, "cell": 0.2}
+            >>> constants = replace(step_constants(), widths=widths)
+            >>> step = TransformerStep(compute_s=3.0, tensor_s=1.0, bubble_s=0.0, data_s=0.0, update_s=0.0)
+            >>> program, shape = Program(framework="nemo"), gpt_shape(layers=1, hidden=512, heads=8)
+            >>> round(constants.half_width(step, shape, program, find_device("h100"), not_said=["year"]), 4)
+            0.2449
+        """
+        widths = self.widths
+        waited = (step.tensor_s + step.bubble_s + step.data_s) / step.seconds
+        parts = [widths["base"], widths["exchange"] * waited, *[widths["cell"]] * len(not_said)]
+        parts += [widths["experts"]] if shape.experts is not None else []
+        parts += [widths["framework"]] if program.framework not in self.fitted["frameworks"] else []
+        parts += [widths["device"]] if device.architecture not in self.fitted["architectures"] else []
+        return math.hypot(*parts)
 
     def ripeness(self, device: Device, year: float) -> float:
         """Share of their later rate that products of a year reach on a device: libraries learn a device in some years.
@@ -521,7 +570,8 @@ _LATE_KERNELS = 2024.0
 def step_constants() -> StepConstants:
     """The figures as fitted."""
     document = packaged_toml("trimaran.pricing.analytical", "constants.toml")
-    return StepConstants(large_products=document["large_products"], **document["constants"])
+    tables = {name: document[name] for name in ("large_products", "widths", "fitted")}
+    return StepConstants(**tables, **document["constants"])
 
 
 _UNKNOWN_SHARE = 0.6
@@ -605,6 +655,7 @@ class Program:
     """Settings of the training program that a step's time depends on.
 
     Attributes:
+        framework: that trains, by a name of `programs.FRAMEWORKS`; "": not known
         precision: of products: "fp16", "bf16" or "fp8"
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
@@ -621,6 +672,7 @@ class Program:
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
     """
 
+    framework: str = ""
     precision: Precision = "bf16"
     attention: AttentionKernel = "fused"
     fused: bool = True
