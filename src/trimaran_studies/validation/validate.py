@@ -63,7 +63,9 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
 
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
     if row.measured <= 0:
-        raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
+        raise InputError(
+            f"row {row.row_id}: no figure, or one of 0: nothing can be compared with it", code="validate.no-figure"
+        )
     if row.family == TIMES:
         return answer_times([row])[0]
     if row.family in _FAMILIES:
