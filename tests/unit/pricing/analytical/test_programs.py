@@ -3,7 +3,6 @@
 import pytest
 from tests.raising import raises
 
-from trimaran.base.errors import InputError
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.programs import FRAMEWORKS, find_framework, training_program, usual_year
 
@@ -56,7 +55,7 @@ def test_modules_of_pytorch_are_fused_where_they_are_compiled() -> None:
 
 
 def test_another_framework_is_refused_with_those_that_are_known() -> None:
-    with raises(InputError, code="software.not-priced"):
+    with raises("software.not-priced"):
         training_program("caffe", 2017.0, device=A100, precision="fp16")
 
 
