@@ -21,7 +21,7 @@ from trimaran.base.precision import Precision
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.programs import training_program
-from trimaran.pricing.analytical.shapes import Experts, TransformerShape
+from trimaran.pricing.analytical.shapes import LAYER_BIASES, NO_BIASES, Experts, TransformerShape
 from trimaran.program.strategy import Degrees, ZeroStage
 from trimaran_studies.published.rows import figure, read_rows
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
@@ -199,11 +199,12 @@ def run_shape(row: Row) -> TransformerShape:
         **sizes._asdict(),
         head_size=sizes.hidden // sizes.heads,
         gated=bool(family),
-        biases=learned,
+        biases=LAYER_BIASES if learned else NO_BIASES,
         tied=learned and not neox,
         positions=positions,
         rotary=bool(family) or nemotron or neox,
         centred_norm=not family,
+        parallel=neox,
         experts=Experts(count=experts, active=count(row, "active_experts") or 1, ffn=sizes.ffn) if experts else None,
     )
 
