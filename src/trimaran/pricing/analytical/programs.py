@@ -5,7 +5,8 @@
                 modules one operation at a time, unless they are compiled
     overlaps    exchanges of gradients and parameters meanwhile the backward: PyTorch's FSDP and DeepSpeed's sharded
                 parameters always, Megatron since its `overlap-grad-reduce` of 2023
-    tensor      exchanges of `tp` ranks meanwhile products: NVIDIA's recipes, by Transformer Engine, since 2023
+    tensor      exchanges of `tp` ranks meanwhile products: Megatron since 2022 in the backward, by
+                `async_tensor_model_parallel_allreduce`; NVIDIA's recipes since 2023 in both, by Transformer Engine
     tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
     recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all
     gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
@@ -28,7 +29,10 @@ FUSED_ATTENTION = 2023.0
 """Since when frameworks compute attention in one kernel."""
 
 OVERLAPPED = 2023.0
-"""Since when Megatron exchanges gradients during the backward, and its exchanges inside layers during products."""
+"""Since when Megatron exchanges gradients of replicas during the backward."""
+
+TENSOR_OVERLAPPED = 2022.0
+"""Since when Megatron computes gradients of weights while a layer's ranks exchange those of its input."""
 
 ONCE_A_NODE = 2025.0
 """Since when Megatron sends a token once to each node that has some of its experts."""
@@ -178,7 +182,7 @@ def training_program(
         attention="unfused" if early or year < FUSED_ATTENTION else "fused",
         fused=found.fused or compiled,
         overlaps=found.sharded_overlaps or year >= OVERLAPPED,
-        tensor_overlaps=found.tensor_overlaps and year >= OVERLAPPED and not early,
+        tensor_overlaps=found.tensor_overlaps and year >= TENSOR_OVERLAPPED and not early,
         gradient_bytes=2 if precision == "fp16" else found.gradient_bytes,
         year=year,
         tuned=found.tuned,

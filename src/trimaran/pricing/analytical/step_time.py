@@ -54,6 +54,8 @@ layer as the last of the stack, a projection 4 h² of a token, two norms and ano
 A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
 The backward of a product is two of its size, that of fused attention two and a half (it computes probabilities again).
+That of a norm reads two tensors and writes one, that of a sum with dropout reads one and its mask and writes one: as
+many bytes as their forwards move (Korthikanti et al., 2022, table 4, where sharding them saves 0.5 and 0.1 ms).
 
 Source:
     Narayanan et al., SC 2021, appendix, for FLOP of a layer; Dao, "FlashAttention-2", 2023, for fused attention.
@@ -173,6 +175,7 @@ class PassWork:
         products: of weights [FLOP]
         attention: products of queries, keys and values [FLOP]
         nbytes: moved by all else [bytes]
+        stream: of these, by norms and sums of the residual stream, whose backward moves as many, not twice [bytes]
         layers: that host code has to walk through
         softmaxes: of them, those whose softmax is many kernels instead of one
         routings: of them, those whose tokens are sent to experts
@@ -183,6 +186,7 @@ class PassWork:
     products: float = 0.0
     attention: float = 0.0
     nbytes: float = 0.0
+    stream: float = 0.0
     layers: float = 0.0
     softmaxes: float = 0.0
     routings: float = 0.0
@@ -194,6 +198,7 @@ class PassWork:
             products=self.products + other.products,
             attention=self.attention + other.attention,
             nbytes=self.nbytes + other.nbytes,
+            stream=self.stream + other.stream,
             layers=self.layers + other.layers,
             softmaxes=self.softmaxes + other.softmaxes,
             routings=self.routings + other.routings,
@@ -214,6 +219,7 @@ class PassWork:
             products=self.products * products,
             attention=self.attention * attention,
             nbytes=self.nbytes * rest,
+            stream=self.stream * rest,
             layers=self.layers * rest,
             softmaxes=self.softmaxes * rest,
             routings=self.routings * rest,
@@ -312,6 +318,7 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
+        stream=tokens * stream * shape.hidden / shared,
         routed=tokens * routed,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
@@ -412,7 +419,7 @@ def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = Fa
     core = _FUSED_BACKWARD if attention == "fused" else 2.0
     both = forward.times(1.0 if frozen else 2.0, core, 2.0)
     gradients = tuple(each for product in forward.shapes for each in product.gradients[: 1 if frozen else 2])
-    return replace(both, shapes=gradients)
+    return replace(both, nbytes=both.nbytes - forward.stream, stream=forward.stream, shapes=gradients)
 
 
 def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
@@ -500,10 +507,11 @@ class StepConstants:
 
     def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
-        large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
+        large = self.large_products.get(device.architecture, _UNKNOWN_SHARE)
         if precision == "fp8":
+            # An operation of 8 bits takes half the energy, and products reach less of their peak: power is enough.
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large
+        return self.product_share * large * _of_power(device)
 
     def head_factor(self, precision: str, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
@@ -636,7 +644,9 @@ class StepConstants:
         start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
         tile = self.tile * device.multiprocessors
         lost = sum(product.overhead(tile, start) for product in work.shapes)
-        lost += (1.0 / self.expert_share - 1.0) * sum(product.flops for product in work.shapes if product.groups > 1)
+        # Products of experts leave units idle so often that power does not limit them.
+        slower = (1.0 if precision == "fp8" else _of_power(device)) / self.expert_share - 1.0
+        lost += slower * sum(product.flops for product in work.shapes if product.groups > 1)
         return (
             (work.products + lost) / (peak * self.share(precision, device) * ripe)
             + work.attention / (peak * attention)
@@ -671,12 +681,12 @@ _WATTS: Mapping[str, float] = {
     "ampere": 400 / 312,
     "ada": 350 / 362,
     "hopper": 700 / 989,
-    "blackwell": 1000 / 2250,
+    "blackwell": 700 / 989,  # made in the process of Hopper, so that an operation of 16 bits takes its energy
 }
 
 
 def _of_power(device: Device) -> float:
-    """Share of an architecture's usual rate that a card of fewer watts sustains: it grows as their square root.
+    """Share of the rate of a short run of products that a card of fewer watts sustains: it grows as their square root.
 
     Clocks fall with voltage, and power with the square of voltage times clocks, so half the power costs less than half
     of the rate.

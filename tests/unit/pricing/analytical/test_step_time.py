@@ -310,6 +310,21 @@ def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
     assert full.seconds - half.seconds == pytest.approx(products / 2, rel=1e-9)  # type: ignore[attr-defined]
 
 
+def test_power_limits_blackwell_in_16_bits_and_not_in_8() -> None:
+    """1,000 W for 2,250 TFLOP/s, where Hopper's 700 W for 989 are enough: the square root of 0.628."""
+    constants, device = step_constants(), find_device("b200")
+    usual = replace(device, power_w=2250 * 700 / 989)
+    shares = [constants.share(precision, device) / constants.share(precision, usual) for precision in ("bf16", "fp8")]
+    assert shares == pytest.approx([(1000 / 2250 / (700 / 989)) ** 0.5, 1.0])
+
+
+def test_norms_and_sums_move_as_many_bytes_backward_as_forward() -> None:
+    """22 h bytes a token of 22 h + 16 h are the stream's: twice the whole less the stream."""
+    forward = layer_forward(SHAPE, builders.degrees(), attention="fused", layer=0)
+    assert forward.stream == 22 * 1024 * 1024
+    assert backward(forward, attention="fused").nbytes == 2 * forward.nbytes - forward.stream
+
+
 def test_cards_of_few_watts_sustain_less_of_their_peak() -> None:
     """72 W for 121 TFLOP/s, where 350 W for 362 TFLOP/s are usual: the square root of 0.615."""
     constants = step_constants()
