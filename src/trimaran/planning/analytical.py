@@ -29,6 +29,7 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
+from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
 
 MOST_RANKS = 64
@@ -67,6 +68,17 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
     if network is None or network.name not in DECODERS:
         return None
     return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+
+
+def checkpoint_bytes(reference: str, request: PlanRequest) -> float:
+    """State that a training of a decoder goes on from: its weights and its optimizer's state [bytes].
+
+    Args:
+        reference: of a decoder
+        request: may have an option `sequence`
+    """
+    shape, keeping = decoder_shape(reference, request), Bookkeeping()
+    return 0.0 if shape is None else float(parameter_count(shape) * (keeping.weight_bytes + keeping.optimizer_bytes))
 
 
 class Analytical(CatalogBackend):
@@ -133,7 +145,8 @@ class Analytical(CatalogBackend):
         asked_s = self.request.time_limit_s
         until_s = None if asked_s is None else time.monotonic() + asked_s
         searches: dict[Cell, tuple[AnalyticalProblem, Search[AnalyticalCandidate]]] = {}
-        counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+        halved = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+        counts = self.request.target.counts or halved
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
             problem = self.problem(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))

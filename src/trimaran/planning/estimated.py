@@ -282,11 +282,11 @@ class Estimated(CatalogBackend):
         self._progress("searching", 0, 0)
         grid = Grid(
             problems=problems,
-            counts=device_counts(self.devices),
+            counts=self.request.target.counts or device_counts(self.devices),
             weights=_weights(known, batches, goal),
             most_local_batch=self.request.target.most_local_batch,
             time_limit_s=self.request.time_limit_s,
-            by_cost=goal == "cost" and known.curve is not None,
+            by_cost=goal == "cost" and known.says_length,
         )
         found = search_grid(grid)
 

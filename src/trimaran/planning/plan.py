@@ -16,11 +16,20 @@ from typing import Protocol
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
-from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planner.target_estimates import Contender, Goal, Runs
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
+from trimaran.planning.analytical import (
+    MOST_PARAMETERS,
+    MOST_RANKS,
+    Analytical,
+    checkpoint_bytes,
+    decoder_shape,
+    of_interest,
+    shape_of,
+)
 from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -33,9 +42,11 @@ from trimaran.planning.target import (
     batches_within,
     conclude,
     goal_of,
+    known_by_tokens,
     planned_training,
     source_as_planned,
 )
+from trimaran.pricing.failures import Cluster, LongRun, long_run
 
 
 def obtain_plan(
@@ -194,15 +205,69 @@ def make_plan(
     if not request.asks_for_outlook:
         return (backend or find_backend(source, request, progress)).plan()
     goal = goal_of(request.objective, request.target)
-    return _plan_for_target(backend or find_backend(source, request, progress), goal)
+    sample_tokens = _check_tokens(source.reference, request)
+    return _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
 
 
-def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
+def _check_tokens(reference: str, request: PlanRequest) -> int:
+    """Tokens of a sample where a training of tokens is asked for, else 0.
+
+    Raises:
+        InputError: a plan of this machine, or a job of which nothing says the tokens
+    """
+    if len(request.target.counts) > 1 and request.is_here:
+        raise InputError(
+            "--devices with several numbers compares parts of a target cluster: add --cluster, or give one number",
+            code="tokens.counts-need-cluster",
+        )
+    if request.target.tokens is None:
+        return 0
+    if request.is_here:
+        raise InputError(
+            "--tokens asks how long a training takes on a target cluster: add --cluster (see `trimaran clusters`)",
+            code="tokens.needs-cluster",
+        )
+    shape = decoder_shape(reference, request)
+    if shape is None:
+        raise InputError(
+            f"--tokens: {reference} is no decoder, so that nothing says how many tokens its samples have; ask for a "
+            "decoder such as llama3:8b, or give --curve for the time to a target",
+            code="tokens.not-a-decoder",
+            reference=reference,
+        )
+    return shape.sequence
+
+
+def _runs(backend: Backend, known: Known) -> Runs | None:
+    """What failures make of a training of tokens on the cluster of a backend."""
+    if known.tokens is None:
+        return None
+    request = backend.request
+    device = find_machine(request.cluster).node.device
+
+    def run(devices: int, work_s: float, step_s: float) -> LongRun:
+        cluster = Cluster(
+            devices=devices,
+            node_devices=backend.node_devices,
+            checkpoint_bytes=checkpoint_bytes(backend.source.reference, request),
+            to_host_bytes_per_s=device.copies.to_host_bytes_per_s,
+            reliability=request.target.reliability,
+        )
+        return long_run(work_s, cluster, step_s=step_s)
+
+    return run
+
+
+def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: int) -> Planned:
     """Strategy, devices and batch that are best for reaching the target."""
     request = backend.request
-    known = backend.curve()
-    if known.curve is None and not request.target.is_asked:
-        return _by_throughput(backend, goal, known)
+    if sample_tokens:
+        known = known_by_tokens(request.target, sample_tokens=sample_tokens, job_batch=backend.batch)
+    else:
+        known = backend.curve()
+    alone = known.tokens is not None and not request.target.compares and not request.target.batches
+    if (known.curve is None and not request.target.is_asked) or (alone and request.objective != "cost"):
+        return _as_planned(backend, goal, known)
     wanted = batches_to_try(
         backend.batch, known, request.target, devices=backend.devices, fixed=request.batch is not None
     )
@@ -221,6 +286,7 @@ def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
             node_devices=backend.node_devices,
             is_complete=found.is_complete,
             chosen=chosen,
+            runs=_runs(backend, known),
         )
 
     outlook = choose(found.contenders)
@@ -231,8 +297,8 @@ def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
     return _with_outlook(planned, outlook)
 
 
-def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
-    """An ordinary plan, where the time to the target is asked for and no curve says it."""
+def _as_planned(backend: Backend, goal: Goal, known: Known) -> Planned:
+    """An ordinary plan: nothing says the time to the target, or it is that of a number of tokens, at any batch."""
     planned, batch = backend.plan(), backend.batch
     contenders = contenders_of(planned, batch)
     outlook = conclude(
@@ -244,6 +310,7 @@ def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
         price=backend.price,
         node_devices=backend.node_devices,
         chosen=next(one for one in contenders if one.origin is planned.chosen),
+        runs=_runs(backend, known),
     )
     return _with_outlook(planned, outlook)
 

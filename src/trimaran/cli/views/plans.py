@@ -39,7 +39,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import outlook_lines, training_line
+from trimaran.report.plans import outlook_lines, run_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import (
     add_figures,
@@ -91,6 +91,8 @@ def print_plan(out: Console, planned: Planned) -> None:
     """
     out = _unfolded(out)
     evidence, found = planned.evidence, planned.evidence.search
+    if planned.outlook is not None and planned.outlook.chosen.run is not None:
+        print_lines(out, run_lines(plan_document(planned)))
     print_notes(out, planned.notes)
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
