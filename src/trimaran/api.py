@@ -65,6 +65,9 @@ def plan(
     gap: float = 0.0,
     accept_inexact: bool = False,
     loading: Loading = NO_LOADING,
+    lengths: str | None = None,
+    packing: str | None = None,
+    expert_imbalance: float = 1.0,
 ) -> Planned:
     """Find the best way to train a job on this machine or on one of the catalog.
 
@@ -90,6 +93,9 @@ def plan(
         accept_inexact: plans by which something else would be trained than by one process are not refused
         loading: input pipeline of a machine of the catalog, such as `Loading(loader="135 images/s per worker")`; the
             number of workers is a pin. Nothing: data are always ready there
+        lengths: of the documents of a decoder on a catalog machine, such as "512:0.4,2048:0.6", or a file of lengths
+        packing: how documents become sequences: "packed", "causal" or "padded"; None: packed
+        expert_imbalance: load of the busiest rank of experts, by the balanced load
 
     Raises:
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
@@ -119,6 +125,9 @@ def plan(
         target=replace(target, counts=counts) if len(counts) > 1 else target,
         accept_inexact=accept_inexact,
         loading=loading,
+        lengths=lengths,
+        packing=packing,
+        expert_imbalance=expert_imbalance,
     )
     return make_plan(job, request)
 

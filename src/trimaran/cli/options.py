@@ -419,6 +419,28 @@ SpareProbability = Annotated[
     float,
     typer.Option("--spare-probability", help="Probability that the run never lacks a node, for the spare ones."),
 ]
+LengthsText = Annotated[
+    str | None,
+    typer.Option(
+        "--lengths",
+        help='Lengths of the documents of a decoder with their shares, such as "512:0.4,2048:0.6"; or a file with a '
+        "length in each line.",
+        show_default="documents as long as the sequence",
+    ),
+]
+PackingName = Annotated[
+    str | None,
+    typer.Option(
+        "--packing",
+        help='How documents become sequences: "packed" with attention within each, "causal" with attention across '
+        'them, "padded" to the longest of a microbatch.',
+        show_default="packed",
+    ),
+]
+ExpertImbalance = Annotated[
+    float,
+    typer.Option("--expert-imbalance", help="Load of the busiest rank of experts, by the balanced load: 1 or more."),
+]
 DeviceCounts = Annotated[
     str | None,
     typer.Option(
@@ -538,6 +560,9 @@ class SearchOptions(RequestOptions):
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0
+    lengths: LengthsText = None
+    packing: PackingName = None
+    expert_imbalance: ExpertImbalance = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

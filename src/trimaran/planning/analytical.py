@@ -54,7 +54,9 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     if shape is None:
         return None
     devices = request.devices or find_machine(request.cluster).devices
-    return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
+    # Of documents and of unequal experts only the analytical model knows.
+    asked = request.documents is not None or request.expert_imbalance != 1.0
+    return shape if asked or devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
@@ -62,12 +64,38 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
 
     Args:
         reference: of a job
-        request: may have an option `sequence`
+        request: may have an option `sequence`, and say how unequally experts are visited
+
+    Raises:
+        InputError: the network has no experts that could be visited unequally
     """
     network = parse_network(reference)
     if network is None or network.name not in DECODERS:
         return None
-    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+    shape = decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+    return None if shape is None else with_imbalance(shape, request.expert_imbalance, reference)
+
+
+def with_imbalance(shape: TransformerShape, imbalance: float, reference: str) -> TransformerShape:
+    """A network whose busiest rank of experts has more visits than the others.
+
+    Args:
+        shape: of the network
+        imbalance: visits of the busiest rank, by those of a rank if all had the same
+        reference: of the network
+
+    Raises:
+        InputError: the network has no experts
+    """
+    if imbalance == 1.0:
+        return shape
+    if shape.experts is None:
+        raise InputError(
+            f"--expert-imbalance {imbalance:g}: {reference} has no experts; leave it out",
+            code="experts.none",
+            reference=reference,
+        )
+    return dataclasses.replace(shape, experts=dataclasses.replace(shape.experts, imbalance=imbalance))
 
 
 def checkpoint_bytes(reference: str, request: PlanRequest) -> float:
@@ -183,6 +211,7 @@ class Analytical(CatalogBackend):
             memory_bytes=request.memory_bytes,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
+            documents=request.documents,
         )
 
     def _planned(self, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Planned:

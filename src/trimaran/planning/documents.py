@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.choice import GOALS, Option
 from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
@@ -414,7 +415,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
             "speedup": None if alone_s is None else alone_s / one.step_time_s,
         }
         if isinstance(evidence, Modelled):
-            return figures | {"tokens_per_s": samples_per_s * evidence.problem.shape.sequence}
+            return figures | {"tokens_per_s": samples_per_s * evidence.problem.sample_tokens}
         return figures
 
     listed: Iterable[Option] = found.candidates
@@ -426,6 +427,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
+            **_what_it_is_like(problem, evidence.search.chosen.strategy),
             "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
         }
     else:
@@ -444,6 +446,45 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         **search_document(found, one_device_s=alone_s, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
     }
     return document if planned.outlook is None else with_outlook(document, planned.outlook)
+
+
+LOADS = (1.0, 2.0, 4.0)
+"""Loads of the busiest rank of experts that every plan of a network with experts is priced at."""
+
+
+def _what_it_is_like(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+    """Documents and experts of a plan: the chosen strategy at several loads of its busiest rank of experts."""
+    found: dict[str, Any] = {}
+    documents, experts = problem.program.documents, problem.shape.experts
+    if documents is not None:
+        sequence, microbatch = problem.shape.sequence, strategy.microbatch
+        found["documents"] = {
+            "packing": documents.packing,
+            "source": documents.source,
+            "mean_tokens": documents.mean(),
+            "useful_tokens_of_a_sequence": documents.useful(sequence),
+            "computed_tokens_of_a_sequence": documents.length(sequence, microbatch),
+            "attention_by_that_of_full_sequences": documents.attention(sequence, microbatch)
+            * (documents.length(sequence, microbatch) / sequence) ** 2,
+        }
+    if experts is None:
+        return found
+    loads = []
+    for load in sorted({*LOADS, experts.imbalance}):
+        shape = replace(problem.shape, experts=replace(experts, imbalance=load))
+        priced = AnalyticalModel(problem=replace(problem, shape=shape)).price(strategy)
+        loads.append(
+            {
+                "imbalance": load,
+                "reached": shape.experts.load(strategy.ep) if shape.experts is not None else 1.0,
+                "step_time_s": priced.step_time_s,
+                "interval_s": list(priced.interval_s),
+                "peak_bytes": priced.memory.peak,
+                "fits": priced.memory.peak <= problem.memory_limit,
+                "planned": load == experts.imbalance,
+            }
+        )
+    return found | {"expert_loads": loads}
 
 
 def head_document(planned: Planned) -> dict[str, Any]:

@@ -169,6 +169,14 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     if shape is not None:
         return Analytical(source, request, shape, progress)
+    if request.documents is not None or request.expert_imbalance != 1.0:
+        option = "--lengths" if request.documents is not None else "--expert-imbalance"
+        raise InputError(
+            f"{option}: {source.reference} is no decoder that the analytical model plans; leave it out, or ask for one "
+            "such as llama3:8b",
+            code="lengths.not-a-decoder",
+            reference=source.reference,
+        )
     return Estimated(source, request, progress)
 
 
@@ -209,7 +217,7 @@ def make_plan(
     return _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
 
 
-def _check_tokens(reference: str, request: PlanRequest) -> int:
+def _check_tokens(reference: str, request: PlanRequest) -> float:
     """Tokens of a sample where a training of tokens is asked for, else 0.
 
     Raises:
@@ -221,7 +229,7 @@ def _check_tokens(reference: str, request: PlanRequest) -> int:
             code="tokens.counts-need-cluster",
         )
     if request.target.tokens is None:
-        return 0
+        return 0.0
     if request.is_here:
         raise InputError(
             "--tokens asks how long a training takes on a target cluster: add --cluster (see `trimaran clusters`)",
@@ -235,7 +243,7 @@ def _check_tokens(reference: str, request: PlanRequest) -> int:
             code="tokens.not-a-decoder",
             reference=reference,
         )
-    return shape.sequence
+    return float(shape.sequence) if request.documents is None else request.documents.useful(shape.sequence)
 
 
 def _runs(backend: Backend, known: Known) -> Runs | None:
@@ -258,7 +266,7 @@ def _runs(backend: Backend, known: Known) -> Runs | None:
     return run
 
 
-def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: int) -> Planned:
+def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Planned:
     """Strategy, devices and batch that are best for reaching the target."""
     request = backend.request
     if sample_tokens:

@@ -18,6 +18,7 @@ from trimaran.base.units import parse_bytes, parse_large, parse_rate
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
+from trimaran.pricing.analytical.lengths import Documents, parse_documents
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
 from trimaran.pricing.kernels.software import Software
@@ -512,6 +513,8 @@ class PlanRequest:
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused
         loading: input pipeline of a machine of the catalog; nothing: data are always ready there
+        documents: of which the sequences of a decoder consist; None: of one each, as long as the sequence
+        expert_imbalance: visits to the experts of the busiest rank, by those of a rank if all had the same
     """
 
     cluster: str = ""
@@ -533,6 +536,8 @@ class PlanRequest:
     target: TargetRequest = NO_TARGET
     accept_inexact: bool = False
     loading: Loading = NO_LOADING
+    documents: Documents | None = None
+    expert_imbalance: float = 1.0
 
     @property
     def is_here(self) -> bool:
@@ -567,6 +572,9 @@ def parse_request(
     target: TargetRequest = NO_TARGET,
     accept_inexact: bool = False,
     loading: Loading = NO_LOADING,
+    lengths: str | None = None,
+    packing: str | None = None,
+    expert_imbalance: float = 1.0,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -588,6 +596,9 @@ def parse_request(
         target: as in `PlanRequest`
         accept_inexact: as in `PlanRequest`
         loading: as in `PlanRequest`
+        lengths: of documents, such as "512:0.4,2048:0.6", or a file, as of `parse_documents`
+        packing: how they become sequences: "packed", "causal" or "padded"; None: packed
+        expert_imbalance: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing, or an option that means nothing there or here
@@ -600,8 +611,27 @@ def parse_request(
     if cluster is not None:
         _check_elsewhere(link=link, calibration=calibration)
         check_loading(loading, workers=pins.workers)
+        if packing is not None and lengths is None:
+            raise InputError(
+                f"--packing {packing}: of documents whose lengths are not given; say --lengths",
+                code="lengths.packing-alone",
+                packing=packing,
+            )
+        if not 1.0 <= expert_imbalance <= _LARGEST:
+            raise InputError(
+                f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {expert_imbalance:g}",
+                code="experts.bad-imbalance",
+                imbalance=expert_imbalance,
+            )
     else:
-        _check_here(precision=precision, software=software, loading=loading)
+        _check_here(
+            precision=precision,
+            software=software,
+            loading=loading,
+            lengths=lengths,
+            packing=packing,
+            expert_imbalance=None if expert_imbalance == 1.0 else expert_imbalance,
+        )
     return PlanRequest(
         cluster=cluster or "",
         devices=devices,
@@ -620,6 +650,8 @@ def parse_request(
         target=target,
         accept_inexact=accept_inexact,
         loading=loading,
+        documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
+        expert_imbalance=expert_imbalance,
     )
 
 
@@ -637,11 +669,22 @@ def _check_elsewhere(*, link: str | None, calibration: Path | None) -> None:
             )
 
 
-def _check_here(*, precision: str | None, software: str | None, loading: Loading) -> None:
+def _check_here(
+    *,
+    precision: str | None,
+    software: str | None,
+    loading: Loading,
+    lengths: str | None,
+    packing: str | None,
+    expert_imbalance: float | None,
+) -> None:
     """Refuse options of catalog machines in a request for this machine."""
     for option, value, instead in (
         ("precision", precision, "here a job computes as `Job.precision` says"),
         ("software", software, "here its operations are measured"),
+        ("lengths", lengths, "here steps of the job's own data are measured"),
+        ("packing", packing, "here steps of the job's own data are measured"),
+        ("expert-imbalance", expert_imbalance, "here steps of the job's own data are measured"),
         *((name.replace("_", "-"), value, "here loading is measured") for name, value in asdict(loading).items()),
     ):
         if value is not None:

@@ -59,6 +59,46 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
     return [*sentences, ""]
 
 
+def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
+    """Documents and experts of a plan of a transformer, where something is to be said of them.
+
+    Args:
+        document: of the plan
+
+    Returns:
+        Lines and tables, which fit 80 columns.
+    """
+    lines: list[str | Table] = []
+    told = document.get("documents")
+    if told is not None:
+        computed, useful = told["computed_tokens_of_a_sequence"], told["useful_tokens_of_a_sequence"]
+        lines += _wrapped(
+            f"Documents of {told['mean_tokens']:,.0f} tokens on average ({told['packing']}, {told['source']}): a "
+            f"sequence computes {computed:,} tokens, of which {useful:,.0f} are trained on, and "
+            f"{told['attention_by_that_of_full_sequences']:.1%} of the attention of a full one."
+        )
+    loads = document.get("expert_loads")
+    if loads is None:
+        return lines
+    table = frame_table()
+    add_words(table, "busiest rank of experts", no_wrap=True)
+    add_figures(table, "step", "slower", "peak", "fits")
+    base = loads[0]["step_time_s"]
+    for row in loads:
+        table.add_row(
+            f"{row['imbalance']:g} times the balanced load" + (" (planned)" if row["planned"] else ""),
+            format_seconds(row["step_time_s"]),
+            f"{row['step_time_s'] / base - 1:.0%}",
+            format_bytes(row["peak_bytes"]),
+            "yes" if row["fits"] else "no",
+        )
+    lines.append(table)
+    if any(row["reached"] < row["imbalance"] for row in loads):
+        most = max(row["reached"] for row in loads)
+        lines += _wrapped(f"No rank of this strategy can have more than {most:g} times the balanced load.")
+    return lines
+
+
 def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
 

@@ -88,6 +88,12 @@ class AnalyticalProblem:
     runners_up: int = 5
 
     @property
+    def sample_tokens(self) -> float:
+        """Tokens of a sequence that are trained on."""
+        documents = self.program.documents
+        return float(self.shape.sequence) if documents is None else documents.useful(self.shape.sequence)
+
+    @property
     def device_bytes(self) -> int:
         """Memory of a device that a job may use [bytes]."""
         memory = self.machine.node.device.memory
@@ -105,6 +111,7 @@ PARTS: Mapping[str, str] = {
     "bubble_s": "idle stages",
     "data_s": "exchanges between replicas",
     "update_s": "update",
+    "unequal_s": "unequal documents",
 }
 """Fields of a `TransformerStep` in words; they sum to the step."""
 
@@ -173,7 +180,10 @@ class AnalyticalCandidate:
     @property
     def parts(self) -> dict[str, float]:
         """Time of each part of the step, by its name in `PARTS` [s]."""
-        return {words: getattr(self.step, part) for part, words in PARTS.items()}
+        parts = {words: getattr(self.step, part) for part, words in PARTS.items()}
+        if not self.step.unequal_s:
+            del parts[PARTS["unequal_s"]]
+        return parts
 
     @property
     def simplicity(self) -> tuple[int, ...]:
@@ -208,7 +218,8 @@ class AnalyticalModel:
     @cached_property
     def _model_flops(self) -> float:
         """Of a sequence, as papers count it [FLOP]."""
-        return model_flops(self.problem.shape)
+        documents, sequence = self.problem.program.documents, self.problem.shape.sequence
+        return model_flops(self.problem.shape, *((1.0, 1.0) if documents is None else documents.trained(sequence)))
 
     def bound(self, strategy: Strategy) -> float:
         """No strategy of these degrees, whatever its schedule and sharding, has a shorter step [s]."""
@@ -240,8 +251,13 @@ class AnalyticalModel:
         )
 
 
-def model_flops(shape: TransformerShape) -> float:
+def model_flops(shape: TransformerShape, tokens: float = 1.0, attention: float = 1.0) -> float:
     """Forward and backward of a sequence as papers count them: products three times, attention without its mask [FLOP].
+
+    Args:
+        shape: of the network
+        tokens: that are trained on, by those of a full sequence
+        attention: of documents, by that of a full sequence
 
     Example:
         GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
@@ -254,7 +270,8 @@ def model_flops(shape: TransformerShape) -> float:
     whole = Degrees()
     works = [layer_forward(shape, whole, attention="unfused", layer=layer) for layer in range(shape.layers)]
     head = head_forward(shape, whole)
-    return 3.0 * (sum(work.products + work.attention for work in works) + head.products)
+    stack = sum(tokens * work.products + attention * work.attention for work in works)
+    return 3.0 * (stack + tokens * head.products)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

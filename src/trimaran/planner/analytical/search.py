@@ -38,6 +38,7 @@ from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
+from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
@@ -61,6 +62,7 @@ def transformer_problem(
     memory_bytes: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
+    documents: Documents | None = None,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -74,6 +76,7 @@ def transformer_problem(
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         pins: decisions of the user
         time_limit_s: after which a search ends with its best so far [s]; None: none
+        documents: of which sequences consist; None: of one each
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -89,7 +92,7 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
-    program = program_of(device, precision, software)
+    program = replace(program_of(device, precision, software), documents=documents)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,

@@ -46,6 +46,7 @@ class Experts:
         ffn: inner size of each
         shared_ffn: inner size of the one that every token visits; 0: none
         dense_layers: first layers that have an ordinary feed-forward network instead
+        imbalance: visits to the experts of the busiest rank, by those of a rank if all had the same
     """
 
     count: int
@@ -53,6 +54,27 @@ class Experts:
     ffn: int
     shared_ffn: int = 0
     dense_layers: int = 0
+    imbalance: float = 1.0
+
+    def load(self, ranks: int) -> float:
+        """Visits to the experts of the busiest of some ranks, by those of a rank if all had the same.
+
+        A rank alone has all experts, so it has all visits, however they spread. Of several, none has more than all
+        visits that its experts can have: a token visits an expert once.
+
+        Args:
+            ranks: that hold different experts
+
+        Example:
+            Two of eight experts for each token, four ranks of two experts: at most every token visits both, four times
+            the balanced load. On eight ranks of one expert at most every token visits it once: 8 / 2.
+
+            >>> experts = Experts(count=8, active=2, ffn=64, imbalance=6.0)
+            >>> [experts.load(ranks) for ranks in (1, 2, 4, 8)]
+            [1.0, 2.0, 4.0, 4.0]
+        """
+        most = ranks * min(self.active, self.count / ranks) / self.active
+        return min(self.imbalance, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.lengths import Documents, slowest_replica
 from trimaran.pricing.analytical.memory import AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
@@ -134,6 +135,7 @@ def layer_forward(
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
     inner = _inner(shape, degrees, layer)
+    busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
     projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
     if shape.latent is not None:
         latent = shape.latent
@@ -152,7 +154,8 @@ def layer_forward(
     moved += 4 * (queries + keys) if shape.rotary else 0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
-        moved += 12 * shape.experts.active * shape.hidden / shared
+        # Half of it is of what a rank sends, half of what it receives, of which the busiest one has more.
+        moved += 6 * (1.0 + busy) * shape.experts.active * shape.hidden / shared
     apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
@@ -205,7 +208,7 @@ def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
         return shape.ffn / degrees.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / degrees.tp
+    return (experts.active * experts.ffn * experts.load(degrees.ep) + experts.shared_ffn) / degrees.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -415,6 +418,8 @@ class Program:
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
+        documents: of which sequences consist; None: of one document each, as long as the sequence
+        attention_work: attention by that of a sequence without documents
     """
 
     precision: Precision = "bf16"
@@ -427,6 +432,63 @@ class Program:
     flat_sums: bool = False
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
+    documents: Documents | None = None
+    attention_work: float = 1.0
+
+
+def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tuple[TransformerShape, Program]:
+    """A shape with the sequences that a microbatch has on average, and a program with their attention.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: say how many sequences a microbatch has
+        program: may say the documents
+    """
+    documents = program.documents
+    if documents is None:
+        return shape, program
+    length = documents.length(shape.sequence, degrees.microbatch)
+    work = documents.attention(shape.sequence, degrees.microbatch)
+    return replace(shape, sequence=length), replace(program, documents=None, attention_work=work)
+
+
+def unequal_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    documents: Documents,
+    *,
+    microbatch_s: float,
+    attention_s: float,
+) -> float:
+    """Wait for the replica whose documents take longest [s].
+
+    Replicas that shard gradients or parameters exchange them for each microbatch, and those that hold different experts
+    tokens in each layer: they wait for each other in each microbatch.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: of it
+        documents: of the sequences
+        microbatch_s: forward and backward of the slowest stage [s]
+        attention_s: of it, attention [s]
+    """
+    together = (
+        degrees.dp if degrees.zero >= 2 else math.gcd(degrees.dp, max(1, degrees.ep // (degrees.tp * degrees.cp)))
+    )
+    fill = (degrees.pp - 1) / degrees.chunks
+    found = slowest_replica(
+        documents,
+        shape.sequence,
+        replicas=degrees.dp,
+        microbatches=degrees.microbatches,
+        microbatch=degrees.microbatch,
+        fill=fill,
+        together=together,
+        # In steps of a hundredth, so that few of them are drawn.
+        square=1.0 if documents.packing == "packed" else round(attention_s / microbatch_s, 2),
+    )
+    varying_s = attention_s if documents.packing == "packed" else microbatch_s
+    return (found.ratio - 1.0) * (degrees.microbatches + fill) * varying_s
 
 
 def tensor_seconds(
@@ -445,6 +507,8 @@ def tensor_seconds(
     if shape.experts is not None and degrees.ep > 1:
         sent = tokens * shape.experts.active * shape.hidden * 2
         sent //= degrees.tp if degrees.sequence_parallel else 1
+        # The busiest rank receives more than it sends on the way there, and sends as much more on the way back.
+        sent = int(sent * shape.experts.load(degrees.ep))
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
@@ -537,6 +601,7 @@ class TransformerStep:
         bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
+        unequal_s: wait for the replica whose documents take longest [s]
     """
 
     compute_s: float
@@ -544,11 +609,12 @@ class TransformerStep:
     bubble_s: float
     data_s: float
     update_s: float
+    unequal_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The whole step [s]."""
-        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s + self.unequal_s
 
 
 def transformer_step(
@@ -573,6 +639,8 @@ def transformer_step(
     Returns:
         By part.
     """
+    documents, asked = program.documents, shape
+    shape, program = as_packed(shape, degrees, program)
     tensor_s = tensor_seconds(shape, degrees, program, exchange, constants)
     known: dict[tuple[int, int, bool, bool], float] = {}
     per_stage = []
@@ -595,12 +663,18 @@ def transformer_step(
     mine = held if alone else held / (degrees.dp * degrees.cp)
     mine += experts if alone else experts / degrees.expert_data
     update = 0.0 if program.frozen else mine * constants.update_bytes
+    unequal = 0.0
+    if documents is not None:
+        without = _stage_seconds(shape, degrees, replace(program, attention_work=0.0), slowest_at, device, constants)
+        attention = max(0.0, slowest - inner - without)
+        unequal = unequal_seconds(asked, degrees, documents, microbatch_s=slowest, attention_s=attention)
     return TransformerStep(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
         bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
         data_s=data_seconds(shape, degrees, program, slowest_at, slowest, exchange, constants),
         update_s=update / device.sustained_bytes_per_s,
+        unequal_s=unequal,
     )
 
 
@@ -618,6 +692,7 @@ def least_seconds(
     No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
     least the mean load.
     """
+    shape, program = as_packed(shape, degrees, program)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = tensor_seconds(shape, degrees, program, exchange, constants) * shape.layers / degrees.pp
@@ -656,6 +731,7 @@ def _stage_seconds(
         alike = [layer for layer in layers if shape.has_experts(layer) is kind]
         if alike:
             forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
+            forward = forward.times(1.0, program.attention_work, 1.0)
             each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
             each = each + forward.times(*_again(degrees))
             work = work + each.times(len(alike), len(alike), len(alike))
