@@ -183,7 +183,7 @@ def parse_large(text: str | float, *, what: str) -> float:
     if not 0.0 < value < math.inf:
         raise InputError(
             f'expected {what} such as "15T", "300B" or "1.4e12", got "{text}"',
-            code="quantity.malformed",
+            code="quantity.not-a-number",
             what=what,
             text=str(text),
         )

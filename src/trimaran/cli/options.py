@@ -361,13 +361,13 @@ Tokens = Annotated[
     str | None,
     typer.Option(
         "--tokens",
-        help='Train a decoder on so many tokens, such as "15T": days, cost and goodput with failures. With --cluster.',
+        help='Train a decoder on this number of tokens, such as "15T": days, cost and goodput with failures. With --cluster.',
         show_default=False,
     ),
 ]
 Days = Annotated[
     float | None,
-    typer.Option("--days", help="Find the number of devices that ends within so many days.", show_default=False),
+    typer.Option("--days", help="Find the number of devices that ends within these days.", show_default=False),
 ]
 Budget = Annotated[
     str | None,

@@ -81,7 +81,7 @@ class Known:
 
 
 def known_by_tokens(request: TargetRequest, *, sample_tokens: float, job_batch: int) -> Known:
-    """A training of so many tokens, whatever the batch.
+    """A training of a number of tokens, whatever the batch.
 
     Args:
         request: says them

@@ -44,6 +44,9 @@ DAY_S = 86_400.0
 _MOST = 500.0
 """Exponents from here on are without end."""
 
+_NO_PROGRESS = 1000.0
+"""A run that takes this multiple of its work makes no progress."""
+
 _NINETY = 1.645
 """Standard deviations of a normal distribution from its middle to the ends of its 90 % interval."""
 
@@ -288,10 +291,17 @@ def spare_nodes(nodes: int, *, rate: float, repair_s: float, seconds: float, pro
     if rate <= 0.0 or repair_s <= 0.0 or not math.isfinite(seconds):
         return 0
     load = nodes * rate * repair_s
-    spares = max(0, math.floor(load - 3.0 * math.sqrt(load)))
-    while survival(spares, load=load, repairs=seconds / repair_s) < probability:
-        spares += 1
-    return spares
+    low, step = 0, 1 + round(math.sqrt(load))
+    high = math.ceil(load)
+    while survival(high, load=load, repairs=seconds / repair_s) < probability:
+        low, high, step = high + 1, high + step, 2 * step
+    while low < high:
+        middle = (low + high) // 2
+        if survival(middle, load=load, repairs=seconds / repair_s) < probability:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def survival(spares: int, *, load: float, repairs: float) -> float:
@@ -318,7 +328,8 @@ def survival(spares: int, *, load: float, repairs: float) -> float:
     off = np.sqrt(load * states[1:])
     matrix += np.diag(off, 1) + np.diag(off, -1)
     values, vectors = np.linalg.eigh(matrix)
-    return float(((start @ vectors) ** 2 * np.exp(values * repairs)).sum())
+    # No eigenvalue is above 0; one very near to it may be computed so.
+    return float(((start @ vectors) ** 2 * np.exp(np.minimum(values, 0.0) * repairs)).sum())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -612,7 +623,8 @@ def long_run(work_s: float, cluster: Cluster, *, step_s: float = 0.0) -> LongRun
         recovery = cluster.recovery(end)
         every = None if said.every_s is None else max(said.every_s, recovery.write_s - recovery.stall_s)
         count = best_checkpoints(work_s, recovery, every_s=every, least_s=step_s)
-        cases.append((recovery, count, expected_seconds(work_s, count, recovery)))
+        expected_s = expected_seconds(work_s, count, recovery)
+        cases.append((recovery, count, expected_s if expected_s < _NO_PROGRESS * work_s else math.inf))
     recovery, count, wall = cases[1]
     active = wall * math.exp(-recovery.rate * recovery.restart_s) if math.isfinite(wall) else math.inf
     waited = count * recovery.stall_s + recovery.write_s

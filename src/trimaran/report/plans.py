@@ -115,10 +115,9 @@ def _verdict(document: Mapping[str, Any]) -> str:
 
 
 def _limits(limits: Mapping[str, Any]) -> str:
-    asked = " and ".join(
-        [f"{limits['days']:g} days"] * (limits["days"] is not None)
-        + [f"a budget of {_large(limits['budget'])}"] * (limits["budget"] is not None)
-    )
+    days, budget = limits["days"], limits["budget"]
+    given = ["" if days is None else f"{days:g} days", "" if budget is None else f"a budget of {_large(budget)}"]
+    asked = " and ".join(one for one in given if one)
     return f"Within {asked}: " if limits["met"] else f"Nothing is within {asked}; nearest: "
 
 

@@ -43,7 +43,7 @@ Packing = Literal["packed", "causal", "padded"]
 """How documents become sequences."""
 
 _SEED = 2025
-_DRAWS = 400_000
+_DRAWS = 100_000
 """Documents, or sequences of them, that are drawn for an expected maximum, at least."""
 _POOL = 8192
 """Sequences of packed documents that are made, of which these are drawn."""
@@ -286,7 +286,7 @@ def parse_documents(lengths: str, packing: str = "packed") -> Documents:
     if not Path(lengths).is_file():
         raise InputError(
             f'--lengths: expected lengths with their shares such as "512:0.4,2048:0.6", or a file, got "{lengths}"',
-            code="lengths.malformed",
+            code="lengths.no-file",
             text=lengths,
         )
     lines = read_text(Path(lengths)).splitlines()

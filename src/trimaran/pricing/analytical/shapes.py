@@ -73,8 +73,10 @@ class Experts:
             >>> [experts.load(ranks) for ranks in (1, 2, 4, 8)]
             [1.0, 2.0, 4.0, 4.0]
         """
+        if self.imbalance == 1.0 or ranks == 1:
+            return 1.0
         most = ranks * min(self.active, self.count / ranks) / self.active
-        return min(self.imbalance, most)
+        return min(self.imbalance, max(1.0, most))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

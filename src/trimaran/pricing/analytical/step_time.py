@@ -484,8 +484,8 @@ def unequal_seconds(
         microbatch=degrees.microbatch,
         fill=fill,
         together=together,
-        # In steps of a hundredth, so that few of them are drawn.
-        square=1.0 if documents.packing == "packed" else round(attention_s / microbatch_s, 2),
+        # In steps of a twentieth, so that few of them are computed.
+        square=1.0 if documents.packing == "packed" else round(20.0 * attention_s / microbatch_s) / 20.0,
     )
     varying_s = attention_s if documents.packing == "packed" else microbatch_s
     return (found.ratio - 1.0) * (degrees.microbatches + fill) * varying_s

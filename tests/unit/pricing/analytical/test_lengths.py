@@ -194,7 +194,7 @@ def test_a_file_has_a_length_in_each_line(tmp_path: Path) -> None:
         ("512:0.4,x:1", "packed", "lengths.malformed"),
         ("512:-1", "packed", "lengths.malformed"),
         ("0:1", "packed", "lengths.malformed"),
-        ("nowhere.txt", "packed", "lengths.malformed"),
+        ("nowhere.txt", "packed", "lengths.no-file"),
         ("512:1", "dense", "lengths.unknown-packing"),
     ],
 )
