@@ -361,7 +361,7 @@ Tokens = Annotated[
     str | None,
     typer.Option(
         "--tokens",
-        help='Train a decoder on this number of tokens, such as "15T": days, cost and goodput with failures. With --cluster.',
+        help='Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.',
         show_default=False,
     ),
 ]
