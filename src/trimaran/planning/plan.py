@@ -90,6 +90,10 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     found = replace(pins, workers=None, forbid=forbid).names
     if pins.powersgd_samples is not None:
         found += (f"--powersgd-samples {pins.powersgd_samples:g}",)
+    if request.documents is not None:
+        found += (f"--lengths {request.documents.source}",)
+    if request.expert_imbalance != 1.0:
+        found += (f"--expert-imbalance {request.expert_imbalance:g}",)
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 

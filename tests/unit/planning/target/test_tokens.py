@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 import trimaran
 from trimaran.base.errors import InfeasibleError
 from trimaran.cli import app
+from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import parse_price
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Estimate, choose_within
 from trimaran.planning.documents import plan_document
-from trimaran.planning.plan import make_plan
+from trimaran.planning.plan import make_plan, obtain_plan
 from trimaran.planning.requests import TargetRequest, parse_request, parse_target
 from trimaran.planning.results import Planned
 from trimaran.pricing.failures import DAY_S
@@ -253,3 +254,18 @@ def test_the_command_says_the_same() -> None:
     assert json.loads(done.stdout)["run"]["tokens"] == 2e11
     refused = CliRunner().invoke(app, ["plan", "llama2:7b", "--cluster", "dgx-h100:32", "--days", "3", "--json"])
     assert json.loads(refused.stdout)["error"]["code"] == "tokens.length-unknown"
+
+
+def test_an_explanation_names_the_wait_for_unequal_documents() -> None:
+    words = "explain llama2:7b --cluster dgx-h100:16 --batch 256 --tp 1 --pp 1 --zero 2 --lengths 512:0.6,4096:0.4"
+    done = CliRunner().invoke(app, [*words.split(), "--why-not", "tp"])
+    assert done.exit_code == 0, done.output
+    assert "unequal documents" in done.stdout
+
+
+def test_a_plan_that_is_made_takes_no_documents(tmp_path: Any) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("{}")
+    request = parse_request(cluster="dgx-h100", lengths="512:1", expert_imbalance=2.0)
+    with raises("plan.option-needs-new-plan"):
+        obtain_plan(JobSource(reference="llama2:7b"), request, path=path)
