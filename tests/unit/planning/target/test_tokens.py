@@ -257,8 +257,8 @@ def test_the_command_says_the_same() -> None:
 
 
 def test_an_explanation_names_the_wait_for_unequal_documents() -> None:
-    words = "explain llama2:7b --cluster dgx-h100:16 --batch 256 --tp 1 --pp 1 --zero 2 --lengths 512:0.6,4096:0.4"
-    done = CliRunner().invoke(app, [*words.split(), "--why-not", "tp"])
+    words = "explain llama2:7b --cluster dgx-h100:16 --batch 256 --dp 1 --lengths 512:0.6,4096:0.4"
+    done = CliRunner().invoke(app, [*words.split(), "--why-not", "fsdp"])
     assert done.exit_code == 0, done.output
     assert "unequal documents" in done.stdout
 
