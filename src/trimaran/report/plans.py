@@ -201,7 +201,7 @@ def _failures(run: Mapping[str, Any]) -> str:
     low, high = (format_duration(end) for end in run["mean_time_between_failures_interval_s"])
     doubt = "" if low == high else f" ({low} to {high})"
     return (
-        f"Failures: {run['failures']:.0f}, one each {format_duration(run['mean_time_between_failures_s'])}{doubt}; "
+        f"Failures: {_large(run['failures'])}, one each {format_duration(run['mean_time_between_failures_s'])}{doubt}; "
         f"{run['sources']['failures']}."
     )
 
@@ -228,7 +228,7 @@ def _spares(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
     return (
         f"Spare nodes: {run['spare_nodes']}, so that with a probability of {run['spare_probability']:g} the run never "
         f"lacks one while failed nodes are repaired in {format_duration(run['repair_s'])} on average "
-        f"({_source(run, 'repair')}); they are in the cost."
+        f"({_source(run, 'repair')}); they are paid."
     )
 
 
