@@ -51,9 +51,11 @@ _MOST_DOCUMENTS = 2_000_000
 _LONGEST = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Documents:
     """Lengths of documents, and how they become sequences.
+
+    Figures of one object are computed once; two objects are never equal, so that thousands of lengths are not compared.
 
     Attributes:
         tokens: lengths, ascending [tokens]
@@ -93,14 +95,7 @@ class Documents:
             >>> 0.16 * 512 + 0.84 * 2048
             1802.24
         """
-        total = below = 0.0
-        before = 0.0
-        for length, share in zip(self.tokens, self.shares, strict=True):
-            below = min(1.0, below + share)
-            now = below**count
-            total += (now - before) * min(length, most) ** power
-            before = now
-        return total
+        return _longest(self, count, power, most)
 
     def useful(self, sequence: int) -> float:
         """Tokens of a sequence that are trained on: all, but for padding and what is longer than the sequence.
@@ -135,14 +130,31 @@ class Documents:
             return 1.0
         if self.packing == "padded":
             return self.longest(microbatch, 2, most=sequence) / self.length(sequence, microbatch) ** 2
-        pairs = sum(share * _pairs(length, sequence) for length, share in zip(self.tokens, self.shares, strict=True))
-        return pairs / self.mean() / sequence**2
+        return _packed_attention(self, sequence)
 
     def trained(self, sequence: int) -> tuple[float, float]:
         """Of a full sequence without documents: tokens, and attention, that training needs; the rest is padding."""
         if self.packing == "padded":
             return self.mean(most=sequence) / sequence, self.mean(2, most=sequence) / sequence**2
         return 1.0, self.attention(sequence, 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def _longest(documents: Documents, count: int, power: int, most: int) -> float:
+    total = below = before = 0.0
+    for length, share in zip(documents.tokens, documents.shares, strict=True):
+        below = min(1.0, below + share)
+        now = below**count
+        total += (now - before) * min(length, most) ** power
+        before = now
+    return total
+
+
+@functools.lru_cache(maxsize=1024)
+def _packed_attention(documents: Documents, sequence: int) -> float:
+    each = zip(documents.tokens, documents.shares, strict=True)
+    pairs = sum(share * _pairs(length, sequence) for length, share in each)
+    return pairs / documents.mean() / sequence**2
 
 
 def _pairs(length: int, sequence: int) -> float:
