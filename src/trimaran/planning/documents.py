@@ -202,6 +202,7 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
         "objective": outlook.goal,
         "asked": outlook.asked,
         **{name: value for name, value in figures.items() if name not in named},
+        "chosen": figures,
         "devices": outlook.chosen.devices,
         "batches": list(outlook.batches),
         "left_out": [{"global_batch_size": batch, "reason": reason} for batch, reason in outlook.left_out],
@@ -458,11 +459,13 @@ def _what_it_is_like(problem: AnalyticalProblem, strategy: Strategy) -> dict[str
     documents, experts = problem.program.documents, problem.shape.experts
     if documents is not None:
         sequence, microbatch = problem.shape.sequence, strategy.microbatch
+        useful = documents.useful(sequence)
         found["documents"] = {
             "packing": documents.packing,
             "source": documents.source,
             "mean_tokens": documents.mean(),
-            "useful_tokens_of_a_sequence": documents.useful(sequence),
+            "useful_tokens_of_a_sequence": useful,
+            "left_out_share": 1.0 - useful / documents.mean() if documents.packing == "padded" else 0.0,
             "computed_tokens_of_a_sequence": documents.length(sequence, microbatch),
             "attention_by_that_of_full_sequences": documents.attention(sequence, microbatch)
             * (documents.length(sequence, microbatch) / sequence) ** 2,

@@ -270,6 +270,33 @@ def _runs(backend: Backend, known: Known) -> Runs | None:
     return run
 
 
+def training_of_tokens(backend: Backend, option: Option, batch: int) -> Outlook:
+    """The training of the tokens that a request asks for, by one strategy.
+
+    Args:
+        backend: that priced it, with the request
+        option: the strategy with its costs
+        batch: samples of one update
+
+    Raises:
+        InputError: a job of which nothing says the tokens, or a budget without a price
+        InfeasibleError: failures leave no progress
+    """
+    target = backend.request.target
+    sample_tokens = _check_tokens(backend.source.reference, backend.request)
+    known = known_by_tokens(target, sample_tokens=sample_tokens, job_batch=backend.batch)
+    return conclude(
+        [contender_of(option, batch)],
+        asked="time",
+        known=known,
+        request=target,
+        batches=(batch,),
+        price=backend.price,
+        node_devices=backend.node_devices,
+        runs=_runs(backend, known),
+    )
+
+
 def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Planned:
     """Strategy, devices and batch that are best for reaching the target."""
     request = backend.request

@@ -31,7 +31,7 @@ import functools
 import math
 from dataclasses import dataclass, field, replace
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.units import parse_rate, parse_seconds
 
@@ -43,6 +43,9 @@ DAY_S = 86_400.0
 
 _MOST = 500.0
 """Exponents from here on are without end."""
+
+_MOST_IN_REPAIR = 1000.0
+"""Nodes at a time."""
 
 _NO_PROGRESS = 1000.0
 """A run that takes this multiple of its work makes no progress."""
@@ -264,10 +267,9 @@ def longest_period(work_s: float, recovery: Recovery, *, checkpoints: int, share
 def spare_nodes(nodes: int, *, rate: float, repair_s: float, seconds: float, probability: float) -> int:
     """Fewest spare nodes with which a run never lacks a node, with a probability.
 
-    Each failure takes its node away for a repair, whose time is exponential. The number of nodes in repair is a
-    birth-death process: up by `nodes · rate`, down by 1 / `repair_s` for each of them. The run lacks a node when more
-    are in repair than there are spares. The process starts as it is in the long run; a run that begins with all spares
-    at hand has a higher probability.
+    Each failure takes its node away for a repair, whose time is exponential, and a spare one takes its place. The
+    number of nodes in repair is a birth-death process: up by `nodes · rate`, down by 1 / `repair_s` for each of them.
+    It starts at 0. The run lacks a node when more are in repair than there are spares.
 
     Args:
         nodes: that compute
@@ -276,9 +278,11 @@ def spare_nodes(nodes: int, *, rate: float, repair_s: float, seconds: float, pro
         seconds: of the run [s]
         probability: that no node is lacking, at all times of the run [0..1)
 
+    Raises:
+        InfeasibleError: a thousand nodes and more would be in repair at a time
+
     Source:
-        Erlang's loss system M/M/S/S; first passage of a birth-death process by the eigenvalues of its symmetric form
-        (Keilson, "Markov Chain Models", 1979, section 5).
+        Erlang's loss system M/M/S/S, and its first passage to the loss of an arrival.
 
     Example:
         Ten nodes, each with a failure in 100 days and a repair of a day: in a run of 30 days 3 fail.
@@ -290,14 +294,22 @@ def spare_nodes(nodes: int, *, rate: float, repair_s: float, seconds: float, pro
     """
     if rate <= 0.0 or repair_s <= 0.0 or not math.isfinite(seconds):
         return 0
-    load = nodes * rate * repair_s
-    low, step = 0, 1 + round(math.sqrt(load))
-    high = math.ceil(load)
-    while survival(high, load=load, repairs=seconds / repair_s) < probability:
+    load, repairs = nodes * rate * repair_s, seconds / repair_s
+    away = -load * math.expm1(-repairs)
+    if away > _MOST_IN_REPAIR:
+        raise InfeasibleError(
+            f"{away:,.0f} nodes would be in repair at a time, of {nodes:,} that compute: a repair takes "
+            f"{repair_s / DAY_S:g} days, and a node fails once in {1.0 / rate / DAY_S:.3g}; say --repair and --mtbf",
+            code="failures.repairs-too-long",
+            nodes=nodes,
+        )
+    low, step = 0, 1 + round(math.sqrt(away))
+    high = math.ceil(away)
+    while survival(high, load=load, repairs=repairs) < probability:
         low, high, step = high + 1, high + step, 2 * step
     while low < high:
         middle = (low + high) // 2
-        if survival(middle, load=load, repairs=seconds / repair_s) < probability:
+        if survival(middle, load=load, repairs=repairs) < probability:
             low = middle + 1
         else:
             high = middle
@@ -305,7 +317,10 @@ def spare_nodes(nodes: int, *, rate: float, repair_s: float, seconds: float, pro
 
 
 def survival(spares: int, *, load: float, repairs: float) -> float:
-    """Probability that never more nodes are in repair than there are spares.
+    """Probability that never more nodes are in repair than there are spares, from none in repair on.
+
+    The process in steps of at most one expected event, by a sum of positive terms; then squared, so that no difference
+    of large figures spoils a small probability.
 
     Args:
         spares: nodes
@@ -321,15 +336,19 @@ def survival(spares: int, *, load: float, repairs: float) -> float:
     import numpy as np
 
     states = np.arange(spares + 1, dtype=float)
-    logs = states * math.log(load) - np.cumsum(np.log(np.maximum(states, 1.0)))
-    start = np.exp(logs - logs.max())
-    start = np.sqrt(start / start.sum())
-    matrix = np.diag(-(load + states))
-    off = np.sqrt(load * states[1:])
-    matrix += np.diag(off, 1) + np.diag(off, -1)
-    values, vectors = np.linalg.eigh(matrix)
-    # No eigenvalue is above 0; one very near to it may be computed so.
-    return float(((start @ vectors) ** 2 * np.exp(np.minimum(values, 0.0) * repairs)).sum())
+    events = load + spares
+    step = np.diag((spares - states) / events)
+    step += np.diag(np.full(spares, load / events), 1) + np.diag(states[1:] / events, -1)
+    doublings = max(0, math.ceil(math.log2(max(events * repairs, 1e-300))))
+    each = events * repairs / 2.0**doublings
+    power = np.eye(spares + 1) * math.exp(-each)
+    moved = power.copy()
+    for term in range(1, 20):
+        power = power @ step * (each / term)
+        moved += power
+    for _ in range(doublings):
+        moved = moved @ moved
+    return float(moved[0].sum())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

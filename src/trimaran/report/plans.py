@@ -72,10 +72,12 @@ def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
     told = document.get("documents")
     if told is not None:
         computed, useful = told["computed_tokens_of_a_sequence"], told["useful_tokens_of_a_sequence"]
+        left = told["left_out_share"]
         lines += _wrapped(
             f"Documents of {told['mean_tokens']:,.0f} tokens on average ({told['packing']}, {told['source']}): a "
             f"sequence computes {computed:,} tokens, of which {useful:,.0f} are trained on, and "
             f"{told['attention_by_that_of_full_sequences']:.1%} of the attention of a full one."
+            + (f" {left:.1%} of the tokens are beyond the sequence." if left else "")
         )
     loads = document.get("expert_loads")
     if loads is None:

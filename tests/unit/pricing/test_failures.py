@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.raising import raises
 
+from trimaran.base.errors import InfeasibleError
 from trimaran.pricing.failures import (
     DAY_S,
     Cluster,
@@ -164,14 +165,7 @@ def test_spares_against_a_simulation() -> None:
     load, spares, repairs = 3.0, 7, 20.0
     draw, kept = random.Random(3), 0
     for _ in range(3000):
-        down = spares + 1
-        while down > spares:
-            down, left = 0, math.exp(-load)
-            # A Poisson number, as the long run has it.
-            product = draw.random()
-            while product > left:
-                down, product = down + 1, product * draw.random()
-        clock, alive = 0.0, True
+        down, clock, alive = 0, 0.0, True
         while alive:
             clock += draw.expovariate(load + down)
             if clock > repairs:
@@ -191,6 +185,13 @@ def test_more_nodes_longer_runs_and_higher_probabilities_take_more_spares() -> N
     chosen = spare_nodes(2000, **asked)
     load = 2000 * 0.005
     assert survival(chosen, load=load, repairs=30.0) >= 0.99 > survival(chosen - 1, load=load, repairs=30.0)
+
+
+def test_repairs_without_end_are_refused() -> None:
+    with raises("failures.repairs-too-long", InfeasibleError):
+        spare_nodes(2000, rate=1.0 / DAY_S, repair_s=10 * DAY_S, seconds=30 * DAY_S, probability=0.99)
+    # In a run that is shorter than a repair only its failures count.
+    assert spare_nodes(2, rate=0.1 / DAY_S, repair_s=1e9 * DAY_S, seconds=DAY_S, probability=0.9) == 1
 
 
 def test_what_is_assumed_has_an_interval_and_a_source() -> None:
