@@ -111,12 +111,14 @@ class Documents:
         """Tokens of the sequences of a microbatch: as asked for, or on average of the longest document."""
         return round(self.longest(microbatch, most=sequence)) if self.packing == "padded" else sequence
 
-    def attention(self, sequence: int, microbatch: int) -> float:
+    def attention(self, sequence: int, microbatch: int, *, window: int = 0, chunked: bool = False) -> float:
         """Attention of a sequence by that of a sequence of `length` tokens without documents [0..1, padded above 1].
 
         Args:
             sequence: asked for [tokens]
             microbatch: sequences
+            window: of attention, which both have [tokens]; 0: none
+            chunked: the window does not slide, but splits the sequence
 
         Example:
             Documents of half a sequence, at any place: of the pairs of tokens 1/2 - 1/12.
@@ -129,14 +131,17 @@ class Documents:
         if self.packing == "causal":
             return 1.0
         if self.packing == "padded":
-            return self.longest(microbatch, 2, most=sequence) / self.length(sequence, microbatch) ** 2
-        return _packed_attention(self, sequence)
+            length = self.length(sequence, microbatch)
+            # In a window attention goes with the length.
+            return 1.0 if 0 < window < length else self.longest(microbatch, 2, most=sequence) / length**2
+        return _packed_attention(self, window if window and chunked else sequence, 0 if chunked else window)
 
-    def trained(self, sequence: int) -> tuple[float, float]:
+    def trained(self, sequence: int, *, window: int = 0, chunked: bool = False) -> tuple[float, float]:
         """Of a full sequence without documents: tokens, and attention, that training needs; the rest is padding."""
         if self.packing == "padded":
-            return self.mean(most=sequence) / sequence, self.mean(2, most=sequence) / sequence**2
-        return 1.0, self.attention(sequence, 1)
+            tokens = self.mean(most=sequence) / sequence
+            return tokens, tokens if window else self.mean(2, most=sequence) / sequence**2
+        return 1.0, self.attention(sequence, 1, window=window, chunked=chunked)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -151,16 +156,28 @@ def _longest(documents: Documents, count: int, power: int, most: int) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def _packed_attention(documents: Documents, sequence: int) -> float:
+def _packed_attention(documents: Documents, sequence: int, window: int) -> float:
+    reach = min(window or sequence, sequence)
     each = zip(documents.tokens, documents.shares, strict=True)
-    pairs = sum(share * _pairs(length, sequence) for length, share in each)
-    return pairs / documents.mean() / sequence**2
+    pairs = sum(share * _pairs(length, sequence, reach) for length, share in each)
+    # A single document without end has all pairs that are in reach: (S - |d|) of each distance.
+    whole = 2.0 * reach * sequence - reach**2 - sequence + reach
+    return pairs / documents.mean() / whole
 
 
-def _pairs(length: int, sequence: int) -> float:
-    """Sum over distances of the places of two tokens in a window times those in a document; see the module."""
-    short, long = min(length, sequence), max(length, sequence)
-    return long * short**2 - short * (short**2 - 1) / 3
+def _pairs(length: int, sequence: int, reach: int) -> float:
+    """Sum over distances below `reach` of the places of two tokens in a sequence times those in a document.
+
+    Example:
+        >>> _pairs(4, 6, 6) == sum((6 - abs(d)) * (4 - abs(d)) for d in range(-3, 4))
+        True
+        >>> _pairs(4, 6, 2) == sum((6 - abs(d)) * (4 - abs(d)) for d in range(-1, 2))
+        True
+    """
+    below = min(length, sequence, reach)
+    mixed = (length + sequence) * below * (below - 1) / 2
+    squares = (below - 1) * below * (2 * below - 1) / 6
+    return length * sequence + 2.0 * ((below - 1) * sequence * length - mixed + squares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from trimaran.planning.plan import make_plan, obtain_plan
 from trimaran.planning.requests import TargetRequest, parse_request, parse_target
 from trimaran.planning.results import Planned
 from trimaran.pricing.failures import DAY_S
-from trimaran.report.plans import run_lines
+from trimaran.report.plans import load_lines, run_lines
 from trimaran.report.tables import make_console
 
 PINS = Pins(tp=1, pp=1, cp=1, zero=3, recompute=False)
@@ -269,3 +269,24 @@ def test_a_plan_that_is_made_takes_no_documents(tmp_path: Any) -> None:
     request = parse_request(cluster="dgx-h100", lengths="512:1", expert_imbalance=2.0)
     with raises("plan.option-needs-new-plan"):
         obtain_plan(JobSource(reference="llama2:7b"), request, path=path)
+
+
+def test_plans_with_experts_say_what_unequal_loads_do() -> None:
+    asked = {"cluster": "dgx-h100:16", "batch": 256, "pins": Pins(pp=4, tp=1, cp=1, ep=8)}
+    plain = plan_document(make_plan("mixtral:8x7b", parse_request(**asked)))
+    loads = plain["expert_loads"]
+    assert [row["imbalance"] for row in loads] == [1.0, 2.0, 4.0]
+    assert [row["planned"] for row in loads] == [True, False, False]
+    assert loads[0]["step_time_s"] == pytest.approx(plain["chosen"]["step_time_s"])
+    assert loads[0]["step_time_s"] < loads[1]["step_time_s"] < loads[2]["step_time_s"]
+    assert loads[0]["peak_bytes"] < loads[1]["peak_bytes"] < loads[2]["peak_bytes"]
+    planned_for = plan_document(make_plan("mixtral:8x7b", parse_request(**asked, expert_imbalance=3.0)))
+    assert [row["imbalance"] for row in planned_for["expert_loads"]] == [1.0, 2.0, 3.0, 4.0]
+    assert planned_for["chosen"]["step_time_s"] > plain["chosen"]["step_time_s"]
+    console = make_console(width=80)
+    with console.capture() as captured:
+        for line in load_lines(planned_for):
+            console.print(line, markup=False)
+    text = captured.get()
+    assert "3 times the balanced load (planned)" in text
+    assert max(map(len, text.splitlines())) <= 80

@@ -48,6 +48,20 @@ def test_attention_within_documents_is_that_of_a_stream(documents: Documents) ->
     assert documents.attention(SEQUENCE, 1) == pytest.approx(mean, abs=6 * error + 1e-3)
 
 
+@pytest.mark.parametrize(("window", "chunked"), [(8, False), (40, False), (16, True)])
+def test_attention_within_documents_and_windows_is_that_of_a_stream(window: int, chunked: bool) -> None:
+    pairs, count = 0, 3000
+    for pieces in windows(MIXED, SEQUENCE, count, random.Random(9)):
+        owner = [number for number, piece in enumerate(pieces) for _ in range(piece)]
+        for first, second in itertools.product(range(SEQUENCE), repeat=2):
+            near = first // window == second // window if chunked else abs(first - second) < window
+            pairs += near and owner[first] == owner[second]
+    chunks = SEQUENCE // window * window**2
+    whole = chunks if chunked else sum(SEQUENCE - abs(far) for far in range(1 - window, window))
+    found = MIXED.attention(SEQUENCE, 1, window=window, chunked=chunked)
+    assert found == pytest.approx(pairs / count / whole, rel=0.03)
+
+
 def test_a_document_of_any_length_has_no_more_attention_than_a_full_sequence() -> None:
     assert Documents(tokens=(10**8,), shares=(1.0,)).attention(SEQUENCE, 1) == pytest.approx(1.0, abs=1e-5)
     shares = [Documents(tokens=(length,), shares=(1.0,)).attention(SEQUENCE, 1) for length in (1, 8, 64, 512, 10**6)]
