@@ -239,6 +239,7 @@ def run_document(outlook: Outlook, run: LongRun) -> dict[str, Any]:
     rate = recovery.rate
     return {
         "tokens": outlook.tokens,
+        "compares_devices": outlook.met is not None or outlook.compares,
         "updates": None if chosen.training is None else chosen.training.updates.amount,
         "days": run.wall_s / DAY_S,
         "days_interval": _ends(low / DAY_S, high / DAY_S),

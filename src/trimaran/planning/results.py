@@ -54,6 +54,7 @@ class Outlook:
         within_s: limit of the time that was asked for [s]; None: none
         budget: limit of the cost, in the currency of the price; None: none
         met: whether the choice is within these limits; None: there are none
+        compares: several numbers of devices were asked for
     """
 
     asked: Goal
@@ -74,6 +75,7 @@ class Outlook:
     within_s: float | None = None
     budget: float | None = None
     met: bool | None = None
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

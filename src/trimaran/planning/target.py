@@ -357,6 +357,7 @@ def conclude(
         within_s=request.within_s,
         budget=request.budget,
         met=met,
+        compares=request.compares or asked == "cost",
     )
 
 

@@ -48,7 +48,7 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
     """
     run, chosen = document["run"], document["chosen"]
     sentences: list[str | Table] = [*_wrapped(_verdict(document))]
-    if len(document["candidates"]) > 1 and len({row["devices"] for row in document["candidates"]}) > 1:
+    if run["compares_devices"]:
         sentences += [_counts_table(document), *_wrapped(_best_counts(document))]
     sentences.append(_parts_table(run))
     sentences += _wrapped(_failures(run))
@@ -157,7 +157,7 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
     table = frame_table()
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
-    add_figures(table, "devices", "spare nodes")
+    add_figures(table, "devices", "spares")
     table.add_column("strategy", min_width=12)
     add_figures(table, "step", "days", "interval", "goodput", "cost")
     for count in sorted(fastest):
@@ -184,7 +184,8 @@ def _best_counts(document: Mapping[str, Any]) -> str:
     fastest = min(rows, key=lambda row: (row["time_to_accuracy_s"], row["cost"]))
     cheapest = min(rows, key=lambda row: (row["cost"], row["time_to_accuracy_s"]))
     return (
-        f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']} with spare nodes. Fastest: "
+        f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']} with spare nodes. "
+        f"Fastest: "
         f"{fastest['devices']} devices; cheapest: {cheapest['devices']}."
     )
 
