@@ -412,8 +412,8 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
     check_has_program(plan, source=str(path))
     if request.documents is not None or request.expert_imbalance != 1.0:
         raise InputError(
-            f"--lengths and --expert-imbalance: {path} has a program, whose operations have one size; leave them out, or "
-            "ask for a new plan of a decoder",
+            f"--lengths and --expert-imbalance: {path} has a program, whose operations have one size; leave them out "
+            "or ask for a new plan of a decoder",
             code="lengths.not-of-programs",
             path=str(path),
         )
