@@ -25,7 +25,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy, ZeroStage, read_strategy
+from trimaran.program.strategy import GradientType, OptimizerState, Schedule, Strategy, ZeroStage, read_strategy
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -172,6 +172,8 @@ class Pins:
         chunks: parts of the layers on each stage
         microbatch: sequences of a microbatch
         recompute: whether the backward computes whole layers again
+        gradients: their type; only the analytical model has this and the following one
+        optimizer_state: what Adam keeps
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
         sequence_parallel: whether the residual stream is sharded over `tp` too
@@ -198,6 +200,8 @@ class Pins:
     microbatch: int | None = None
     recompute: bool | None = None
     sequence_parallel: bool | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     bucket_bytes: int | None = None
     strategy: str = ""
 
@@ -228,6 +232,7 @@ class Pins:
             return (f"--strategy {self.strategy}",)
         found = [f"--keep {module}={row}" for module, row in self.keep]
         found += [f"--forbid {kind}" for kind in self.forbid]
+        found += [f"--{option} {value}" for option, value in self.types.items()]
         if self.allow:
             found.append(f"--allow {','.join(self.allow)}")
         if self.compress:
@@ -235,6 +240,17 @@ class Pins:
         if self.stale:
             found.append(STALE_OPT_IN)
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types of gradients and of the optimizer's state that are decided, by option.
+
+        Example:
+            >>> Pins(gradients="bf16").types
+            {'gradients': 'bf16'}
+        """
+        given = {"gradients": self.gradients, "optimizer-state": self.optimizer_state}
+        return {option: value for option, value in given.items() if value is not None}
 
     def rules_out(self, kind: str) -> bool:
         """Whether a kind of parallel degrees is forbidden, or others are allowed and it is not.
@@ -265,6 +281,8 @@ class Pins:
         option, _, value = name.removeprefix("--").partition(" ")
         if option == "strategy":
             return NO_PINS
+        if option in self.types:
+            return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
         if option == "keep":
             return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
         if option == "forbid":
@@ -297,6 +315,9 @@ class Pins:
                 return f"--forbid {kind}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
+        for option, value in self.types.items():
+            if getattr(strategy, option.replace("-", "_")) != value:
+                return f"--{option} {value}"
         for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes", "chunks", "bucket_bytes"):
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
@@ -449,6 +470,8 @@ def parse_pins(
     nodes: int | None = None,
     compression: str | None = None,
     powersgd_samples: float | None = None,
+    gradients: str | None = None,
+    optimizer_state: str | None = None,
     workers: int | None = None,
     strategy: str | None = None,
 ) -> Pins:
@@ -467,6 +490,8 @@ def parse_pins(
         nodes: as in `Pins`
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
         powersgd_samples: as in `Pins`
+        gradients: "fp32" or "bf16"; with `strategy` too
+        optimizer_state: as in `OptimizerState`; with `strategy` too
         workers: as in `Pins`
         strategy: the name of a whole strategy, in place of all other pins
 
@@ -487,7 +512,7 @@ def parse_pins(
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = pins_of_strategy(strategy)
+        pins = _with_types(pins_of_strategy(strategy), gradients, optimizer_state)
         return pins if workers is None else replace(pins, workers=workers)
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
@@ -541,6 +566,28 @@ def parse_pins(
             code="pin.powersgd-unused",
             value=powersgd_samples,
         )
+    return _with_types(pins, gradients, optimizer_state)
+
+
+def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) -> Pins:
+    """Pins with types that were typed."""
+    for option, value, known in (
+        ("gradients", gradients, get_args(GradientType)),
+        ("optimizer-state", optimizer_state, get_args(OptimizerState)),
+    ):
+        if value is not None and value not in known:
+            raise InputError(
+                f"--{option} must be one of {', '.join(known)}, got {value!r}", code="pin.unknown-type", value=value
+            )
+        said = pins.types.get(option)
+        if value is not None and said not in (None, value):
+            raise InputError(
+                f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
+                code="pin.type-and-strategy",
+                value=value,
+            )
+        if value is not None:
+            pins = replace(pins, **{option.replace("-", "_"): value})  # type: ignore[arg-type]  # one of two fields
     return pins
 
 
@@ -578,6 +625,8 @@ def pins_of_strategy(name: str) -> Pins:
         cp=said.cp,
         ep=said.ep,
         recompute="layers" in said.recomputed,
+        gradients=said.gradients,
+        optimizer_state=said.optimizer_state,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,

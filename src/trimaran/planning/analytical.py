@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_count
+from trimaran.base.units import format_bytes, format_count
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.networks.names import NetworkReference, parse_network
@@ -29,6 +29,7 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
+from trimaran.pricing.analytical.fit import WHOLE
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
 
 MOST_RANKS = 64
@@ -168,6 +169,7 @@ class Analytical(CatalogBackend):
             software=request.software,
             devices=cell.devices,
             memory_bytes=request.memory_bytes,
+            reserve=request.reserve,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
         )
@@ -178,6 +180,12 @@ class Analytical(CatalogBackend):
             f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
             "a simulation of every rank"
         ]
+        notes.append(memory_words(problem, found.chosen))
+        if problem.program.precision in WHOLE:
+            notes.append(
+                f"products in {problem.program.precision} are taken to reach the share of their peak that is known of 16 "
+                "bits: no published step in 32 bits is among the model's data"
+            )
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
@@ -198,6 +206,35 @@ class Analytical(CatalogBackend):
             ),
             notes=tuple(notes),
         )
+
+
+def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str:
+    """What the memory of a plan assumes, in a sentence.
+
+    Args:
+        problem: of the plan
+        chosen: its strategy
+    """
+    keeping = problem.bookkeeping.of(chosen.strategy)
+    need, strategy = chosen.need, chosen.strategy
+    if problem.reserve is None:
+        free = "buffers of collectives and fragments of the allocator are assumed (--reserve says them)"
+    else:
+        free = f"{format_bytes(problem.device_bytes - problem.memory_limit)} stay free"
+    said = (
+        f"memory assumes {keeping.weight_bytes} bytes a parameter, {keeping.gradient_bytes} of its gradient and "
+        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: {format_bytes(need.least)} to {format_bytes(need.most)} "
+        f"of {format_bytes(problem.memory_limit)}"
+    )
+    asked = problem.pins.types
+    taken = [
+        f"--{option} {value}"
+        for option, value in (("gradients", strategy.gradients), ("optimizer-state", strategy.optimizer_state))
+        if value is not None and option not in asked
+    ]
+    if taken:
+        said += f"; {' '.join(taken)} because it does not fit otherwise"
+    return said if need.most <= problem.memory_limit else f"{said}; not sure that it fits"
 
 
 def with_prices(evidence: Modelled) -> Modelled:

@@ -147,9 +147,12 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         InputError: no such job or machine, or more devices than there are
     """
     if request.is_here:
+        _check_not_analytical(request)
         return Measured(source, request, progress)
     progress("reading the job and the machine", 0, 0)
     shape = shape_of(source.reference, request)
+    if shape is None:
+        _check_not_analytical(request)
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -159,6 +162,23 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     if shape is not None:
         return Analytical(source, request, shape, progress)
     return Estimated(source, request, progress)
+
+
+def _check_not_analytical(request: PlanRequest) -> None:
+    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
+
+    Raises:
+        InputError: with the option
+    """
+    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
+    given += ["--reserve"] if request.reserve is not None else []
+    if given:
+        raise InputError(
+            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and gradients "
+            "are counted, as they are; leave it out",
+            code="plan.option-analytical",
+            option=given[0],
+        )
 
 
 def make_plan(

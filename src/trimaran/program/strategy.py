@@ -146,6 +146,25 @@ between its input and its output; outputs of norms; outputs of activation functi
 attention."""
 
 
+GradientType = Literal["fp32", "bf16"]
+"""Of the gradients that microbatches add into and replicas exchange. Megatron has "fp32" in training with bf16 unless
+told otherwise; with `grad_reduce_in_fp32=False` (NeMo's performance recipes) gradients are "bf16"."""
+
+OptimizerState = Literal["fp32", "remainders", "bf16-moments", "precision-aware", "adam-8bit"]
+"""What Adam keeps for a parameter that computes in 16 bits.
+
+"fp32": a copy of the parameter and two moments in 32 bits. "remainders": of the copy only the 16 bits that the bf16
+parameter lacks, so nothing is rounded. "bf16-moments": both moments in bf16. "precision-aware": both of these, as
+Megatron's precision-aware optimizer with `--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16`. "adam-8bit": moments in 8 bits
+with a scale for each block of 256.
+"""
+
+_GRADIENT_WORDS: dict[str, GradientType] = {f"{kind}-gradients": kind for kind in get_args(GradientType)}
+_OPTIMIZER_WORDS: dict[str, OptimizerState] = {
+    "fp32-optimizer" if kind == "fp32" else kind: kind for kind in get_args(OptimizerState)
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """Parallel degrees, and how layers and the batch are split.
@@ -163,6 +182,8 @@ class Degrees:
         cp: ranks that share each sequence
         ep: ranks that hold different experts
         expert_tp: ranks that share each expert; None: those that share a layer
+        gradients: their type; None: as the training program keeps them
+        optimizer_state: what Adam keeps; None: as the training program does
         microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
         sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
         recomputed: what the backward recomputes
@@ -179,6 +200,8 @@ class Degrees:
     cp: int = 1
     ep: int = 1
     expert_tp: int | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     microbatch: int = 1
     sequence_parallel: bool = False
     recomputed: frozenset[Recomputed] = frozenset()
@@ -298,6 +321,8 @@ class Strategy(Degrees):
             'dp4 pp2 1f1b cp2 zero1 recompute'
             >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
             'dp2 bf16 w2'
+            >>> Strategy(dp=8, zero=1, gradients="bf16", optimizer_state="remainders").name
+            'dp8 zero1 bf16-gradients remainders'
         """
         parts = []
         if self.dp > 1:
@@ -332,6 +357,8 @@ class Strategy(Degrees):
             parts.append(self.execution)
         if "layers" in self.recomputed:
             parts.append("recompute")
+        parts += [word for word, kind in _GRADIENT_WORDS.items() if kind == self.gradients]
+        parts += [word for word, kind in _OPTIMIZER_WORDS.items() if kind == self.optimizer_state]
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
         if self.feeding.name:
@@ -378,6 +405,8 @@ def read_strategy(name: str) -> Strategy:
         ('pp4 pipedream stale', 4)
         >>> read_strategy("pp2 1f1b cp2 recompute").name
         'pp2 1f1b cp2 recompute'
+        >>> read_strategy("dp8 zero1 bf16-gradients adam-8bit").optimizer_state
+        'adam-8bit'
     """
     return Strategy(**said_by(name))
 
@@ -416,6 +445,10 @@ def said_by(name: str) -> dict[str, Any]:
             feeding["cached"] = True
         elif word == "stale":
             _check_stale(name)
+        elif word in _GRADIENT_WORDS:
+            found["gradients"] = _GRADIENT_WORDS[word]
+        elif word in _OPTIMIZER_WORDS:
+            found["optimizer_state"] = _OPTIMIZER_WORDS[word]
         elif word in get_args(Schedule):
             found["schedule"] = word
         elif word in get_args(Sync):
@@ -447,7 +480,8 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             strategy=name,
             word=word,
         )
-    choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
+    kinds = (get_args(Schedule), get_args(Sync), get_args(Execution), _GRADIENT_WORDS, _OPTIMIZER_WORDS)
+    choices = (str(index) for index, words in enumerate(kinds) if word in words)
     kind = figure[1] if figure else next(choices, word)
     if kind in seen:
         raise InputError(

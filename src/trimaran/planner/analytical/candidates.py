@@ -28,7 +28,8 @@ from typing import Literal
 
 from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
+from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import (
     Exchange,
@@ -60,7 +61,9 @@ class AnalyticalProblem:
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         time_limit_s: after which a search ends with its best so far [s]; None: none
         most_priced: after this number of strategies it does so too
-        reserve: share of memory that is kept free for fragments of an allocator [0..1]
+        reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives and
+            fragments of the allocator are counted
+        rounds_moments: moments of the optimizer may be rounded where nothing fits otherwise
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
@@ -79,7 +82,8 @@ class AnalyticalProblem:
     memory_bytes: int | None = None
     time_limit_s: float | None = None
     most_priced: int = 40_000
-    reserve: float = 0.05
+    reserve: Reserve | None = None
+    rounds_moments: bool = False
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
@@ -96,7 +100,7 @@ class AnalyticalProblem:
     @property
     def memory_limit(self) -> float:
         """Memory limit of a rank [bytes]."""
-        return self.device_bytes * (1.0 - self.reserve)
+        return self.device_bytes if self.reserve is None else self.reserve.left(self.device_bytes)
 
 
 PARTS: Mapping[str, str] = {
@@ -118,7 +122,7 @@ class AnalyticalCandidate:
     Attributes:
         strategy: degrees, and how layers and the batch are split
         step: time by part
-        memory: of the rank that needs most
+        memory: of the rank that needs most, with its usual buffers and fragments
         interval_s: 90 % interval of the step [s]
         utilization: model FLOP over peak FLOP of all devices ("MFU"), recomputation not counted [0..1]
     """
@@ -169,6 +173,11 @@ class AnalyticalCandidate:
     def peak_bytes(self) -> tuple[int, ...]:
         """Of the rank that needs most [bytes]."""
         return (self.memory.peak,)
+
+    @property
+    def need(self) -> Need:
+        """What the rank that needs most needs, from least to most."""
+        return need_of(self.memory, self.strategy)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -223,8 +232,20 @@ class AnalyticalModel:
         )
 
     def price(self, strategy: Strategy) -> AnalyticalCandidate:
-        """A strategy with its costs."""
+        """A strategy with its costs; where it does not fit, with types of gradients and of the optimizer that make it.
+
+        Args:
+            strategy: what it says of these types stays
+        """
         problem, constants = self.problem, step_constants()
+        strategy, memory = admitted(
+            problem.shape,
+            strategy,
+            keeping=problem.bookkeeping,
+            room=problem.memory_limit,
+            reserve=problem.reserve,
+            rounds_moments=problem.rounds_moments,
+        )
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(
             shape, strategy, problem.program, device=device, exchange=self._exchange, constants=constants
@@ -234,7 +255,7 @@ class AnalyticalModel:
         return AnalyticalCandidate(
             strategy=strategy,
             step=step,
-            memory=largest_rank(shape, strategy, bookkeeping=problem.bookkeeping),
+            memory=memory,
             interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
@@ -352,6 +373,8 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+                gradients=pins.gradients,
+                optimizer_state=pins.optimizer_state,
             )
             for expert, again in product(_experts(problem, whole), _recomputed(problem)):
                 yield replace(whole, ep=expert, recomputed=again)

@@ -38,7 +38,7 @@ from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
-from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
@@ -59,6 +59,7 @@ def transformer_problem(
     software: Software | None = None,
     devices: int | None = None,
     memory_bytes: int | None = None,
+    reserve: Reserve | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
 ) -> AnalyticalProblem:
@@ -68,15 +69,17 @@ def transformer_problem(
         shape: the network
         machine: nodes and fabric
         batch: sequences of a step, of all replicas
-        precision: of products: "bf16", "fp16" or "fp8"
+        precision: of products; all of `ANALYTICAL_PRECISIONS` (planning/precision.py) have a model
         software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
+        reserve: memory of a device that stays free for what is not counted; None: not said
         pins: decisions of the user
         time_limit_s: after which a search ends with its best so far [s]; None: none
 
     Raises:
-        InputError: a count that is not positive, a precision that the device has not, or software of another framework
+        InputError: a count that is not positive, a precision that the device has not, software of another framework, or
+            more memory than a device has
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
@@ -89,6 +92,10 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
+    room = device.usable_bytes if memory_bytes is None else min(device.checked_bytes(memory_bytes), device.usable_bytes)
+    if reserve is not None:
+        check_reserve(reserve, room)
+    check_types(pins, precision)
     program = program_of(device, precision, software)
     return AnalyticalProblem(
         shape=shape,
@@ -96,9 +103,10 @@ def transformer_problem(
         devices=count,
         batch=batch,
         program=program,
-        bookkeeping=Bookkeeping(attention=program.attention),
+        bookkeeping=bookkeeping_of(precision, device, attention=program.attention),
         pins=pins,
-        memory_bytes=memory_bytes,
+        memory_bytes=room,
+        reserve=reserve,
         time_limit_s=time_limit_s,
     )
 
@@ -125,6 +133,27 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     early = device.architecture in _EARLY
     year = (2022.0 if early else 2025.0) if software is None else software.year
     return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
+
+
+def check_types(pins: Pins, precision: Precision) -> None:
+    """Refuse types of gradients and of the optimizer's state that training in 32 bits has not.
+
+    Args:
+        pins: of the user
+        precision: of products
+
+    Raises:
+        InputError: with the option
+    """
+    for option, value in (("gradients", pins.gradients), ("optimizer-state", pins.optimizer_state)):
+        if precision in WHOLE and value in ("bf16", "remainders", "precision-aware"):
+            raise InputError(
+                f"--{option} {value}: parameters that train in {precision} have no 16-bit form: leave it out, or ask for "
+                "--precision bf16",
+                code="memory.type-needs-16-bits",
+                option=option,
+                value=value,
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,6 +228,10 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     start_s = time.monotonic()
     until_s = float("inf") if problem.time_limit_s is None else start_s + problem.time_limit_s
     hunt = _hunt(problem, until_s)
+    if not hunt.fitting and not problem.rounds_moments:
+        # Only where nothing fits: what rounds moments of the optimizer.
+        problem = replace(problem, rounds_moments=True)
+        hunt = _hunt(problem, until_s)
     if not hunt.fitting:
         raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
     ordered = sorted(hunt.fitting, key=lambda found: found.rank)

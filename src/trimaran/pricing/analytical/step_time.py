@@ -54,9 +54,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.files import packaged_toml
-from trimaran.base.precision import Precision
+from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.analytical.memory import AttentionKernel
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
@@ -264,14 +264,14 @@ class StepConstants:
     spread: float
     spread_experts: float
 
-    def share(self, precision: str, device: Device) -> float:
-        """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
+    def share(self, precision: Precision, device: Device) -> float:
+        """Share of the peak in 16 bits that products reach; above 1 in 8 bits, and far below it in 32 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
         if precision == "fp8":
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large
+        return self.product_share * large * _of_wide(precision, device)
 
-    def head_factor(self, precision: str, device: Device, rows: int) -> float:
+    def head_factor(self, precision: Precision, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
 
         Args:
@@ -280,6 +280,8 @@ class StepConstants:
             rows: of the vocabulary on a rank; odd ones leave no load aligned to more than an element
         """
         aligned = self.odd_share if rows % 2 else 1.0
+        if precision != "fp8":
+            return 1.0 / aligned
         return self.share(precision, device) / (self.share("bf16", device) * aligned)
 
     def sum_seconds(self, elements: float, device: Device) -> float:
@@ -293,7 +295,7 @@ class StepConstants:
     def device_seconds(
         self,
         work: PassWork,
-        precision: str,
+        precision: Precision,
         *,
         kernel: AttentionKernel,
         fused: bool,
@@ -305,7 +307,8 @@ class StepConstants:
         attention = self.attention_share if year >= _LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
-        moved = work.nbytes * (self.traffic if fused else self.eager_traffic)
+        attention *= _of_wide(precision, device)
+        moved = work.nbytes * (self.traffic if fused else self.eager_traffic) * element_bytes(precision) / _ELEMENT
         return (
             work.products / (peak * self.share(precision, device))
             + work.attention / (peak * attention)
@@ -357,6 +360,13 @@ def peak_of(device: Device) -> float:
     return known.flops_per_s
 
 
+def _of_wide(precision: Precision, device: Device) -> float:
+    """Peak of products and attention in 32 bits, as a share of that in 16 bits; 1 in 16 and in 8 bits."""
+    if element_bytes(precision) == _ELEMENT:
+        return 1.0
+    return device.compute[precision].flops_per_s / peak_of(device)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Time of the step
 
@@ -405,13 +415,13 @@ class Program:
     """Settings of the training program that a step's time depends on.
 
     Attributes:
-        precision: of products: "fp16", "bf16" or "fp8"
+        precision: of products
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
         overlaps: exchanges of gradients and parameters overlap the backward
         tensor_overlaps: exchanges of `tensor` ranks overlap products
         frozen: weights have no gradients, but for few that are added (LoRA)
-        gradient_bytes: of a gradient that is exchanged [bytes]
+        gradient_bytes: of a gradient that is exchanged, unless a strategy says its type [bytes]
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
@@ -428,6 +438,11 @@ class Program:
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
 
+    @property
+    def element_bytes(self) -> int:
+        """Of an element of an activation, and of a parameter that is gathered [bytes]."""
+        return element_bytes(self.precision)
+
 
 def tensor_seconds(
     shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange, constants: StepConstants
@@ -436,14 +451,14 @@ def tensor_seconds(
     tokens = tokens_of_rank(shape, degrees)
     seconds = 0.0
     if degrees.tp > 1:
-        each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
+        each = exchange("all_reduce", tokens * shape.hidden * program.element_bytes, degrees.tp, 1)
         seconds += sum_count(degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     if degrees.cp > 1:
-        keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
+        keys = 2 * key_size(shape, degrees.tp) * program.element_bytes * tokens * degrees.cp
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
     if shape.experts is not None and degrees.ep > 1:
-        sent = tokens * shape.experts.active * shape.hidden * 2
+        sent = tokens * shape.experts.active * shape.hidden * program.element_bytes
         sent //= degrees.tp if degrees.sequence_parallel else 1
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
@@ -517,11 +532,12 @@ def _replica_exchanges(
     """Exchanges of parameters that replicas share: for each microbatch, and once a step [s]."""
     if replicas <= 1 or not held:
         return 0.0, 0.0
+    gradients = held * (GRADIENT_BYTES[degrees.gradients] if degrees.gradients else program.gradient_bytes)
     if degrees.zero == 0:
         ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
-        return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
-    gather = exchange("all_gather", held * 2, replicas, near)
-    scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
+        return 0.0, exchange("all_reduce", gradients, replicas, near) / ring
+    gather = exchange("all_gather", held * program.element_bytes, replicas, near)
+    scatter = exchange("reduce_scatter", gradients, replicas, near)
     if degrees.zero == 3:
         return 2 * gather + scatter, 0.0
     return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
@@ -585,7 +601,7 @@ def transformer_step(
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
     inner = tensor_s * _layers(shape, degrees, slowest_at)
-    stream = stream_bytes(shape, degrees)
+    stream = stream_bytes(shape, degrees, program.element_bytes)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
     sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
     through = (sum(per_stage) - slowest) / degrees.chunks + sends * (degrees.pp - 1)
