@@ -38,11 +38,11 @@ from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Rec
 
 _MIB = 2**20
 
-PRODUCT_WORKSPACE = 32 * _MIB
-"""Of the library of products, on Hopper and later and where `CUBLAS_WORKSPACE_CONFIG=:4096:8` says so [bytes]."""
+_PRODUCTS = 32 * _MIB
+"""Workspace of the library of products: PyTorch's default on Hopper and later, `CUBLAS_WORKSPACE_CONFIG=:4096:8` [bytes]."""
 
-USUAL_WORKSPACE = 8 * _MIB + 128 * 1024
-"""Of the same before Hopper: PyTorch's ":4096:2:16:8" [bytes]."""
+_PRODUCTS_BEFORE = 8 * _MIB + 128 * 1024
+"""Of the same before Hopper: PyTorch's default ":4096:2:16:8" [bytes]."""
 
 _EARLY = frozenset({"volta", "turing", "pascal", "maxwell", "kepler", "ampere", "ada"})
 
@@ -50,19 +50,20 @@ WHOLE: frozenset[Precision] = frozenset({"fp32", "tf32"})
 """Precisions in which parameters have 32 bits: they need no copy."""
 
 
-def workspace_bytes(*, before_hopper: bool, fixed: bool = False) -> int:
-    """Workspaces of products: two of cuBLAS's callers, and Transformer Engine's own.
+def workspace_bytes(*, before_hopper: bool, fixed: bool = False, engine: bool = True) -> int:
+    """Workspaces of products: two of cuBLAS's callers and Transformer Engine's own; without it four of cuBLAS's.
 
     Args:
         before_hopper: the device is of an architecture before it
         fixed: a configuration has the larger one of cuBLAS there too
+        engine: products are Transformer Engine's
 
     Example:
         >>> workspace_bytes(before_hopper=False) // 2**20
         96
     """
-    product = PRODUCT_WORKSPACE if fixed or not before_hopper else USUAL_WORKSPACE
-    return 2 * product + (4 * _MIB if before_hopper else 32 * _MIB)
+    product = _PRODUCTS if fixed or not before_hopper else _PRODUCTS_BEFORE
+    return 2 * product + (4 * _MIB if before_hopper else 32 * _MIB) if engine else 4 * product
 
 
 def bookkeeping_of(precision: Precision, device: Device, *, attention: AttentionKernel = "fused") -> Bookkeeping:
