@@ -145,8 +145,8 @@ Gradients = Annotated[
     str | None,
     typer.Option(
         "--gradients",
-        help="Of a transformer on many devices: type of the gradients that microbatches add into and replicas exchange, "
-        "fp32 or bf16.",
+        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, fp32 "
+        "or bf16.",
         show_default="fp32; bf16 where only that fits",
     ),
 ]
@@ -163,7 +163,7 @@ Reserve = Annotated[
     str | None,
     typer.Option(
         "--reserve",
-        help='Of a transformer on many devices: memory of each device that stays free, such as "3GiB" or "5%"; in place '
+        help='Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
         "of assumed buffers of collectives and fragments of the allocator.",
         show_default=False,
     ),

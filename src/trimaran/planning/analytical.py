@@ -183,8 +183,8 @@ class Analytical(CatalogBackend):
         notes.append(memory_words(problem, found.chosen))
         if problem.program.precision in WHOLE:
             notes.append(
-                f"products in {problem.program.precision} are taken to reach the share of their peak that is known of 16 "
-                "bits: no published step in 32 bits is among the model's data"
+                f"products in {problem.program.precision} are taken to reach the share of their peak that is known of "
+                "16 bits: no published step in 32 bits is among the model's data"
             )
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
@@ -223,8 +223,8 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
         free = f"{format_bytes(problem.device_bytes - problem.memory_limit)} stay free"
     said = (
         f"memory assumes {keeping.weight_bytes} bytes a parameter, {keeping.gradient_bytes} of its gradient and "
-        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: {format_bytes(need.least)} to {format_bytes(need.most)} "
-        f"of {format_bytes(problem.memory_limit)}"
+        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: {format_bytes(need.least)} to {format_bytes(need.most)}"
+        f" of {format_bytes(problem.memory_limit)}"
     )
     asked = problem.pins.types
     taken = [

@@ -14,6 +14,7 @@ from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
+from trimaran.pricing.analytical.fit import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.program.json_files import finite, to_plain
@@ -107,6 +108,8 @@ def degrees(option: Option) -> dict[str, Any]:
             "microbatch_size": strategy.microbatch,
             "recompute": sorted(strategy.recomputed),
             "sequence_parallel": strategy.sequence_parallel,
+            "gradients": strategy.gradients,
+            "optimizer_state": strategy.optimizer_state,
         }
     return common | {
         "sync": strategy.sync,
@@ -409,7 +412,8 @@ def option_document(option: Option) -> dict[str, Any]:
         "limiter": option.limiter,
     }
     if isinstance(option, AnalyticalCandidate):
-        return figures | {"parts_s": option.parts, "mfu": option.utilization}
+        need = {"least": option.need.least, "usual": option.need.usual, "most": option.need.most}
+        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": need}
     return figures
 
 
@@ -423,6 +427,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
+        memory = with_buffers(memory, strategy, reserve=problem.reserve)
         stages.append(
             {
                 "stage": stage,
@@ -430,6 +435,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
                 "peak_bytes": memory.peak,
                 "state_bytes": memory.state,
                 "activation_bytes": memory.activations + memory.transient,
+                "buffer_bytes": memory.buffers + memory.fragments + memory.workspace,
             }
         )
     # Neighbours first: ranks that exchange most are closest.

@@ -174,8 +174,8 @@ def _check_not_analytical(request: PlanRequest) -> None:
     given += ["--reserve"] if request.reserve is not None else []
     if given:
         raise InputError(
-            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and gradients "
-            "are counted, as they are; leave it out",
+            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
+            "gradients are counted, as they are; leave it out",
             code="plan.option-analytical",
             option=given[0],
         )

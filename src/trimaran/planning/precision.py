@@ -28,7 +28,7 @@ DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "l
 
 ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "tf32", "fp32")
 """Those that the analytical model of transformers prices. Its constants are of steps in 16 and 8 bits; in tf32 and fp32
-products are taken to reach the same share of their own peak."""
+products are taken to reach the same share of the peak there."""
 
 _CHANGE = "--precision changes it"
 

@@ -682,14 +682,14 @@ def sharded_figure(row: Row) -> float | None:
     if not devices and not said:
         raise InputError(
             f"row {row.row_id}: n_gpus and degrees: missing, and the memory of {fields['model']} depends on them: say "
-            "n_gpus, and above 1 also tp, pp, dp and zero",
+            "n_gpus, and above 1 also tp, pp, dp, zero",
             code="memory-row.no-degrees",
             row=row.row_id,
         )
     if devices > 1 and not said:
         raise InputError(
-            f"row {row.row_id}: tp, pp, dp, zero: none is said, and the memory of a rank of {devices} devices depends on "
-            "them: say them",
+            f"row {row.row_id}: tp, pp, dp, zero: none is said, and the memory of a rank of {devices} devices depends "
+            "on them: say them",
             code="memory-row.no-degrees",
             row=row.row_id,
         )

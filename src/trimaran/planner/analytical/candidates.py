@@ -61,8 +61,8 @@ class AnalyticalProblem:
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         time_limit_s: after which a search ends with its best so far [s]; None: none
         most_priced: after this number of strategies it does so too
-        reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives and
-            fragments of the allocator are counted
+        reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives
+            and fragments of the allocator are counted
         rounds_moments: moments of the optimizer may be rounded where nothing fits otherwise
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences

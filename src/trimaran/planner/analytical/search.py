@@ -148,8 +148,8 @@ def check_types(pins: Pins, precision: Precision) -> None:
     for option, value in (("gradients", pins.gradients), ("optimizer-state", pins.optimizer_state)):
         if precision in WHOLE and value in ("bf16", "remainders", "precision-aware"):
             raise InputError(
-                f"--{option} {value}: parameters that train in {precision} have no 16-bit form: leave it out, or ask for "
-                "--precision bf16",
+                f"--{option} {value}: parameters that train in {precision} have no 16-bit form: leave it out, or ask "
+                "for --precision bf16",
                 code="memory.type-needs-16-bits",
                 option=option,
                 value=value,

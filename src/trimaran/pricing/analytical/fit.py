@@ -4,7 +4,8 @@
              buffers of the library of collectives: of each group of ranks that it connects
              fragments of the allocator: a share of what is allocated and freed in a step
     fits     the most that it needs is there
-    not sure the usual need is not more than there is, or only the least is
+    with     so does the most that it needs with less kept for a parameter, or with selective recomputation
+    not sure the usual need is there but not the most, or only the least is
     unfit    even the least is more than there is, whatever the training program keeps for a parameter
 
 A training program says little of what it keeps. Megatron sums gradients in 32 bits unless told otherwise, and NeMo's
@@ -39,7 +40,7 @@ from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Rec
 _MIB = 2**20
 
 _PRODUCTS = 32 * _MIB
-"""Workspace of the library of products: PyTorch's default on Hopper and later, `CUBLAS_WORKSPACE_CONFIG=:4096:8` [bytes]."""
+"""Workspace of the library of products: PyTorch's default on Hopper and later, ":4096:8" [bytes]."""
 
 _PRODUCTS_BEFORE = 8 * _MIB + 128 * 1024
 """Of the same before Hopper: PyTorch's default ":4096:2:16:8" [bytes]."""
@@ -79,7 +80,7 @@ def bookkeeping_of(precision: Precision, device: Device, *, attention: Attention
         attention: kind of kernel
 
     Source:
-        NVIDIA/Megatron-LM, docs, "distributed optimizer": 18 bytes a parameter with fp32 gradients, 16 in fp32 training;
+        NVIDIA/Megatron-LM, docs, "distributed optimizer": 18 bytes a parameter with fp32 gradients, 16 in fp32;
         NVIDIA/TransformerEngine, transformer_engine/pytorch/module/linear.py: weights in 8 bits are kept through all
         microbatches of a step.
 
@@ -134,7 +135,9 @@ LEANER: tuple[Leaner, ...] = (
     Leaner(words="16-bit remainders of parameters in the optimizer", optimizer_state="remainders"),
     Leaner(words="bf16 gradients", gradients="bf16"),
     Leaner(words="bf16 gradients and 16-bit remainders", gradients="bf16", optimizer_state="remainders"),
-    Leaner(words="bf16 gradients and the precision-aware optimizer", gradients="bf16", optimizer_state="precision-aware"),
+    Leaner(
+        words="bf16 gradients and the precision-aware optimizer", gradients="bf16", optimizer_state="precision-aware"
+    ),
     Leaner(words="selective recomputation", recomputed=_SMALL),
     Leaner(words="selective recomputation and bf16 gradients", gradients="bf16", recomputed=_SMALL),
     Leaner(
@@ -144,7 +147,7 @@ LEANER: tuple[Leaner, ...] = (
         recomputed=_SMALL,
     ),
 )
-"""In the order in which it is tried: what rounds nothing, what rounds gradients, what rounds moments, what takes time."""
+"""In the order in which it is tried: what rounds nothing, what rounds gradients, then moments, then what takes time."""
 
 ROUNDING = frozenset({"bf16-moments", "precision-aware", "adam-8bit"})
 """What an optimizer keeps with rounded moments."""
@@ -275,7 +278,7 @@ def need_of(memory: RankMemory, degrees: Degrees) -> Need:
 
 
 def _groups(degrees: Degrees) -> int:
-    """Groups of ranks with communicators of their own that a rank is in."""
+    """Groups of ranks that a rank is in; each has a communicator."""
     return sum(count > 1 for count in (degrees.tp, degrees.cp, degrees.dp * degrees.cp, degrees.pp, degrees.ep))
 
 
@@ -289,10 +292,10 @@ class Fit:
 
     Attributes:
         verdict: see `Verdict`
-        need: of the rank that needs most, as the strategy was given; with what fits, where that is named [bytes]
+        need: of the rank that needs most; of "fits with" with the lever [bytes]
         room: that a device has for it [bytes]
-        lever: what is kept in place of the usual, where that makes it fit; where nothing does, what else would be done
-            for it; "" where nothing is needed or helps
+        lever: what is kept in place of the usual, where that makes it fit, or sure to; where it does not, what else
+            would; "" where nothing is needed or helps
     """
 
     verdict: Verdict
@@ -317,12 +320,12 @@ class Fit:
             'fits with bf16 gradients: 62.0 GiB (60.0 GiB to 64.0 GiB) of 79.0 GiB'
         """
         lever = f" {self.lever}" if self.verdict == "fits with" else ""
-        if self.verdict == "not sure" and self.lever:
-            lever = f", at best with {self.lever}"
         usual, least, most, room = (
             format_bytes(nbytes) for nbytes in (self.need.usual, self.need.least, self.need.most, self.room)
         )
-        remedy = f"; it would with {self.lever}" if self.verdict == "does not fit" and self.lever else ""
+        remedy = ""
+        if self.lever and self.verdict in ("not sure", "does not fit"):
+            remedy = f"; sure with {self.lever}" if self.verdict == "not sure" else f"; it would with {self.lever}"
         return f"{self.verdict}{lever}: {usual} ({least} to {most}) of {room}{remedy}"
 
 
@@ -360,21 +363,24 @@ def judge_fit(
     room = device_bytes if reserve is None else reserve.left(device_bytes)
     ranks = ends_and_middle(shape, degrees, bookkeeping=keeping)
     own = _need_of_largest(ranks, degrees, reserve)
-    if own.usual <= room:
-        return Fit(verdict="fits" if own.most <= room else "not sure", need=own, room=room)
+    if own.most <= room:
+        return Fit(verdict="fits", need=own, room=room)
     possible = [
         Fit(verdict="fits with", need=_need_of_largest(each, strategy, reserve), room=room, lever=one.words)
         for one, strategy, each in _leaner_ranks(shape, degrees, ranks, keeping)
     ]
-    for certain in (True, False):
-        for fit in possible:
-            if (fit.need.most if certain else fit.need.usual) <= room:
-                return fit
+    certain = next((fit for fit in possible if fit.need.most <= room), None)
+    usual = next((fit for fit in possible if fit.need.usual <= room), None)
+    if own.usual <= room:
+        return Fit(verdict="not sure", need=own, room=room, lever="" if certain is None else certain.lever)
+    found = certain or usual
+    if found is not None:
+        return found
     if own.least <= room:
         return Fit(verdict="not sure", need=own, room=room)
     for fit in possible:
         if fit.need.least <= room:
-            return replace(fit, verdict="not sure")
+            return replace(fit, verdict="not sure", lever="")
     remedy = _remedy(shape, degrees, keeping=keeping, room=room, reserve=reserve)
     return Fit(verdict="does not fit", need=own, room=room, lever=remedy)
 

@@ -10,7 +10,7 @@
 
 The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
 backward of a layer, with the activations of the others. What is not of the network is in `fit.py`: fragments of an
-allocator, buffers of a collective library; memory of a framework before training starts is that of the device's context.
+allocator, buffers of a collective library; memory of a framework before training starts is the device's context.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 3.1,

@@ -155,7 +155,8 @@ def test_70_billion_parameters_on_1024_devices() -> None:
 def test_175_billion_parameters_on_1024_a100_of_40_gb() -> None:
     """Narayanan et al., SC 2021: layers over a node's 8 devices, 8 to 16 stages, interleaved; 51 % of the peak."""
     shape = gpt_shape(layers=96, hidden=12288, heads=96, vocabulary=51200, sequence=2048)
-    found = find(shape, "dgx-a100:128", batch=1536, memory_bytes=40 * 10**9)
+    kept = builders.pins_of_degrees(gradients="fp32", optimizer_state="fp32")
+    found = find(shape, "dgx-a100:128", batch=1536, memory_bytes=40 * 10**9, pins=kept)
     strategy = found.chosen.strategy
     assert strategy.tp == 8
     assert strategy.pp in (8, 12, 16, 32)
