@@ -145,8 +145,8 @@ Gradients = Annotated[
     str | None,
     typer.Option(
         "--gradients",
-        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, fp32 "
-        "or bf16.",
+        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
+        "fp32 or bf16.",
         show_default="fp32; bf16 where only that fits",
     ),
 ]
