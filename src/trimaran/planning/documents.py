@@ -427,7 +427,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
-        memory = with_buffers(memory, strategy, reserve=problem.reserve)
+        memory = with_buffers(memory, strategy, reserve=problem.reserve, usual=problem.lenient)
         stages.append(
             {
                 "stage": stage,

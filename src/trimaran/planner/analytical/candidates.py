@@ -63,7 +63,7 @@ class AnalyticalProblem:
         most_priced: after this number of strategies it does so too
         reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives
             and fragments of the allocator are counted
-        rounds_moments: moments of the optimizer may be rounded where nothing fits otherwise
+        lenient: what usually fits is taken, and moments of the optimizer may be rounded, since nothing surely fits
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
@@ -83,7 +83,7 @@ class AnalyticalProblem:
     time_limit_s: float | None = None
     most_priced: int = 40_000
     reserve: Reserve | None = None
-    rounds_moments: bool = False
+    lenient: bool = False
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
@@ -122,7 +122,7 @@ class AnalyticalCandidate:
     Attributes:
         strategy: degrees, and how layers and the batch are split
         step: time by part
-        memory: of the rank that needs most, with its usual buffers and fragments
+        memory: of the rank that needs most, with the largest buffers and the most fragments
         interval_s: 90 % interval of the step [s]
         utilization: model FLOP over peak FLOP of all devices ("MFU"), recomputation not counted [0..1]
     """
@@ -244,7 +244,7 @@ class AnalyticalModel:
             keeping=problem.bookkeeping,
             room=problem.memory_limit,
             reserve=problem.reserve,
-            rounds_moments=problem.rounds_moments,
+            lenient=problem.lenient,
         )
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(

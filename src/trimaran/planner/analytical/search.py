@@ -228,9 +228,8 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     start_s = time.monotonic()
     until_s = float("inf") if problem.time_limit_s is None else start_s + problem.time_limit_s
     hunt = _hunt(problem, until_s)
-    if not hunt.fitting and not problem.rounds_moments:
-        # Only where nothing fits: what rounds moments of the optimizer.
-        problem = replace(problem, rounds_moments=True)
+    if not hunt.fitting and not problem.lenient:
+        problem = replace(problem, lenient=True)
         hunt = _hunt(problem, until_s)
     if not hunt.fitting:
         raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")

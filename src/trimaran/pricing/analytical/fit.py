@@ -234,27 +234,31 @@ class Need:
     most: int
 
 
-def with_buffers(memory: RankMemory, degrees: Degrees, *, reserve: Reserve | None = None) -> RankMemory:
-    """The memory of a rank with the usual buffers of collectives and fragments of the allocator.
+def with_buffers(
+    memory: RankMemory, degrees: Degrees, *, reserve: Reserve | None = None, usual: bool = False
+) -> RankMemory:
+    """The memory of a rank with buffers of collectives and fragments of the allocator, the most that is assumed.
 
     Args:
         memory: of the rank, without them
         degrees: whose groups of ranks each have buffers
         reserve: stays free for them, so none are counted; None: not said
+        usual: the middle of what is assumed, not the most
     """
     if reserve is not None:
         return memory
+    (_, buffers), (_, share) = _COMMUNICATOR, _FRAGMENTS
+    if usual:
+        buffers, share = sum(_COMMUNICATOR) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
-    return replace(
-        memory, buffers=_groups(degrees) * sum(_COMMUNICATOR) // 2, fragments=int(sum(_FRAGMENTS) / 2 * moved)
-    )
+    return replace(memory, buffers=_groups(degrees) * buffers, fragments=int(share * moved))
 
 
 def need_of(memory: RankMemory, degrees: Degrees) -> Need:
     """The interval of what a rank needs.
 
     Args:
-        memory: with its usual buffers and fragments; without any where a reserve is left for them
+        memory: with buffers and fragments; without any where a reserve is left for them
         degrees: whose groups of ranks each have buffers
 
     Example:
@@ -274,7 +278,7 @@ def need_of(memory: RankMemory, degrees: Degrees) -> Need:
         known + _groups(degrees) * each + int(share * moved)
         for each, share in zip(_COMMUNICATOR, _FRAGMENTS, strict=True)
     )
-    return Need(least=least, usual=memory.peak, most=most)
+    return Need(least=least, usual=(least + most) // 2, most=most)
 
 
 def _groups(degrees: Degrees) -> int:
@@ -429,9 +433,9 @@ def admitted(
     keeping: Bookkeeping,
     room: float,
     reserve: Reserve | None = None,
-    rounds_moments: bool = False,
+    lenient: bool = False,
 ) -> tuple[Some, RankMemory]:
-    """A strategy that fits, as it is or with less kept for a parameter, and the memory of its largest rank.
+    """A strategy that surely fits, as it is or with less kept for a parameter, and the memory of its largest rank.
 
     Args:
         shape: the network
@@ -439,19 +443,19 @@ def admitted(
         keeping: of the training program
         room: that a device has [bytes]
         reserve: stays free besides; None: not said, so buffers and fragments are counted
-        rounds_moments: moments of the optimizer may be rounded to 16 bits too
+        lenient: the usual need counts, not the most; and moments of the optimizer may be rounded to 16 bits too
 
     Returns:
         The strategy as it is, where it fits or nothing helps; else with the first types with which it fits.
     """
     ranks = ends_and_middle(shape, degrees, bookkeeping=keeping)
-    own = with_buffers(max(ranks, key=lambda rank: rank.peak), degrees, reserve=reserve)
+    own = with_buffers(max(ranks, key=lambda rank: rank.peak), degrees, reserve=reserve, usual=lenient)
     if own.peak <= room or own.activations + own.transient > room:
         return degrees, own
     for one, strategy, each in _leaner_ranks(shape, degrees, ranks, keeping):
-        if one.recomputed or (one.optimizer_state in ROUNDING and not rounds_moments):
+        if one.recomputed or (one.optimizer_state in ROUNDING and not lenient):
             break
-        memory = with_buffers(max(each, key=lambda rank: rank.peak), strategy, reserve=reserve)
+        memory = with_buffers(max(each, key=lambda rank: rank.peak), strategy, reserve=reserve, usual=lenient)
         if memory.peak <= room:
             return strategy, memory
     return degrees, own
