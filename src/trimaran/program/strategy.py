@@ -140,10 +140,10 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
-Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
+Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections", "second_products"]
 """What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
 between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
-attention."""
+attention; every second product and all that is neither a product nor attention (torchtitan's "selective" by operation)."""
 
 
 GradientType = Literal["fp32", "bf16"]

@@ -67,22 +67,26 @@ def workspace_bytes(*, before_hopper: bool, fixed: bool = False, engine: bool = 
     return 2 * product + (4 * _MIB if before_hopper else 32 * _MIB) if engine else 4 * product
 
 
-def bookkeeping_of(precision: Precision, device: Device, *, attention: AttentionKernel = "fused") -> Bookkeeping:
-    """What Megatron keeps in a precision.
+def bookkeeping_of(
+    precision: Precision, device: Device, *, attention: AttentionKernel = "fused", fsdp: bool = False
+) -> Bookkeeping:
+    """What Megatron keeps in a precision, or PyTorch's FSDP.
 
     In 32 bits a parameter, its gradient and two moments have 4 bytes each. In 8 bits the parameter stays in bf16, and
     products keep a copy of it and the transposed copy for the backward, and their inputs in 8 bits; scales and maxima
-    of tensors are a few bytes.
+    of tensors are a few bytes. FSDP shards parameters in 32 bits, which need no copy, and gathers them in 16; the loss of
+    PyTorch has logits in 16 bits, in 32, their logarithms and their gradients.
 
     Args:
         precision: of products
         device: of a rank
         attention: kind of kernel
+        fsdp: by PyTorch's FSDP, with its policy of mixed precision
 
     Source:
         NVIDIA/Megatron-LM, docs, "distributed optimizer": 18 bytes a parameter with fp32 gradients, 16 in fp32;
         NVIDIA/TransformerEngine, transformer_engine/pytorch/module/linear.py: weights in 8 bits are kept through all
-        microbatches of a step.
+        microbatches of a step; pytorch/pytorch, torch/distributed/fsdp/_fully_shard (`MixedPrecisionPolicy`).
 
     Example:
         >>> from trimaran.machine.catalog import find_device
@@ -106,6 +110,9 @@ def bookkeeping_of(precision: Precision, device: Device, *, attention: Attention
             element_bytes=4,
             product_input_bytes=4,
         )
+    if fsdp:
+        sharded = replace(usual, weight_bytes=4, optimizer_bytes=8, has_copy=False, gathered_bytes=2, logit_bytes=14)
+        return replace(sharded, product_input_bytes=1) if precision == "fp8" else sharded
     if precision == "fp8":
         return replace(usual, weight_bytes=4, gathered_bytes=2, product_input_bytes=1)
     return usual

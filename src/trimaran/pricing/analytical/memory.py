@@ -43,6 +43,7 @@ from typing import Literal
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
+    embedding_elements,
     key_size,
     layer_elements,
     passes_in_flight,
@@ -127,6 +128,8 @@ def layer_activations(
     again = degrees.recomputed
     if "layers" in again:
         kept = stream * element_bytes
+    elif "second_products" in again:
+        kept = stream * element_bytes + _every_other_product(shape, degrees, attention, element_bytes, before)
     else:
         kept = whole
         kept -= norms if "norms" in again else 0
@@ -137,6 +140,48 @@ def layer_activations(
     grows = before + after + 2 * stream * element_bytes
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
+
+
+def _every_other_product(
+    shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int, before: int
+) -> int:
+    """What is kept where every second product is computed again, besides the input of the layer [bytes].
+
+    In their order products make queries, keys, values, the output of attention, gate, inner channels, the output of the
+    feed-forward network: kept are the first, third, fifth and seventh, and attention's own output.
+
+    Args:
+        shape: the network
+        degrees: of it
+        attention: kind of kernel
+        element_bytes: of an element [bytes]
+        before: outputs of all inner products of the feed-forward network [bytes]
+
+    Source:
+        pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py (December 2024): `_save_list`, and the policy
+        that leaves out every second `aten.mm`.
+
+    Example:
+        h = 512, 8 heads, ungated, a sequence of 1,024 tokens: queries, values and the output of attention of 2 h each, 4
+        bytes for each head, and 8 h of inner channels, of which a network without gate has one product.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape, again = gpt_shape(layers=1, hidden=512, heads=8), frozenset({"second_products"})
+        >>> layer_activations(shape, Degrees(recomputed=again), attention="fused").kept / 1024
+        8224.0
+        >>> 2 * 512 + 3 * 2 * 512 + 4 * 8 + 8 * 512
+        8224
+    """
+    tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
+    output = _attention_output(shape, degrees, element_bytes)
+    made = (query_size(shape, degrees.tp) + key_size(shape, degrees.tp)) * element_bytes * tokens
+    if shape.latent is not None:
+        made = (shape.latent.query_rank + shape.latent.key_rank) * element_bytes * tokens
+    core = tokens * heads * (_STATISTIC if attention == "fused" else shape.sequence * element_bytes)
+    if not shape.gated:
+        return made + output + core + before
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    return made + output + core + before // 2 + tokens * shape.hidden // shared * element_bytes
 
 
 def _attention_output(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> int:
@@ -364,9 +409,10 @@ def _state_of_stage(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int, int]:
     dense, experts = stage_elements(shape, degrees, stage)
-    # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
+    # Two units at a time are whole: the one that computes and the one that is fetched ahead.
     layer = max(layer_elements(shape, index, tensor=degrees.tp) for index in {0, shape.layers - 1})
-    return state_bytes(dense, degrees, keeping, experts=experts, gathered=2 * layer)
+    table = embedding_elements(shape, degrees.tp) if stage in (0, degrees.pp - 1) else 0
+    return state_bytes(dense, degrees, keeping, experts=experts, gathered=layer + max(layer, table))
 
 
 def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
