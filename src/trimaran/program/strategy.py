@@ -143,7 +143,7 @@ ZeroStage = Literal[0, 1, 2, 3]
 Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections", "second_products"]
 """What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
 between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
-attention; every second product and all that is neither a product nor attention (torchtitan's "selective" by operation)."""
+attention; every second product and all that is neither a product nor attention (torchtitan's "selective")."""
 
 
 GradientType = Literal["fp32", "bf16"]

@@ -74,8 +74,8 @@ def bookkeeping_of(
 
     In 32 bits a parameter, its gradient and two moments have 4 bytes each. In 8 bits the parameter stays in bf16, and
     products keep a copy of it and the transposed copy for the backward, and their inputs in 8 bits; scales and maxima
-    of tensors are a few bytes. FSDP shards parameters in 32 bits, which need no copy, and gathers them in 16; the loss of
-    PyTorch has logits in 16 bits, in 32, their logarithms and their gradients.
+    of tensors are a few bytes. FSDP shards parameters in 32 bits, which need no copy, and gathers them in 16; the loss
+    of PyTorch has logits in 16 bits, in 32, their logarithms and their gradients.
 
     Args:
         precision: of products

@@ -162,8 +162,8 @@ def _every_other_product(
         that leaves out every second `aten.mm`.
 
     Example:
-        h = 512, 8 heads, ungated, a sequence of 1,024 tokens: queries, values and the output of attention of 2 h each, 4
-        bytes for each head, and 8 h of inner channels, of which a network without gate has one product.
+        h = 512, 8 heads, ungated, a sequence of 1,024 tokens: queries, values and the output of attention of 2 h each,
+        4 bytes for each head, and 8 h of inner channels, of which a network without gate has one product.
 
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape, again = gpt_shape(layers=1, hidden=512, heads=8), frozenset({"second_products"})
