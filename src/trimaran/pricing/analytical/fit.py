@@ -457,7 +457,9 @@ def admitted(
     """
     ranks = ends_and_middle(shape, degrees, bookkeeping=keeping)
     own = with_buffers(max(ranks, key=lambda rank: rank.peak), degrees, reserve=reserve, usual=lenient)
-    if own.peak <= room or own.activations + own.transient > room:
+    # What the leanest types save on this rank; the largest one then needs no less.
+    spared = own.gradients * (1.0 - 2.0 / keeping.gradient_bytes) + own.optimizer * (0.5 if lenient else 1.0 / 6.0)
+    if own.peak <= room or own.peak - spared > room:
         return degrees, own
     for one, strategy, each in _leaner_ranks(shape, degrees, ranks, keeping):
         if one.recomputed or (one.optimizer_state in ROUNDING and not lenient):
