@@ -18,6 +18,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
+from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
@@ -147,7 +148,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         InputError: no such job or machine, or more devices than there are
     """
     if request.is_here:
-        return Measured(source, request, progress)
+        return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = shape_of(source.reference, request)
     if shape is not None and request.loading.is_given:
@@ -158,7 +159,13 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     if shape is not None:
         return Analytical(source, request, shape, progress)
-    return Estimated(source, request, progress)
+    return Estimated(source, _for_programs(source, request), progress)
+
+
+def _for_programs(source: JobSource, request: PlanRequest) -> PlanRequest:
+    """A request whose pins a program can keep; see `program_pins`."""
+    pins = program_pins(request.pins, batch=request.batch or source.global_batch_size)
+    return request if pins is request.pins else replace(request, pins=pins)
 
 
 def make_plan(

@@ -5,7 +5,9 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     t p c d = n         ranks of a layer, stages, ranks of a sequence, replicas
     t | heads           and t within a node, unless pinned otherwise
     b | B / d           b sequences a microbatch, m = B / (d b) microbatches
-    p v <= L            v chunks a stage; more than one only where p | m, so that chunks alternate evenly
+    p v <= L            v chunks a stage, all numbers that divide; more than one only where p | m, so that they
+                        alternate evenly
+    e x | t c d         e ranks with different experts, x ranks that share each; x | t unless pinned otherwise
     zero                state that replicas shard: none, the optimizer, gradients too, parameters too
     recompute           no layers, or all (attention's probabilities, where its kernel keeps them)
 
@@ -24,9 +26,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from trimaran.machine.types import Machine
+from trimaran.planner.analytical.given import tensor_obstacle
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape
@@ -42,7 +45,7 @@ from trimaran.pricing.analytical.step_time import (
     step_constants,
     transformer_step,
 )
-from trimaran.program.strategy import Degrees, Recomputed, Schedule, Strategy, ZeroStage
+from trimaran.program.strategy import Degrees, Schedule, Strategy, ZeroStage, read_recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,6 @@ class AnalyticalProblem:
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
-        most_chunks: of the stack on each stage
         ratio: strategies whose bound is this multiple of the best time are not priced
         runners_up: shown
     """
@@ -83,7 +85,6 @@ class AnalyticalProblem:
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
-    most_chunks: int = 8
     ratio: float = 2.0
     runners_up: int = 5
 
@@ -348,13 +349,12 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 pp=pipeline,
                 cp=context,
                 dp=data,
-                expert_tp=1 if shape.experts is not None else None,
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
             )
-            for expert, again in product(_experts(problem, whole), _recomputed(problem)):
-                yield replace(whole, ep=expert, recomputed=again)
+            for (expert, share), again in product(_experts(problem, whole), _recomputed(problem)):
+                yield replace(whole, ep=expert, expert_tp=share, **again)
 
 
 def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
@@ -380,8 +380,8 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "the batch does not divide over the replicas"
     if pipeline > shape.layers:
         return "more stages than layers"
-    if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
-        return "heads or inner channels do not divide over tensor-parallel ranks"
+    for reason in tensor_obstacle(shape, tensor):
+        return reason
     if tensor > problem.machine.node.devices and not problem.across_nodes and pins.tp is None:
         return "tensor-parallel ranks on several nodes"
     if context > 1 and pins.cp is None and shape.sequence // context < problem.least_context:
@@ -391,23 +391,37 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
     return ""
 
 
-def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
-    shape, pins = problem.shape, problem.pins
-    if shape.experts is None or pins.rules_out("ep"):
-        return (1,)
+def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[int, int | None], ...]:
+    """Ranks with different experts, and ranks that share each of them.
+
+    Experts are spread over all ranks of a stage, whatever shares its attention: `ep · etp` divides `tp · cp · dp`.
+
+    Source:
+        Liu et al., "MoE Parallel Folding", 2025 (arXiv:2504.14960), section 3, as in Megatron.
+    """
+    experts, pins = problem.shape.experts, problem.pins
+    if experts is None:
+        return ((1, None),) if pins.ep in (None, 1) else ()
     ranks = strategy.tp * strategy.cp * strategy.dp
-    fitting = tuple(count for count in _divisors(shape.experts.count) if ranks % count == 0)
-    return tuple(count for count in fitting if pins.ep in (None, count))
+    counts = (1,) if pins.rules_out("ep") else _divisors(experts.count)
+    shares = _divisors(strategy.tp) if pins.etp is None else (pins.etp,)
+    return tuple(
+        (count, share)
+        for count, share in product(counts, shares)
+        if pins.ep in (None, count) and ranks % (count * share) == 0 and experts.ffn % share == 0
+    )
 
 
-def _recomputed(problem: AnalyticalProblem) -> tuple[frozenset[Recomputed], ...]:
-    nothing: frozenset[Recomputed] = frozenset()
-    some: frozenset[Recomputed] = frozenset({"attention"})
-    every: frozenset[Recomputed] = frozenset({"layers"})
-    if problem.pins.rules_out("memory") or problem.pins.recompute is False:
+def _recomputed(problem: AnalyticalProblem) -> tuple[dict[str, Any], ...]:
+    """Fields of what is recomputed: nothing, the cheap part, all layers; attention's core where it is large."""
+    pins = problem.pins
+    nothing, some, every = read_recompute("none"), read_recompute("selective"), read_recompute("layers")
+    if pins.rules_out("memory") or pins.recompute == "none":
         return (nothing,)
-    if problem.pins.recompute:
-        return (every,)
+    if pins.recompute == "selective":
+        return (some,)
+    if pins.recompute:
+        return (read_recompute(pins.recompute),)
     return (nothing, some, every) if problem.program.attention == "unfused" else (nothing, every)
 
 
@@ -417,8 +431,7 @@ def _chunks(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
     plain = problem.pins.schedule == "1f1b" or problem.pins.rules_out("interleaved")
     if strategy.pp == 1 or plain or strategy.microbatches % strategy.pp:
         return (1,)
-    most = min(problem.most_chunks, problem.shape.layers // strategy.pp)
-    return tuple(range(1, most + 1))
+    return tuple(range(1, problem.shape.layers // strategy.pp + 1))
 
 
 def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[ZeroStage, ...]:
