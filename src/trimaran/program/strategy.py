@@ -222,6 +222,21 @@ class Degrees:
         """Replicas of each expert."""
         return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
 
+    @property
+    def state_ranks(self) -> int:
+        """Ranks that share one copy of sharded state.
+
+        Example:
+            >>> Degrees(dp=16, cp=2).state_ranks, Degrees(dp=16, cp=2, shard_ranks=8).state_ranks
+            (32, 8)
+        """
+        return self.dp * self.cp if self.shard_ranks is None else self.shard_ranks
+
+    @property
+    def expert_state_ranks(self) -> int:
+        """The same of experts: their replicas are in as many groups."""
+        return max(1, self.expert_data * self.state_ranks // (self.dp * self.cp))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy(Degrees):

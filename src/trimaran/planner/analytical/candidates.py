@@ -21,6 +21,7 @@ chunks, chunks must be equal, but for the first and the last one, which may have
 embedding and the loss as layers).
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -311,6 +312,7 @@ def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
     counts = [1] * stages
     for _ in range(layers - stages):

@@ -34,18 +34,19 @@ Source:
     Dao et al., "FlashAttention", 2022, for fused attention.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
+    alike_layers,
     key_size,
     layer_elements,
     passes_in_flight,
     query_size,
-    stage_chunks,
     stage_elements,
+    stage_ends,
     stream_bytes,
     tokens_of_rank,
 )
@@ -132,6 +133,8 @@ def layer_activations(
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
     grows = before + after + 2 * stream * element_bytes
+    # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
+    grows = max(grows, made) if degrees.ulysses else grows
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
 
@@ -291,7 +294,7 @@ def rank_memory(
         optimizer=optimizer,
         activations=activations,
         transient=transient,
-        workspace=keeping.workspace_bytes,
+        workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
     )
 
 
@@ -302,6 +305,59 @@ def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Book
         for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
     )
     return max(each, key=lambda rank: rank.peak)
+
+
+_OVERLAP_BUFFERS = 10
+"""Of a whole stream, each for one product of a layer or its gradient whose exchange overlaps it: the names in
+`initialize_ub` of NVIDIA/TransformerEngine, pytorch/module/base.py."""
+
+
+def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
+    """Buffers by which exchanges of `tp` ranks overlap products, where that is asked for [bytes].
+
+    Source:
+        NVIDIA/TransformerEngine, pytorch/module/base.py, `initialize_ub`: one buffer of tokens times hidden for each of
+        ten products; NVIDIA/Megatron-LM, `--tp-comm-overlap`.
+
+    Example:
+        4,096 tokens of h = 8,192 in 16 bits, ten times.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=8192, heads=64, sequence=4096)
+        >>> overlap_bytes(shape, Degrees(tp=8, tensor_overlap=True)), overlap_bytes(shape, Degrees(tp=8))
+        (671088640, 0)
+    """
+    if degrees.tp == 1 or not degrees.tensor_overlap:
+        return 0
+    return _OVERLAP_BUFFERS * tokens_of_rank(shape, degrees) * shape.hidden * 2
+
+
+def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> int:
+    """Memory of the host that a rank of the largest stage takes where the optimizer's state is there [bytes].
+
+    The optimizer's state, and the gradients that it reads.
+
+    Source:
+        Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021, section 4.
+
+    Example:
+        A billion parameters on 8 replicas that shard the optimizer: 12 + 4 bytes of each eighth.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+        >>> shape = gpt_shape(layers=24, hidden=1920, heads=20)
+        >>> host_bytes(shape, Degrees(dp=8, zero=1, offload=True)) == 2 * parameter_count(shape)
+        True
+    """
+    if not degrees.offload:
+        return 0
+    keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    here = replace(degrees, offload=False)
+    most = 0
+    for stage in sorted({0, degrees.pp // 2, degrees.pp - 1}):
+        dense, experts = stage_elements(shape, degrees, stage)
+        _, _, optimizer = state_bytes(dense, here, keeping, experts=experts)
+        most = max(most, optimizer * (keeping.optimizer_bytes + keeping.gradient_bytes) // keeping.optimizer_bytes)
+    return most
 
 
 def state_bytes(
@@ -320,34 +376,42 @@ def state_bytes(
         Each of them [bytes].
     """
     level = degrees.zero
-    held = ((dense, degrees.dp * degrees.cp), (experts, degrees.expert_data))
+    held = ((dense, degrees.state_ranks), (experts, degrees.expert_state_ranks))
 
     def sharded(nbytes: int, threshold: int) -> int:
         return sum(-(-count * nbytes // (replicas if level >= threshold else 1)) for count, replicas in held)
 
     weights = sharded(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
-    return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
+    optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
+    return weights, sharded(keeping.gradient_bytes, 2), optimizer
 
 
 def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
-    chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
-    # Layers of one kind keep the same, and there are two kinds at most.
+    chunks, passes = alike_layers(shape, degrees, stage), passes_in_flight(degrees, stage)
+    whole = degrees
+    if degrees.recompute_layers is not None:
+        whole = replace(degrees, recomputed=degrees.recomputed - {"layers"}, recompute_layers=None)
+    # Layers of one kind keep the same, and there are two kinds at most, each recomputed or not.
     of_kind = {
-        kind: layer_activations(
+        (shape.has_experts(layer), again): layer_activations(
             shape,
-            degrees,
+            degrees if again else whole,
             attention=keeping.attention,
             element_bytes=keeping.element_bytes,
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
         )
-        for kind, layer in {shape.has_experts(layer): layer for chunk in chunks for layer in chunk}.items()
+        for layer, again in {
+            (shape.has_experts(layer), again): (layer, again) for chunk in chunks for layer, _, again in chunk
+        }.values()
     }
-    of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
+    of_chunk = [
+        sum(number * of_kind[shape.has_experts(layer), again].kept for layer, number, again in chunk) for chunk in chunks
+    ]
     kept = sum(of_chunk[chunk] for chunk in passes)
-    first, last = stage == 0, stage == degrees.pp - 1
+    first, last = stage_ends(degrees, stage)
     tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
     if keeping.dense_mask:
         kept += tokens * shape.sequence * min(degrees.pp, degrees.microbatches)
