@@ -138,7 +138,7 @@ RecomputeOption = Annotated[
     typer.Option(
         "--recompute",
         help="What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
-        "attention, layers, or layers:N for the first N layers of each stage.",
+        "attention, layers, or layers:N for the first N layers of each stage or chunk.",
         show_default="what pays",
     ),
 ]

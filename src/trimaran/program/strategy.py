@@ -178,7 +178,7 @@ class Degrees:
         recomputed: what the backward recomputes
         segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
         microbatch_group: microbatches that a segment computes before the next one; 0: the number of stages
-        recompute_layers: first layers of each stage that are recomputed, with "layers"; None: all
+        recompute_layers: first layers of each segment that are recomputed, with "layers"; None: all
         shard_ranks: of the ranks of `dp * cp`, those that share one copy of sharded state ("HSDP"); None: all of them
         ulysses: ranks of `cp` exchange heads for parts of the sequence; else they gather keys and values
         tensor_overlap: exchanges of `tp` overlap products, by buffers of a whole stream; None: as the program does
@@ -564,8 +564,8 @@ def read_recompute(text: str, name: str = "") -> dict[str, Any]:
     """What a backward recomputes, as the fields of `Degrees` that say it.
 
     Args:
-        text: "none", "layers", a number of layers of each stage, alone or as in "layers:4", "selective" for attention's
-            core (`SELECTIVE`), or kinds of `Recomputed` joined by "+"
+        text: "none", "layers", a number of layers of each segment (stage, or chunk of one), alone or as in "layers:4",
+            "selective" for attention's core (`SELECTIVE`), or kinds of `Recomputed` joined by "+"
         name: of the strategy, for the message
 
     Raises:
@@ -585,7 +585,7 @@ def read_recompute(text: str, name: str = "") -> dict[str, Any]:
         of = f'strategy "{name}": ' if name else ""
         raise InputError(
             f'{of}"{text}" is nothing that a backward recomputes: write none, selective, layers, layers:N for the '
-            f"first N layers of each stage, or some of {', '.join(get_args(Recomputed)[1:])}, joined by +",
+            f"first N layers of each stage or chunk, or some of {', '.join(get_args(Recomputed)[1:])}, joined by +",
             code="strategy.unknown-recompute",
             value=text,
         )

@@ -216,7 +216,7 @@ def obstacle(shape: TransformerShape, strategy: Strategy) -> str:
 
 def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     yield from _of_layers(shape, strategy)
-    yield from _of_schedule(strategy)
+    yield from schedule_obstacles(strategy)
     yield from _of_experts(shape, strategy)
     yield from _of_replicas(strategy)
     yield from tensor_obstacle(shape, strategy.tp)
@@ -250,18 +250,30 @@ def _of_layers(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
             f"layers of {len(strategy.segment_layers)} segments, {sum(strategy.segment_layers)} in all, and there are "
             f"{segments} segments of {shape.layers} layers"
         )
-    of_stage = -(-shape.layers // strategy.pp)
-    if strategy.recompute_layers is not None and strategy.recompute_layers > of_stage:
-        yield f"recompute:{strategy.recompute_layers} of stages that have {of_stage} layers"
+    largest = max(strategy.segment_layers, default=-(-shape.layers // segments))
+    if strategy.recompute_layers is not None and strategy.recompute_layers > largest:
+        yield f"recompute:{strategy.recompute_layers} of segments that have {largest} layers"
 
 
-def _of_schedule(strategy: Strategy) -> Iterator[str]:
+def schedule_obstacles(strategy: Strategy) -> Iterator[str]:
+    """Why a pipeline cannot have the schedule of a strategy.
+
+    Source:
+        NVIDIA/Megatron-LM, arguments.py, for chunks; deepseek-ai/DualPipe, dualpipe.py and dualpipev.py: an even number
+        of stages, twice as many microbatches at least, and an even number of them from both ends.
+    """
     if strategy.pp == 1:
         if strategy.chunks > 1 or strategy.schedule not in ("1f1b", "gpipe"):
             yield "one stage has no schedule and no chunks: take pp2 or more"
         return
     if (strategy.schedule == "interleaved") != (strategy.chunks > 1):
         yield "several chunks a stage are interleaved, and interleaved stages have several chunks (vp2 or more)"
+    if strategy.schedule == "zero-bubble" and "layers" in strategy.recomputed:
+        yield "zero-bubble keeps what gradients of weights need, which recomputed layers do not have"
+    if strategy.schedule == "dualpipe" and (strategy.pp % 2 or strategy.microbatches % 2):
+        yield "dualpipe has an even number of stages, and of microbatches"
+    if strategy.schedule in ("dualpipe", "dualpipev") and strategy.microbatches < 2 * strategy.pp:
+        yield f"{strategy.schedule} of {strategy.pp} stages takes {2 * strategy.pp} microbatches or more"
     group = strategy.microbatch_group or strategy.pp
     if strategy.chunks > 1 and strategy.microbatches % group:
         yield f"{strategy.microbatches} microbatches do not divide over {group} stages, whose chunks alternate"

@@ -160,12 +160,13 @@ class _Hunt:
         bound_s, group = node
         problem = self.model.problem
         for strategy in members(problem, group):
-            found = self.model.price(strategy)
             self._priced += 1
-            self.least_bytes = min(self.least_bytes, found.memory.peak)
-            if found.memory.peak > problem.memory_limit:
+            peak = self.model.memory(strategy).peak
+            self.least_bytes = min(self.least_bytes, peak)
+            if peak > problem.memory_limit:
                 self.rejected["does not fit the memory of a device"] += 1
                 continue
+            found = self.model.price(strategy)
             self.fitting.append(found)
             self._best_s, self.lowest_s = min(self._best_s, found.step_time_s), min(self.lowest_s, bound_s)
         return ()

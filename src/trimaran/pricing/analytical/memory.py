@@ -316,7 +316,7 @@ def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
     """Buffers by which exchanges of `tp` ranks overlap products, where that is asked for [bytes].
 
     Source:
-        NVIDIA/TransformerEngine, pytorch/module/base.py, `initialize_ub`: one buffer of tokens times hidden for each of
+        NVIDIA/TransformerEngine, pytorch/module/base.py, `initialize_ub`: one buffer of tokens times h for each of
         ten products; NVIDIA/Megatron-LM, `--tp-comm-overlap`.
 
     Example:
@@ -408,7 +408,8 @@ def _peak_of_activations(
         }.values()
     }
     of_chunk = [
-        sum(number * of_kind[shape.has_experts(layer), again].kept for layer, number, again in chunk) for chunk in chunks
+        sum(number * of_kind[shape.has_experts(layer), again].kept for layer, number, again in chunk)
+        for chunk in chunks
     ]
     kept = sum(of_chunk[chunk] for chunk in passes)
     first, last = stage_ends(degrees, stage)

@@ -319,7 +319,7 @@ def alike_on_stage(shape: TransformerShape, degrees: Degrees, stage: int) -> Ali
 
 
 def _again(shape: TransformerShape, degrees: Degrees) -> int:
-    """First layers of a stage that are recomputed."""
+    """First layers of each chunk that are recomputed, as Megatron's block method counts them."""
     if "layers" not in degrees.recomputed:
         return 0
     return shape.layers if degrees.recompute_layers is None else degrees.recompute_layers
@@ -342,14 +342,13 @@ def _alike_on_stage(
 def _alike_layers(
     shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int, stage: int
 ) -> tuple[Alike, ...]:
-    found, position = [], 0
+    found = []
     for chunk in _stages(shape.layers, pipeline, chunks, parts)[stage]:
         kinds: dict[tuple[bool, bool], tuple[int, int]] = {}
-        for layer in chunk:
+        for position, layer in enumerate(chunk):
             kind = shape.has_experts(layer), position < again
             first, number = kinds.get(kind, (layer, 0))
             kinds[kind] = first, number + 1
-            position += 1
         found.append(tuple((layer, number, recomputed) for (_, recomputed), (layer, number) in kinds.items()))
     return tuple(found)
 
@@ -379,7 +378,8 @@ def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
 
         The last of four stages of ZB-H1, and any of DualPipe:
 
-        >>> [len(passes_in_flight(Degrees(pp=4, microbatches=8, schedule=name), 3)) for name in ("zero-bubble", "dualpipe")]
+        >>> degrees = [Degrees(pp=4, microbatches=8, schedule=name) for name in ("zero-bubble", "dualpipe")]
+        >>> [len(passes_in_flight(each, 3)) for each in degrees]
         [4, 5]
     """
     behind = degrees.pp - stage - 1

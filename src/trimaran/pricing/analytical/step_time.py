@@ -494,7 +494,7 @@ def _heads_bytes(shape: TransformerShape, degrees: Degrees) -> int:
 
 
 def _folds(degrees: Degrees) -> bool:
-    """Whether tokens of experts are exchanged by ranks of their own: parts of the residual stream are routed."""
+    """Whether tokens of experts are exchanged apart: parts of the residual stream are routed."""
     return degrees.sequence_parallel or degrees.tp == 1 or degrees.expert_ranks != degrees.tp
 
 
@@ -829,7 +829,7 @@ def _filling(
     device: Device,
     constants: StepConstants,
 ) -> float:
-    """Idle time of the pipeline's filling, as `filling_share`; B and W are the device's kernels of the slowest stage."""
+    """Idle time of the pipeline's filling, as `filling_share`; B and W are kernels of the slowest stage."""
     if degrees.schedule not in ("zero-bubble", "dualpipe", "dualpipev"):
         return 1.0 / degrees.chunks
 
