@@ -558,16 +558,16 @@ def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Sc
 def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:
     """Levels of ZeRO that are tried, with the ranks that share one copy of state: all of them, or those of a node."""
     pins, ranks = problem.pins, strategy.dp * strategy.cp
-    levels: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    tried: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     if pins.zero is not None:
-        levels = (pins.zero,)
+        tried = (pins.zero,)
     elif pins.rules_out("zero") or ranks == 1:
-        levels = (0,)
+        tried = (0,)
     if pins.shard_ranks is not None:
-        return tuple((zero, pins.shard_ranks) for zero in levels if zero and ranks % pins.shard_ranks == 0)
-    found: list[tuple[ZeroStage, int | None]] = [(zero, None) for zero in levels]
+        return tuple((zero, pins.shard_ranks) for zero in tried if zero and ranks % pins.shard_ranks == 0)
+    found: list[tuple[ZeroStage, int | None]] = [(zero, None) for zero in tried]
     near = problem.machine.node.devices // strategy.tp
-    if 3 in levels and 1 < near < ranks and ranks % near == 0 and not pins.strategy:
+    if 3 in tried and 1 < near < ranks and ranks % near == 0 and not pins.strategy:
         found.append((3, near))
     return tuple(found)
 
