@@ -325,6 +325,29 @@ def _again(shape: TransformerShape, degrees: Degrees) -> int:
     return shape.layers if degrees.recompute_layers is None else degrees.recompute_layers
 
 
+def alike_stages(shape: TransformerShape, degrees: Degrees) -> tuple[int, ...]:
+    """For each stage the first one like it: as many layers of each kind, and neither is the first nor the last stage.
+
+    Example:
+        >>> alike_stages(gpt_shape(layers=10, hidden=64, heads=4), Degrees(pp=5))
+        (0, 1, 1, 1, 4)
+    """
+    return _alike_stages(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees))
+
+
+@functools.lru_cache(maxsize=4096)
+def _alike_stages(
+    shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int
+) -> tuple[int, ...]:
+    first: dict[object, int] = {}
+    found = []
+    for stage in range(pipeline):
+        alike = _alike_on_stage(shape, pipeline, chunks, parts, again, stage)
+        kinds = frozenset((shape.has_experts(layer), number, recomputed) for layer, number, recomputed in alike)
+        found.append(first.setdefault((kinds, stage == 0, stage == pipeline - 1), stage))
+    return tuple(found)
+
+
 @functools.lru_cache(maxsize=16384)
 def _alike_on_stage(
     shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int, stage: int

@@ -66,6 +66,7 @@ from trimaran.pricing.analytical.memory import AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
+    alike_stages,
     key_size,
     layer_elements,
     query_size,
@@ -699,16 +700,15 @@ def transformer_step(
     Returns:
         By part.
     """
-    known: dict[object, tuple[float, float]] = {}
-    stages = []
-    for stage in range(degrees.pp):
-        # Stages with the same number of layers of each kind are alike, but for those with the embedding and the head.
-        alike = alike_on_stage(shape, degrees, stage)
-        kind = (*_ends(degrees, stage), *((shape.has_experts(layer), number, again) for layer, number, again in alike))
-        if kind not in known:
-            inside = _inside_seconds(shape, degrees, program, stage, exchange, constants)
-            known[kind] = _stage_seconds(shape, degrees, program, stage, device, constants), inside
-        stages.append(known[kind])
+    alike = alike_stages(shape, degrees)
+    known = {
+        stage: (
+            _stage_seconds(shape, degrees, program, stage, device, constants),
+            _inside_seconds(shape, degrees, program, stage, exchange, constants),
+        )
+        for stage in dict.fromkeys(alike)
+    }
+    stages = [known[stage] for stage in alike]
     if degrees.schedule == "dualpipe":
         # Half of the microbatches enter from the other end, where a rank has another stage.
         stages = [((a + c) / 2, (b + d) / 2) for (a, b), (c, d) in zip(stages, reversed(stages), strict=True)]
