@@ -201,7 +201,13 @@ class _RouteKey:
 
 
 def _cost(route: Route, operation: str, nbytes: int, year: float) -> Cost:
-    return crossing_cost(operation, nbytes, machine=route.machine, crossing=route.crossing, year=year)
+    return _crossing_cost(_Key(route.machine), route.crossing, operation, nbytes, year)
+
+
+@functools.lru_cache(maxsize=4096)
+def _crossing_cost(key: _Key, crossing: Crossing, operation: str, nbytes: int, year: float) -> Cost:
+    # Groups alike on a machine have one crossing.
+    return crossing_cost(operation, nbytes, machine=key.machine, crossing=crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)

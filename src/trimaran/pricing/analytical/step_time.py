@@ -17,8 +17,9 @@ of a kind cross, all at the same time; the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
-    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed; of a layer whose
-                experts are not shared by `tp` ranks only those of attention, and of a shared expert
+    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed; half of them in
+                parallel blocks, whose two sub-layers are summed at once; of a layer whose experts are not shared by
+                `tp` ranks only those of attention, and of a shared expert
     context     keys and values of all ranks gathered in the forward and twice in the backward; or heads sent for parts
                 of the sequence and back, forward and backward (Ulysses)
     experts     tokens sent to their experts and back, forward and backward; gathered by the ranks that share an expert
@@ -37,12 +38,18 @@ Work of a stage of a sharded transformer for one microbatch: FLOP of products an
 For each token of a layer, forward, on one of `t` ranks:
 
     products     2 (h (q + 2k) + q h + g h f + f h) / t       g: inner products of the feed-forward network, 1 or 2
-    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens
-    elementwise  8 h (two norms) + 14 h (two sums with dropout) + 2 (g + 1) f / t (activation), read and written
+    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens; of a
+                                                               window of w tokens a share r (2 - r) of that, r = w / s;
+                                                               of chunks of w tokens the share r
+    elementwise  8 h (two norms, 4 h each) + 14 h (two sums with dropout; in a parallel block one sum of three, 9 h)
+                 + 2 (g + 1) f / t (activation), read and written
     experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
     unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
                  out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
                  at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
+
+Biases are added in the epilogue of their product. Modules that predict further tokens are on the last stage: each is a
+layer as the last of the stack, a projection 4 h² of a token, two norms and another pass of the head.
 
 A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
@@ -69,11 +76,13 @@ from trimaran.pricing.analytical.shapes import (
     alike_stages,
     key_size,
     layer_elements,
+    prediction_elements,
     query_size,
     stage_elements,
     stage_ends,
     stream_bytes,
     tokens_of_rank,
+    vocabulary_rows,
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
@@ -125,9 +134,36 @@ class PassWork:
         )
 
 
-def layer_forward(
-    shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int, causal: bool = True
-) -> PassWork:
+def attended_tokens(shape: TransformerShape, layer: int) -> float:
+    """Tokens that one of a layer's windows spans, such that a mask of causality halves them.
+
+    Of `s` tokens, those of a window of `w` attend to `w s - w²/2` others in all, where a sequence without a window has
+    `s²/2`. A chunk of `w` tokens is a whole sequence, so `s / w` chunks have `s w / 2`.
+
+    Args:
+        shape: the network
+        layer: of the stack
+
+    Returns:
+        Twice the mean number of tokens that a token attends to.
+
+    Example:
+        Mistral 7B, 4,096 of 8,192 tokens: three quarters of all; in chunks of 4,096: half of all.
+
+        >>> from dataclasses import replace
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=1, hidden=512, heads=8, sequence=8192), windows=(4096,))
+        >>> attended_tokens(shape, 0) / 8192, attended_tokens(replace(shape, chunked=True), 0) / 8192
+        (0.75, 0.5)
+    """
+    window = shape.window(layer)
+    if not window:
+        return float(shape.sequence)
+    share = window / shape.sequence
+    return shape.sequence * (share if shape.chunked else share * (2.0 - share))
+
+
+def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int) -> PassWork:
     """Forward of a layer on one rank.
 
     Example:
@@ -137,6 +173,14 @@ def layer_forward(
         >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Degrees(), attention="unfused", layer=0)
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
+
+        In a parallel block with one norm, 4 h fewer bytes move for the norm and 5 h for the sum.
+
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> block = replace(shape, norms=1, parallel=True)
+        >>> each = [layer_forward(one, Degrees(), attention="fused", layer=0).nbytes / 1024 for one in (shape, block)]
+        >>> each[0] - each[1] == 9 * 512
+        True
     """
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
@@ -154,9 +198,12 @@ def layer_forward(
             + shape.heads // tensor * latent.value_size * shape.hidden
         )
         queries = wide
-    skipped = 0.5 if attention == "fused" and causal else 1.0
+    # A kernel that is not fused computes all pairs and masks them.
+    spanned = attended_tokens(shape, layer) if attention == "fused" else float(shape.sequence)
+    spanned *= 0.5 if attention == "fused" and shape.head == "causal" else 1.0
     shared = tensor if degrees.sequence_parallel else 1
-    moved = 22 * shape.hidden / shared + 2 * (gates + 1) * inner
+    stream = 4 * shape.norms + (9 if shape.parallel else 14)
+    moved = stream * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
@@ -166,7 +213,7 @@ def layer_forward(
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
-        attention=4.0 * tokens * shape.sequence * queries * skipped,
+        attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
@@ -193,9 +240,41 @@ def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
 
 
 def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
-    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, degrees), shape.vocabulary // degrees.tp
-    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized.
+
+    Each module that predicts a further token passes the head once more.
+    """
+    tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
+    once = PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    passes = 1.0 + shape.prediction_layers
+    return once.times(passes, passes, passes)
+
+
+def prediction_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel) -> PassWork:
+    """Forward of all modules that predict further tokens, without their passes of the head.
+
+    Source:
+        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2.
+
+    Example:
+        One module of h = 512: a layer, and 4 h² for each token of the projection `2h -> h`.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=4, hidden=512, heads=8), prediction_layers=1)
+        >>> layer = layer_forward(shape, Degrees(), attention="fused", layer=3)
+        >>> module = prediction_forward(shape, Degrees(), attention="fused")
+        >>> (module.products - layer.products) / 1024 == 4 * 512**2
+        True
+    """
+    if not shape.prediction_layers:
+        return PassWork()
+    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
+    shared = tensor if degrees.sequence_parallel else 1
+    projection = PassWork(
+        products=4.0 * tokens * shape.hidden * shape.hidden / tensor, nbytes=8.0 * tokens * shape.hidden / shared
+    )
+    each = projection + layer_forward(shape, degrees, attention=attention, layer=shape.layers - 1)
+    return each.times(*[float(shape.prediction_layers)] * 3)
 
 
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
@@ -499,22 +578,36 @@ def _folds(degrees: Degrees) -> bool:
     return degrees.sequence_parallel or degrees.tp == 1 or degrees.expert_ranks != degrees.tp
 
 
-def sum_count(shape: TransformerShape, degrees: Degrees, *, layer: int, again: bool) -> int:
+def sum_count(shape: TransformerShape, degrees: Degrees, *, layer: int = 0, again: bool | None = None) -> int:
     """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch.
 
-    Attention and the feed-forward network have one each way, and one more where they are recomputed. Tokens that are
-    routed to experts are exchanged otherwise; a shared expert is an ordinary network.
+    One after attention and one after the feed-forward network, in each pass, and where they are recomputed; a parallel
+    block has one for both. Tokens that are routed to experts are exchanged otherwise; a shared expert is an ordinary
+    network.
+
+    Source:
+        Korthikanti et al., 2022, section 4; Wang & Komatsuzaki, "GPT-J-6B", 2021, for parallel blocks.
+
+    Args:
+        shape: the network
+        degrees: of it
+        layer: which one: it may have experts
+        again: its forward is recomputed; None: as `degrees` says of all layers
 
     Example:
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
-        >>> shape = gpt_shape(layers=1, hidden=64, heads=4)
-        >>> [sum_count(shape, Degrees(tp=4), layer=0, again=again) for again in (False, True)]
-        [4, 6]
-        >>> sum_count(shape, Degrees(tp=4, recomputed=frozenset({"feed_forward"})), layer=0, again=False)
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> sum_count(shape, Degrees(tp=2)), sum_count(replace(shape, parallel=True), Degrees(tp=2))
+        (4, 2)
+        >>> sum_count(shape, Degrees(tp=2), again=True)
+        6
+        >>> sum_count(shape, Degrees(tp=2, recomputed=frozenset({"feed_forward"})))
         5
     """
-    passes = 3 if again else 2
-    experts = shape.experts
+    again = "layers" in degrees.recomputed if again is None else again
+    passes, experts = 3 if again else 2, shape.experts
+    if shape.parallel:
+        return passes
     if experts is not None and shape.has_experts(layer) and not experts.shared_ffn and _folds(degrees):
         return passes
     return passes + (3 if again or "feed_forward" in degrees.recomputed else 2)
@@ -786,16 +879,27 @@ def least_seconds(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
+    filling: float = 1.0,
 ) -> float:
-    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+    """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
 
-    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
-    least the mean load.
+    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
+    slowest stage computes `m` times, and one microbatch passes through the others, of which a schedule leaves a part
+    idle: `1 / v` where stages have `v` chunks. That is least where all `p` are equal: `m + (p - 1) / v` times the mean.
+
+    Args:
+        shape: the network
+        degrees: of it and of its batch
+        program: settings of the training program
+        device: each rank's
+        exchange: prices collectives between ranks
+        constants: shares of peak and overheads
+        filling: least share of the pass through the other stages that is idle (`filling_share`) [0..1]
     """
     whole = replace(degrees, pp=1, chunks=1, segment_layers=(), schedule="1f1b")
-    alone = _stage_seconds(shape, whole, program, 0, device, constants)
-    inside = _inside_seconds(shape, whole, program, 0, exchange, constants)
-    return degrees.microbatches * (alone + inside) / degrees.pp
+    alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
+    inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
+    return (degrees.microbatches + (degrees.pp - 1) * filling) * (alone + inside)
 
 
 def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:
@@ -813,11 +917,19 @@ def _inside_seconds(
     exchange: Exchange,
     constants: StepConstants,
 ) -> float:
-    """Exchanges inside the layers of a stage for one microbatch, as far as they are waited for [s]."""
+    """Exchanges of one microbatch inside the layers of a stage, as far as they are waited for [s]."""
+    layers = alike_on_stage(shape, degrees, stage)
+    if _ends(degrees, stage)[1] and shape.prediction_layers:
+        layers = (*layers, (shape.layers - 1, shape.prediction_layers, _all_again(degrees)))
     return sum(
         number * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer, again=again)
-        for layer, number, again in alike_on_stage(shape, degrees, stage)
+        for layer, number, again in layers
     )
+
+
+def _all_again(degrees: Degrees) -> bool:
+    """Whether all layers are recomputed as a whole."""
+    return "layers" in degrees.recomputed and degrees.recompute_layers is None
 
 
 def _filling(
@@ -863,6 +975,7 @@ def _stage_seconds(
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""
     work, held, calls = PassWork(), 0, 0
+    first, last = _ends(degrees, stage)
     for layer, number, again in alike_on_stage(shape, degrees, stage):
         forward = layer_forward(shape, degrees, attention=program.attention, layer=layer)
         each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
@@ -870,7 +983,12 @@ def _stage_seconds(
         work = work + each.times(number, number, number)
         held += number * layer_elements(shape, layer, tensor=degrees.tp)
         calls += number * sum_count(shape, degrees, layer=layer, again=again)
-    first, last = _ends(degrees, stage)
+    if last and shape.prediction_layers:
+        module, again = prediction_forward(shape, degrees, attention=program.attention), _all_again(degrees)
+        work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
+        work = work + (module if again else PassWork(attention=module.attention * ("attention" in degrees.recomputed)))
+        held += prediction_elements(shape, degrees.tp)
+        calls += shape.prediction_layers * sum_count(shape, degrees, layer=shape.layers - 1, again=again)
     if first:
         rows = embedding_forward(shape, degrees)
         work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
@@ -878,7 +996,7 @@ def _stage_seconds(
         head = head_forward(shape, degrees)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        rows_of_rank = shape.vocabulary // degrees.tp
+        rows_of_rank = vocabulary_rows(shape, degrees.tp)
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
         work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
