@@ -247,9 +247,14 @@ def test_twice_the_batch_is_not_worse_per_sample(numbers: range) -> None:
 
 @pytest.mark.parametrize("numbers", drawn("neighbours"))
 def test_throughput_of_a_device_falls_little_between_neighbouring_numbers_of_devices(numbers: range) -> None:
-    """At a batch of four sequences a device, on whole nodes of eight."""
+    """At a batch of four sequences a device, on whole nodes of eight, over their own cards.
+
+    Over slow Ethernet it is no law: where messages between nodes decide, one node more has more of them, and the
+    fastest may be to leave nearly all nodes idle.
+    """
     for number in numbers:
         asked = question(number, "neighbours")
+        asked = replace(asked, cluster=asked.cluster.partition("@")[0])
         nodes = random.Random(number).randint(2, 24)
         rates = []
         for count in (nodes, nodes + 1):

@@ -165,6 +165,15 @@ Nodes = Annotated[
         show_default="as it pays, where ranks are on several hosts",
     ),
 ]
+RankOrder = Annotated[
+    str | None,
+    typer.Option(
+        "--rank-order",
+        metavar="ORDER",
+        help='Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
+        show_default="tp,cp,dp,pp, as Megatron has them",
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -402,7 +411,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         >>> def command(pins: PinOptions, gap: Gap = 0.0) -> None:
         ...     print(pins.dp, gap)
         >>> list(inspect.signature(grouped(command)).parameters)[-3:]
-        ['powersgd_samples', 'workers', 'gap']
+        ['workers', 'rank_order', 'gap']
         >>> grouped(command)(dp=2)
         2 0.0
     """
@@ -453,6 +462,7 @@ class PinOptions:
     compression: CompressionName = None
     powersgd_samples: PowersgdSamples = None
     workers: Workers = None
+    rank_order: RankOrder = None
 
     def read(self) -> "Pins":
         """The pins.

@@ -27,7 +27,17 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy, ZeroStage, read_recompute, read_strategy, said_by
+from trimaran.program.strategy import (
+    RANK_ORDER,
+    Axis,
+    Schedule,
+    Strategy,
+    ZeroStage,
+    read_rank_order,
+    read_recompute,
+    read_strategy,
+    said_by,
+)
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -201,6 +211,7 @@ class Pins:
         tensor_overlap: whether exchanges of `tp` overlap products
         offload: whether the optimizer's state is on the host
         segment_layers: layers of each segment
+        rank_order: kinds of degrees by which ranks have the devices, the nearest first; None: the usual order
     """
 
     keep: tuple[tuple[str, int], ...] = ()
@@ -233,6 +244,7 @@ class Pins:
     tensor_overlap: bool | None = None
     offload: bool | None = None
     segment_layers: tuple[int, ...] | None = None
+    rank_order: tuple[Axis, ...] | None = None
 
     @property
     def method(self) -> Compression | None:
@@ -267,6 +279,8 @@ class Pins:
             found.append(OPT_IN)
         if self.stale:
             found.append(STALE_OPT_IN)
+        if self.rank_order is not None:
+            found.append(f"--rank-order {','.join(self.rank_order)}")
         found += [f"--allow {kind}" for kind in self.special]
         given = ((name, getattr(self, name)) for name in DEGREES)
         return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
@@ -303,6 +317,8 @@ class Pins:
             return replace(self, special=tuple(kind for kind in self.special if kind != value))
         if option == "strategy":
             return NO_PINS
+        if option == "rank-order":
+            return replace(self, rank_order=None)
         if option == "keep":
             return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
         if option == "forbid":
@@ -519,6 +535,7 @@ def parse_pins(
     powersgd_samples: float | None = None,
     workers: int | None = None,
     strategy: str | None = None,
+    rank_order: str | None = None,
 ) -> Pins:
     """Pins as they are written on the command line.
 
@@ -543,6 +560,7 @@ def parse_pins(
         powersgd_samples: as in `Pins`
         workers: as in `Pins`
         strategy: the name of a whole strategy, in place of all other pins
+        rank_order: such as "tp,cp,dp,pp"
 
     Raises:
         InputError: a word or a figure that means nothing, or two pins that contradict each other
@@ -555,7 +573,7 @@ def parse_pins(
     """
     if strategy is not None:
         degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
-        others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples)
+        others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples, rank_order)
         if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
@@ -613,6 +631,7 @@ def parse_pins(
         compression=None if compression is None else _read_compression(compression),
         powersgd_samples=powersgd_samples,
         workers=workers,
+        rank_order=None if rank_order is None else read_rank_order(rank_order),
     )
     contradiction = pins.conflict_of_stale()
     if contradiction:
@@ -744,6 +763,7 @@ def pins_of_strategy(name: str) -> Pins:
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,
+        rank_order=said.rank_order if said.rank_order != RANK_ORDER else None,
     )
 
 

@@ -276,6 +276,7 @@ class Analytical(CatalogBackend):
             memory_bytes=request.memory_bytes,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
+            gap=request.gap,
         )
 
     def _planned(

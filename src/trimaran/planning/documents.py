@@ -1,11 +1,12 @@
 """Plans as JSON: the same keys for this machine and for target clusters, for plans and for explanations."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.choice import GOALS, Option
 from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
@@ -104,9 +105,15 @@ def degrees(option: Option) -> dict[str, Any]:
         return common | {
             "cp": strategy.cp,
             "ep": strategy.ep,
+            "etp": strategy.expert_tp,
             "microbatch_size": strategy.microbatch,
             "recompute": sorted(strategy.recomputed),
+            "recompute_layers": strategy.recompute_layers,
             "sequence_parallel": strategy.sequence_parallel,
+            "shard_ranks": strategy.shard_ranks,
+            "ulysses": strategy.ulysses,
+            "tensor_overlap": strategy.tensor_overlap,
+            "offload": strategy.offload,
         }
     return common | {
         "sync": strategy.sync,
@@ -429,7 +436,7 @@ def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:
 
 
 def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
-    """Layers and memory of each stage, and how ranks are numbered."""
+    """Layers and memory of each stage, how ranks have the devices, and which of them exchange across nodes."""
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
@@ -442,6 +449,9 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
                 "activation_bytes": memory.activations + memory.transient,
             }
         )
-    # Neighbours first: ranks that exchange most are closest.
-    axes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
-    return {"stages": stages, "device_order": [{"axis": name, "size": size} for name, size in axes.items()]}
+    # Neighbours first.
+    return {
+        "stages": stages,
+        "device_order": [{"axis": axis, "size": getattr(strategy, axis)} for axis in strategy.rank_order],
+        "traffic": [asdict(each) for each in AnalyticalModel(problem=problem).traffic(strategy)],
+    }

@@ -157,6 +157,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         InputError: no such job or machine, or more devices than there are
     """
     if request.is_here:
+        _check_order(source, request)
         return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = decoder_shape(source.reference, request)
@@ -172,6 +173,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     if shape is not None:
         return Analytical(source, request, shape, progress)
+    _check_order(source, request)
     notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
     return Estimated(source, _for_programs(source, request), progress, notes=notes)
 
@@ -180,6 +182,22 @@ def _for_programs(source: JobSource, request: PlanRequest) -> PlanRequest:
     """A request whose pins a program can keep; see `program_pins`."""
     pins = program_pins(request.pins, batch=request.batch or source.global_batch_size)
     return request if pins is request.pins else replace(request, pins=pins)
+
+
+def _check_order(source: JobSource, request: PlanRequest) -> None:
+    """Refuse an order of ranks where programs have their own.
+
+    Raises:
+        InputError: there is one
+    """
+    if request.pins.rank_order is not None:
+        raise InputError(
+            f"--rank-order: {source.reference} is planned there as a program, whose ranks are placed by what they "
+            "exchange: leave it out; a published decoder on more than "
+            f"{MOST_RANKS} devices is planned by the analytical model, which takes it",
+            code="rank-order.not-of-programs",
+            job=source.reference,
+        )
 
 
 def make_plan(

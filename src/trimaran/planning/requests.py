@@ -494,7 +494,7 @@ def parse_request(
         (1024, 125000000.0)
     """
     if cluster is not None:
-        _check_elsewhere(link=link, calibration=calibration)
+        _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
         check_loading(loading, workers=pins.workers)
     else:
         _check_here(precision=precision, software=software, sequence=sequence, loading=loading)
@@ -525,9 +525,9 @@ def _execution_of(asked: Executions, pins: Pins) -> Executions:
     return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
-def _check_elsewhere(*, link: str | None, calibration: Path | None) -> None:
+def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscribe: bool | None) -> None:
     """Refuse options of this machine in a request for a machine of the catalog."""
-    for option, value in (("link", link), ("calibration", calibration)):
+    for option, value in (("link", link), ("calibration", calibration), ("oversubscribe", oversubscribe)):
         if value is not None:
             raise InputError(
                 f"--{option} is for plans of this machine and means nothing with --cluster: leave it out", option=option

@@ -156,6 +156,61 @@ SELECTIVE: frozenset[Recomputed] = frozenset({"attention"})
 5)."""
 
 
+Axis = Literal["tp", "cp", "dp", "pp"]
+"""A kind of parallel degree by which ranks are numbered."""
+
+RANK_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+"""The usual order in which ranks have the devices: those that share tensors are nearest, stages farthest apart. It is
+the default of Megatron-LM ("tp-cp-ep-dp-pp"): ranks with different experts stand where replicas do."""
+
+
+def read_rank_order(text: str, *, option: str = "--rank-order") -> tuple[Axis, ...]:
+    """An order of ranks as it is written, the nearest first.
+
+    Args:
+        text: such as "tp,cp,dp,pp", or "tp-cp-ep-dp-pp" as Megatron-LM has it; degrees that it leaves out are 1
+        option: that it was given to, for the message
+
+    Raises:
+        InputError: an unknown word, a word twice, or "ep" elsewhere than before "dp"
+
+    Source:
+        NVIDIA/Megatron-LM, megatron/core/parallel_state.py, `initialize_model_parallel(order=...)`.
+
+    Example:
+        >>> read_rank_order("tp-cp-ep-dp-pp"), read_rank_order("tp,pp,dp")
+        (('tp', 'cp', 'dp', 'pp'), ('tp', 'pp', 'dp'))
+    """
+    words = [word.strip().lower() for word in re.split(r"[,\s-]+", text.strip())]
+    unknown = [word for word in words if word not in (*RANK_ORDER, "ep")]
+    if unknown or len(set(words)) < len(words):
+        what = f'"{unknown[0]}" is no kind of degree' if unknown else "a kind of degree is named twice"
+        raise InputError(
+            f'{option} "{text}": {what}; expected an order of tp, cp, dp and pp, the nearest ranks first, such as '
+            f'"{",".join(RANK_ORDER)}"',
+            code="rank-order.malformed",
+            value=text,
+        )
+    if "ep" in words and words[words.index("ep") + 1 : words.index("ep") + 2] != ["dp"]:
+        raise InputError(
+            f'{option} "{text}": ranks with different experts are replicas that stand next to each other, so "ep" '
+            'comes right before "dp", or is left out',
+            code="rank-order.experts-apart",
+            value=text,
+        )
+    return tuple(axis for word in words for axis in RANK_ORDER if axis == word)
+
+
+def missing_from_order(order: tuple[Axis, ...], sizes: Mapping[Axis, int]) -> tuple[Axis, ...]:
+    """Kinds of degrees above 1 that an order leaves out.
+
+    Example:
+        >>> missing_from_order(("tp", "pp", "dp"), {"tp": 8, "cp": 2, "dp": 1, "pp": 4})
+        ('cp',)
+    """
+    return tuple(axis for axis in RANK_ORDER if axis not in order and sizes[axis] > 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """Parallel degrees, and how layers and the batch are split.
@@ -184,6 +239,7 @@ class Degrees:
         tensor_overlap: exchanges of `tp` overlap products, by buffers of a whole stream; None: as the program does
         offload: the optimizer's state is in the memory of the host, which updates it
         schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
+        rank_order: kinds of degrees by which ranks have the devices, the nearest first; the others are 1
     """
 
     dp: int = 1
@@ -206,6 +262,7 @@ class Degrees:
     tensor_overlap: bool | None = None
     offload: bool = False
     schedule: Schedule = "gpipe"
+    rank_order: tuple[Axis, ...] = RANK_ORDER
 
     @property
     def devices(self) -> int:
@@ -236,6 +293,41 @@ class Degrees:
     def expert_state_ranks(self) -> int:
         """The same of experts: their replicas are in as many groups."""
         return max(1, self.expert_data * self.state_ranks // (self.dp * self.cp))
+
+
+def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:
+    """The device of each rank by `Degrees.rank_order`, where ranks are numbered in the usual order.
+
+    Args:
+        degrees: of the ranks
+
+    Raises:
+        InputError: a degree above 1 that the order leaves out
+
+    Example:
+        Two ranks a layer, two stages, two replicas; stages next to each other: replica 1 of the first stage (ranks 2
+        and 3) has devices 4 and 5.
+
+        >>> devices_of_ranks(Degrees(tp=2, pp=2, dp=2, rank_order=("tp", "pp", "dp")))
+        (0, 1, 4, 5, 2, 3, 6, 7)
+    """
+    sizes: dict[Axis, int] = {"tp": degrees.tp, "cp": degrees.cp, "dp": degrees.dp, "pp": degrees.pp}
+    missing = missing_from_order(degrees.rank_order, sizes)
+    if missing:
+        raise InputError(
+            f"the order of ranks {'-'.join(degrees.rank_order)} leaves {missing[0]} out, which is {sizes[missing[0]]}: "
+            "add it to the order",
+            code="rank-order.incomplete",
+            order=degrees.rank_order,
+            missing=missing,
+        )
+    stride, step = dict.fromkeys(RANK_ORDER, 0), 1
+    for axis in degrees.rank_order:
+        stride[axis], step = step, step * sizes[axis]
+    found = [0]
+    for axis in RANK_ORDER:
+        found = [number + index * stride[axis] for index in range(sizes[axis]) for number in found]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +470,8 @@ class Strategy(Degrees):
         if self.execution != "eager":
             parts.append(self.execution)
         parts += self._words
+        if self.rank_order != RANK_ORDER:
+            parts.append(f"order={'-'.join(self.rank_order)}")
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
         if self.feeding.name:
@@ -498,6 +592,8 @@ def read_strategy(name: str) -> Strategy:
         'dp4 pp9 interleaved x7 tp8 cp2 zero1 mb2 recompute:attention'
         >>> read_strategy("tp4 x cp2 x pp8 (8 chunks) x dp8 (ep8), zero1, 128 microbatches of 1").name
         'dp8 pp8 interleaved x8 tp4 cp2 ep8 zero1 m128'
+        >>> read_strategy("pp2 1f1b cp2 recompute order=tp-pp-cp").name
+        'pp2 1f1b cp2 recompute order=tp-pp-cp'
     """
     return Strategy(**said_by(name))
 
@@ -537,6 +633,8 @@ def said_by(name: str) -> dict[str, Any]:
             found[field] = holds
         elif word.startswith("layers:"):
             found["segment_layers"] = _read_layers(word.removeprefix("layers:"), name)
+        elif word.startswith("order="):
+            found["rank_order"] = read_rank_order(word.removeprefix("order="), option=f'strategy "{name}"')
         elif word == "cached":
             feeding["cached"] = True
         elif word == "stale":
@@ -607,7 +705,7 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             word=word,
         )
     choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
-    flag = _FLAGS[word][0] if word in _FLAGS else word.partition(":")[0]
+    flag = _FLAGS[word][0] if word in _FLAGS else word.partition(":")[0].partition("=")[0]
     kind = _FIGURES.get(figure[1], figure[1]) if figure else next(choices, flag)
     if kind in seen:
         raise InputError(

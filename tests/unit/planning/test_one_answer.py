@@ -92,3 +92,8 @@ def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> No
     assert isinstance(modelled.evidence, Modelled)
     one, other = modelled.chosen.strategy, simulated.chosen.strategy
     assert (one.dp, one.pp, one.tp) == (other.dp, other.pp, other.tp)
+
+
+def test_what_means_nothing_there_is_refused() -> None:
+    with pytest.raises(InputError, match="--oversubscribe"):
+        asked(oversubscribe=True)

@@ -16,7 +16,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.measure.others import busy_note
-from trimaran.planner.analytical.candidates import AnalyticalCandidate
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
 from trimaran.planner.choice import Option, shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
@@ -102,6 +102,11 @@ def print_plan(out: Console, planned: Planned) -> None:
         print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
     if isinstance(evidence, Simulated):
         _print_places(out, evidence)
+    if isinstance(evidence, Modelled):
+        traffic = AnalyticalModel(problem=evidence.problem).traffic(evidence.chosen.strategy)
+        if traffic:
+            order = ", ".join(evidence.chosen.strategy.rank_order)
+            out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"), soft_wrap=True)
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:

@@ -42,8 +42,9 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_kinds, query_size
 from trimaran.pricing.analytical.step_time import (
-    Exchange,
+    MachineExchange,
     Program,
+    RankTraffic,
     TransformerStep,
     head_forward,
     host_update_seconds,
@@ -52,10 +53,19 @@ from trimaran.pricing.analytical.step_time import (
     machine_exchange,
     peak_of,
     prediction_forward,
+    rank_traffic,
     step_constants,
     transformer_step,
 )
-from trimaran.program.strategy import Degrees, Schedule, Strategy, ZeroStage, read_recompute
+from trimaran.program.strategy import (
+    RANK_ORDER,
+    Degrees,
+    Schedule,
+    Strategy,
+    ZeroStage,
+    missing_from_order,
+    read_recompute,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,7 @@ class AnalyticalProblem:
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         most_priced: after this number of strategies it does so too
+        gap: it may also end when the best step is within this share of the least bound
         reserve: share of memory that is kept free for fragments of an allocator [0..1]
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
@@ -91,6 +102,7 @@ class AnalyticalProblem:
     memory_bytes: int | None = None
     time_limit_s: float | None = None
     most_priced: int = 40_000
+    gap: float = 0.0
     reserve: float = 0.05
     across_nodes: bool = False
     most_microbatch: int = 16
@@ -214,10 +226,14 @@ class AnalyticalModel:
     problem: AnalyticalProblem
 
     @cached_property
-    def _exchange(self) -> Exchange:
+    def _exchange(self) -> MachineExchange:
         """Prices collectives."""
         problem = self.problem
         return machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+
+    def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:
+        """Which ranks' messages cross nodes, by kind of rank."""
+        return rank_traffic(strategy, self._exchange)
 
     @cached_property
     def _host_update_s(self) -> float:
@@ -393,6 +409,7 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+                rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
             )
             choices = product(_experts(problem, whole), _by_heads(problem, whole), _recomputed(problem))
             for (expert, share), heads, again in choices:
@@ -586,6 +603,10 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "more stages than layers"
     for reason in tensor_obstacle(shape, tensor):
         return reason
+    order = RANK_ORDER if pins.rank_order is None else pins.rank_order
+    missing = missing_from_order(order, {"tp": tensor, "cp": context, "dp": data, "pp": pipeline})
+    if missing:
+        return f"the order of ranks leaves {missing[0]} out"
     if tensor > problem.machine.node.devices and not problem.across_nodes and pins.tp is None:
         return "tensor-parallel ranks on several nodes"
     if context > 1 and pins.cp is None and shape.sequence // context < problem.least_context:

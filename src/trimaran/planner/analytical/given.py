@@ -20,7 +20,7 @@ from typing import Any
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.pricing.analytical.shapes import TransformerShape
-from trimaran.program.strategy import Strategy, said_by
+from trimaran.program.strategy import Axis, Strategy, missing_from_order, said_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +220,9 @@ def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     yield from _of_experts(shape, strategy)
     yield from _of_replicas(strategy)
     yield from tensor_obstacle(shape, strategy.tp)
+    sizes: dict[Axis, int] = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
+    for name in missing_from_order(strategy.rank_order, sizes):
+        yield f"the order of ranks leaves {name} out"
     yield from _of_context(shape, strategy)
 
 

@@ -14,11 +14,8 @@ ends early and says so. Left out: devices that differ, expert placement, offload
 Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly
 over them, takes less time than the best step so far.
 
-Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the field's rule of thumb.
-
-The rule of thumb: the least model parallelism that fits, inside a node by layers first, then by stages; states of the
-optimizer sharded over replicas, an ordinary 1F1B pipeline of stages as even as can be, the largest microbatch that
-fits, and layers recomputed only where nothing fits without.
+Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the field's rule of thumb: the fastest of what
+the guides of Megatron-LM and torchtitan say to try (`guides.py`).
 """
 
 import math
@@ -40,6 +37,7 @@ from trimaran.planner.analytical.candidates import (
     least_share,
     members,
 )
+from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
 from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
@@ -68,6 +66,7 @@ def transformer_problem(
     memory_bytes: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
+    gap: float = 0.0,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -81,6 +80,7 @@ def transformer_problem(
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         pins: decisions of the user
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
+        gap: it may also end when the best step is within this share of the least bound
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -107,6 +107,7 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        gap=gap,
     )
 
 
@@ -227,6 +228,9 @@ class _Hunt:
         """Whether a bound is some times the best step, or time or number end the search."""
         if bound_s > self.problem.ratio * self.best_s:
             return True
+        if self.fitting and self.problem.gap and self.best_s <= bound_s * (1.0 + self.problem.gap):
+            self.lowest_s = min(self.lowest_s, bound_s)
+            return True
         if self.fitting and (self._priced >= self.problem.most_priced or self.work.is_over):
             self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
         return not self.is_complete
@@ -242,7 +246,7 @@ def _hunt(problem: AnalyticalProblem, work: Work, *, below_s: float = float("inf
     """
     hunt = _Hunt(problem=problem, work=work, best_s=below_s)
     left = best_first(hunt, list(hunt.expand((0.0, problem.devices, None))))
-    if left and hunt.is_complete:
+    if left and hunt.is_complete and left[0][0] > problem.ratio * hunt.best_s:
         hunt.rejected[f"at least {problem.ratio:g} times the chosen step, by its bound"] += len(left)
     return hunt
 
@@ -458,30 +462,52 @@ def _nothing_fits(hunt: _Hunt) -> str:
 
 def baselines(problem: AnalyticalProblem) -> tuple[Baseline[AnalyticalCandidate], ...]:
     """Each baseline with its costs, or the reason why it cannot be run; pins of the problem do not bind them."""
-    thumb = Pins(chunks=1, zero=1 if problem.devices > 1 else 0, forbid=("cp",))
     return (
-        _baseline(problem, "ddp", Pins(zero=0, forbid=_NO_MODEL)),
-        _baseline(problem, "fsdp", Pins(zero=3, forbid=_NO_MODEL)),
-        _baseline(problem, "rule of thumb", thumb),
+        _baseline(problem, "ddp", _fitting(problem, Pins(zero=0, forbid=_NO_MODEL))),
+        _baseline(problem, "fsdp", _fitting(problem, Pins(zero=3, forbid=_NO_MODEL))),
+        _baseline(problem, "rule of thumb", *(_tried(problem, guide) for guide in GUIDES)),
     )
 
 
-def _baseline(problem: AnalyticalProblem, role: str, pins: Pins) -> Baseline[AnalyticalCandidate]:
-    """The fastest that keeps pins; by the rule of thumb that with the least model parallelism."""
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """Strategies of a baseline: those that fit, the least peak of all [bytes], and why others cannot be built."""
+
+    fitting: list[AnalyticalCandidate]
+    least_bytes: float
+    reason: str
+
+
+def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()) -> _Priced:
+    """Strategies that keep pins and fit; of those that recompute layers, and of the others, the first in an order."""
     free, rejected = replace(problem, pins=pins), Counter[str]()
-    model, limit = AnalyticalModel(problem=free), problem.memory_limit
-    every = [model.price(each) for group in groups(free, rejected) for each in members(free, group)]
-    fitting = [found for found in every if found.memory.peak <= limit]
+    model, fitting = AnalyticalModel(problem=free), list[AnalyticalCandidate]()
+    least, reached = float("inf"), dict[bool, tuple[int, ...]]()
+    for group in sorted(groups(free, rejected), key=order):
+        again, place = recomputes_layers(group), order(group)
+        if place > reached.get(again, place):
+            continue
+        for found in map(model.price, members(free, group)):
+            least = min(least, found.memory.peak)
+            if found.memory.peak <= problem.memory_limit:
+                reached[again] = place
+                fitting.append(found)
+    return _Priced(fitting, least, next(iter(rejected), "cannot be built"))
+
+
+def _tried(problem: AnalyticalProblem, guide: Guide) -> _Priced:
+    """What a guide says to try: with its first level of ZeRO, where there are devices to shard over."""
+    return _fitting(problem, Pins(zero=guide.levels[0] if problem.devices > 1 else 0), guide.order)
+
+
+def _baseline(problem: AnalyticalProblem, role: str, *tried: _Priced) -> Baseline[AnalyticalCandidate]:
+    """The fastest of what is tried."""
+    fitting = [found for priced in tried for found in priced.fitting]
     if fitting:
-        order = _by_rule_of_thumb if role == "rule of thumb" else lambda found: found.rank
-        return Baseline(role=role, candidate=min(fitting, key=order))
-    if not every:
-        return Baseline(role=role, candidate=None, reason=next(iter(rejected), "cannot be built"))
-    least = min(found.memory.peak for found in every)
+        return Baseline(role=role, candidate=min(fitting, key=lambda found: found.rank))
+    least = min(priced.least_bytes for priced in tried)
+    if least == float("inf"):
+        return Baseline(role=role, candidate=None, reason=tried[0].reason)
+    limit = problem.memory_limit
     reason = f"needs at least {least / 1e9:.1f} GB on a rank, of {limit / 1e9:.1f} GB"
     return Baseline(role=role, candidate=None, reason=reason)
-
-
-def _by_rule_of_thumb(found: AnalyticalCandidate) -> tuple[int, int, bool, int]:
-    strategy = found.strategy
-    return (strategy.tp * strategy.pp, strategy.pp, bool(strategy.recomputed), -strategy.microbatch)

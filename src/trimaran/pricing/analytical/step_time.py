@@ -11,9 +11,10 @@ Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of sharded states.
 
-Collectives between ranks of a sharded step, priced on a machine: ranks stand in the order tensor, context, data,
-pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
-of a kind cross, all at the same time; the slowest group counts.
+Collectives between ranks of a sharded step, priced on a machine: ranks are numbered in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. They have the devices in that order, or in
+another one (`Degrees.rank_order`). `collectives.links` says which links the groups of a kind cross, all at the same
+time; the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
@@ -61,7 +62,7 @@ Source:
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
@@ -86,7 +87,7 @@ from trimaran.pricing.analytical.shapes import (
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Work of a stage for one microbatch
@@ -450,10 +451,67 @@ def peak_of(device: Device) -> float:
 
 Exchange = Callable[[str, float, int, int], float]
 """Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
-"send_recv": of a message to the rank so far on."""
+"send_recv": of a message to the rank so far on, each in a chain of ranks so far apart."""
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+class MachineExchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
+
+    Args:
+        machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
+        year: of the library
+        devices: the device of each rank; empty: ranks have the devices node by node
+    """
+
+    def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
+        self.machine, self.ranks, self.year = machine, ranks, year
+        self._devices = devices
+        self._known: dict[tuple[str, float, int, int], float] = {}
+        self._crossings: dict[tuple[str, int, int], frozenset[Crossing]] = {}
+        self._placed: dict[tuple[object, ...], MachineExchange] = {}
+
+    def __call__(self, op: str, nbytes: float, members: int, near: int) -> float:
+        """Time [s] of the slowest group, by the name of the collective, its bytes, members and distance in ranks."""
+        if members <= 1 or nbytes <= 0:
+            return 0.0
+        key = (op, nbytes, members, near)
+        if key not in self._known:
+            self._known[key] = max(
+                crossing_cost(op, nbytes, machine=self.machine, crossing=crossing, year=self.year).seconds
+                for crossing in self.crossings(op, members, near)
+            )
+        return self._known[key]
+
+    def crossings(self, op: str, members: int, near: int) -> frozenset[Crossing]:
+        """Links that the groups of a kind cross at the same time; arguments as of a call."""
+        # What crosses the spine is the same for all collectives but an exchange of all with all.
+        op = op if op in ("send_recv", "all_to_all") else "all_reduce"
+        key = (op, members, near)
+        if key not in self._crossings:
+            ranks, devices = self.ranks, self._devices
+            if op == "send_recv":
+                found = message_crossings(self.machine, ranks=ranks, stride=near, members=members, devices=devices)
+            else:
+                found = group_crossings(self.machine, ranks=ranks, members=members, stride=near, devices=devices, op=op)
+            self._crossings[key] = found
+        return self._crossings[key]
+
+    def placed(self, degrees: Degrees) -> "MachineExchange":
+        """The same for ranks that have the devices in the order of these degrees."""
+        key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
+        if key not in self._placed:
+            order = devices_of_ranks(degrees)
+            natural = order == tuple(range(len(order)))
+            self._placed[key] = (
+                self
+                if natural and not self._devices
+                else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
+            )
+        return self._placed[key]
+
+
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
@@ -464,23 +522,105 @@ def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
     Returns:
         Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
     """
+    return MachineExchange(machine, ranks=ranks, year=year)
 
-    @functools.cache
-    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
-        if op == "send_recv":
-            return message_crossings(machine, ranks=ranks, stride=near)
-        return group_crossings(machine, ranks=ranks, members=members, stride=near)
 
-    @functools.cache
-    def price(op: str, nbytes: float, members: int, near: int) -> float:
-        if members <= 1 or nbytes <= 0:
-            return 0.0
-        return max(
-            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
-            for crossing in crossings(op, members, near)
+def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
+    """Prices for ranks that have the devices in the order of some degrees.
+
+    Args:
+        exchange: for ranks in the usual order
+        degrees: with the order
+
+    Raises:
+        InputError: another order, and prices that know of no machine, or degrees that the order leaves out
+    """
+    if degrees.rank_order == RANK_ORDER:
+        return exchange
+    if not isinstance(exchange, MachineExchange):
+        raise InputError(
+            f"ranks in the order {'-'.join(degrees.rank_order)} are priced on a machine: give its exchange "
+            "(`machine_exchange`), or leave the order out",
+            code="analytical.order-needs-machine",
+            order=degrees.rank_order,
         )
+    return exchange.placed(degrees)
 
-    return price
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTraffic:
+    """Links that ranks of a kind cross when they exchange, the largest figure of any of their groups.
+
+    Attributes:
+        kind: of ranks: "tp", "cp", "dp" (with cp), "pp" (messages to the next stage), "ep", "expert dp"
+        members: of a group; of "pp" stages
+        nodes: that a group sits on; of "pp" 2 where a message goes to another node
+        cards: of each node that a group sends by; 0 inside a node
+        sharing: groups that send by the same card at the same time
+        uplinks: as of `Crossing`; 0: nothing crosses the spine
+    """
+
+    kind: str
+    members: int
+    nodes: int
+    cards: int
+    sharing: int
+    uplinks: float
+
+    def __str__(self) -> str:
+        if self.nodes == 1:
+            return f"{self.kind} stays inside nodes"
+        if self.kind == "pp":
+            where = "pp messages cross nodes"
+        else:
+            cards = f"{self.cards} card{'s' if self.cards > 1 else ''}"
+            where = f"{self.kind} crosses {self.nodes} nodes by {cards} of each"
+        shared = f", {self.sharing} at a time on a card" if self.sharing > 1 else ""
+        slowed = f", waiting {self.uplinks:.2g} times as long for the spine" if self.uplinks > self.sharing else ""
+        return f"{where}{shared}{slowed}"
+
+
+def rank_traffic(degrees: Degrees, exchange: MachineExchange) -> tuple[RankTraffic, ...]:
+    """Which ranks' messages cross nodes, by kind of rank; kinds of one member are left out.
+
+    Args:
+        degrees: of the ranks, with their order
+        exchange: of their machine
+
+    Example:
+        >>> from trimaran.machine.find import find_machine
+        >>> prices = machine_exchange(find_machine("dgx-h100:4"), ranks=32, year=2024.0)
+        >>> [str(each) for each in rank_traffic(Degrees(tp=4, dp=8), prices)]
+        ['tp stays inside nodes', 'dp crosses 4 nodes by 2 cards of each']
+        >>> stages_near = Degrees(tp=4, pp=2, dp=4, rank_order=("tp", "pp", "dp"))
+        >>> [str(each) for each in rank_traffic(stages_near, prices)][1:]
+        ['dp crosses 4 nodes by 1 card of each', 'pp stays inside nodes']
+    """
+    exchange = exchange.placed(degrees)
+    experts = degrees.expert_ranks
+    kinds = (
+        ("tp", "all_reduce", degrees.tp, 1),
+        ("cp", "all_gather", degrees.cp, degrees.tp),
+        ("ep", "all_to_all", degrees.ep, experts),
+        ("dp", "all_reduce", degrees.dp * degrees.cp if degrees.dp > 1 else 1, degrees.tp),
+        ("expert dp", "all_reduce", degrees.expert_data if degrees.ep > 1 else 1, degrees.ep * experts),
+        ("pp", "send_recv", degrees.pp, degrees.devices // degrees.pp),
+    )
+    found = []
+    for kind, op, members, near in kinds:
+        if members > 1:
+            crossings = exchange.crossings(op, members, near)
+            found.append(
+                RankTraffic(
+                    kind=kind,
+                    members=members,
+                    nodes=max(each.nodes for each in crossings),
+                    cards=max(each.cards for each in crossings),
+                    sharing=max(each.sharing for each in crossings),
+                    uplinks=max(each.uplinks for each in crossings),
+                )
+            )
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -793,6 +933,7 @@ def transformer_step(
     Returns:
         By part.
     """
+    exchange = placed(exchange, degrees)
     alike = alike_stages(shape, degrees)
     known = {
         stage: (
@@ -896,6 +1037,7 @@ def least_seconds(
         constants: shares of peak and overheads
         filling: least share of the pass through the other stages that is idle (`filling_share`) [0..1]
     """
+    exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=(), schedule="1f1b")
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp

@@ -104,3 +104,10 @@ def test_a_limit_of_work_ends_a_search_at_the_same_place_each_time() -> None:
     experts = replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048))
     whole = search_degrees(transformer_problem(experts, find_machine("dgx-a100"), batch=16, time_limit_s=60.0))
     assert whole.is_complete
+
+
+def test_a_search_may_end_when_it_is_as_near_to_its_bound_as_asked() -> None:
+    whole, near = search_degrees(problem(16, 256)), search_degrees(problem(16, 256, gap=0.5))
+    assert near.gap is not None
+    assert near.gap <= 0.5
+    assert near.priced < whole.priced
