@@ -455,7 +455,7 @@ def pins_of_degrees(
         chunks=chunks,
         microbatch=microbatch,
         zero=None if sharding is None else _LEVELS[sharding],
-        recompute=recompute,
+        recompute=None if recompute is None else "layers" if recompute else "none",
         sequence_parallel=sequence_parallel,
         gradients=gradients,
         optimizer_state=optimizer_state,

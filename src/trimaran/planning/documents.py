@@ -106,11 +106,17 @@ def degrees(option: Option) -> dict[str, Any]:
         return common | {
             "cp": strategy.cp,
             "ep": strategy.ep,
+            "etp": strategy.expert_tp,
             "microbatch_size": strategy.microbatch,
             "recompute": sorted(strategy.recomputed),
+            "recompute_layers": strategy.recompute_layers,
             "sequence_parallel": strategy.sequence_parallel,
             "gradients": strategy.gradients,
             "optimizer_state": strategy.optimizer_state,
+            "shard_ranks": strategy.shard_ranks,
+            "ulysses": strategy.ulysses,
+            "tensor_overlap": strategy.tensor_overlap,
+            "offload": strategy.offload,
         }
     return common | {
         "sync": strategy.sync,

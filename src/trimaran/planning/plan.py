@@ -18,6 +18,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
+from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
@@ -158,7 +159,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     if request.is_here:
         _check_order(source, request)
         _check_not_analytical(request)
-        return Measured(source, request, progress)
+        return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = decoder_shape(source.reference, request)
     why = ""
@@ -177,7 +178,13 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         return Analytical(source, request, shape, progress)
     _check_order(source, request)
     notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
-    return Estimated(source, request, progress, notes=notes)
+    return Estimated(source, _for_programs(source, request), progress, notes=notes)
+
+
+def _for_programs(source: JobSource, request: PlanRequest) -> PlanRequest:
+    """A request whose pins a program can keep; see `program_pins`."""
+    pins = program_pins(request.pins, batch=request.batch or source.global_batch_size)
+    return request if pins is request.pins else replace(request, pins=pins)
 
 
 def _check_order(source: JobSource, request: PlanRequest) -> None:

@@ -47,14 +47,15 @@ from typing import Literal
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
+    alike_layers,
     embedding_elements,
     key_size,
     largest_layer,
     layer_kinds,
     passes_in_flight,
     query_size,
-    stage_chunks,
     stage_elements,
+    stage_ends,
     stream_bytes,
     tokens_of_rank,
     vocabulary_rows,
@@ -157,6 +158,8 @@ def layer_activations(
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
     grows = before + after + 2 * stream * element_bytes
+    # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
+    grows = max(grows, made) if degrees.ulysses else grows
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
 
@@ -404,7 +407,7 @@ def rank_memory(
         optimizer=optimizer,
         activations=activations,
         transient=transient,
-        workspace=keeping.workspace_bytes,
+        workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
     )
 
 
@@ -447,6 +450,60 @@ def ends_and_middle(
     return tuple(rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping) for stage in stages)
 
 
+_OVERLAP_BUFFERS = 10
+"""Of a whole stream, each for one product of a layer or its gradient whose exchange overlaps it: the names in
+`initialize_ub` of NVIDIA/TransformerEngine, pytorch/module/base.py."""
+
+
+def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
+    """Buffers by which exchanges of `tp` ranks overlap products, where that is asked for [bytes].
+
+    Source:
+        NVIDIA/TransformerEngine, pytorch/module/base.py, `initialize_ub`: one buffer of tokens times h for each of
+        ten products; NVIDIA/Megatron-LM, `--tp-comm-overlap`.
+
+    Example:
+        4,096 tokens of h = 8,192 in 16 bits, ten times.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=8192, heads=64, sequence=4096)
+        >>> overlap_bytes(shape, Degrees(tp=8, tensor_overlap=True)), overlap_bytes(shape, Degrees(tp=8))
+        (671088640, 0)
+    """
+    if degrees.tp == 1 or not degrees.tensor_overlap:
+        return 0
+    return _OVERLAP_BUFFERS * tokens_of_rank(shape, degrees) * shape.hidden * 2
+
+
+def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> int:
+    """Memory of the host that a rank of the largest stage takes where the optimizer's state is there [bytes].
+
+    The optimizer's state, and the gradients that it reads.
+
+    Source:
+        Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021, section 4.
+
+    Example:
+        A billion parameters on 8 replicas that shard the optimizer: 12 + 4 bytes of each eighth.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+        >>> shape = gpt_shape(layers=24, hidden=1920, heads=20)
+        >>> host_bytes(shape, Degrees(dp=8, zero=1, offload=True)) == 2 * parameter_count(shape)
+        True
+    """
+    if not degrees.offload:
+        return 0
+    keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    here, keeping = replace(degrees, offload=False), keeping.of(degrees)
+    most = 0
+    for stage in sorted({0, degrees.pp // 2, degrees.pp - 1}):
+        dense, experts = stage_elements(shape, degrees, stage)
+        _, _, optimizer = state_bytes(dense, here, keeping, experts=experts)
+        each = keeping.optimizer_bytes + keeping.gradient_bytes
+        most = max(most, math.floor(optimizer * each / keeping.optimizer_bytes))
+    return most
+
+
 def state_bytes(
     dense: int, degrees: Degrees, keeping: Bookkeeping, *, experts: int = 0, gathered: int = 0
 ) -> tuple[int, int, int]:
@@ -463,39 +520,44 @@ def state_bytes(
         Each of them [bytes].
     """
     level, keeping = degrees.zero, keeping.of(degrees)
-    held = ((dense, degrees.dp * degrees.cp), (experts, degrees.expert_data))
+    held = ((dense, degrees.state_ranks), (experts, degrees.expert_state_ranks))
 
     def sharded(nbytes: float, threshold: int) -> int:
         return sum(math.ceil(count * nbytes / (replicas if level >= threshold else 1)) for count, replicas in held)
 
     each = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
-    return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
+    optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
+    return weights, sharded(keeping.gradient_bytes, 2), optimizer
 
 
 def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
-    chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
-    first, last = stage == 0, stage == degrees.pp - 1
+    chunks, passes = alike_layers(shape, degrees, stage), passes_in_flight(degrees, stage)
+    first, last = stage_ends(degrees, stage)
     predicted = shape.prediction_layers if last else 0
-    kinds = [dict(layer_kinds(shape, (chunk,))) for chunk in chunks]
+    kinds = [{(layer, again): number for layer, number, again in chunk} for chunk in chunks]
     if predicted:
         ((of_last, _),) = layer_kinds(shape, (range(shape.layers - 1, shape.layers),))
-        kinds[-1][of_last] = kinds[-1].get(of_last, 0) + predicted
-    # Layers of one kind keep the same.
+        kind = of_last, "layers" in degrees.recomputed and degrees.recompute_layers is None
+        kinds[-1][kind] = kinds[-1].get(kind, 0) + predicted
+    whole = degrees
+    if degrees.recompute_layers is not None:
+        whole = replace(degrees, recomputed=degrees.recomputed - {"layers"}, recompute_layers=None)
+    # Layers of one kind keep the same, each recomputed or not.
     of_kind = {
-        layer: layer_activations(
+        (layer, again): layer_activations(
             shape,
-            degrees,
+            degrees if again else whole,
             attention=keeping.attention,
             element_bytes=keeping.element_bytes,
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
         )
-        for layer in {layer for counted in kinds for layer in counted}
+        for layer, again in {kind for counted in kinds for kind in counted}
     }
-    of_chunk = [sum(count * of_kind[layer].kept for layer, count in counted.items()) for counted in kinds]
+    of_chunk = [sum(count * of_kind[kind].kept for kind, count in counted.items()) for counted in kinds]
     tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
     of_chunk[-1] += 4 * predicted * stream
     kept = sum(of_chunk[chunk] for chunk in passes)
