@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimaran.cli.options import Batch, Json, MachineName, Memory, PrecisionName, Reference
+from trimaran.cli.options import (
+    Batch,
+    Gradients,
+    Json,
+    MachineName,
+    Memory,
+    OptimizerStateName,
+    PrecisionName,
+    Reference,
+    Reserve,
+)
 from trimaran.cli.output import console, errors_reported, print_json
 
 if TYPE_CHECKING:
@@ -55,6 +65,9 @@ def price(
     precision: PrecisionName = None,
     software: PricedSoftware = None,
     memory: Memory = None,
+    reserve: Reserve = None,
+    gradients: Gradients = None,
+    optimizer_state: OptimizerStateName = None,
     as_json: Json = False,
 ) -> None:
     """Price one given strategy of a transformer, or a file of them: step time, throughput, memory."""
@@ -62,6 +75,7 @@ def price(
         from trimaran.base.errors import InputError
         from trimaran.features.price import Pricing, Setting, read_settings
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planner.pins import parse_pins
         from trimaran.planning.requests import parse_request
 
         if (strategy is None) == (strategies is None):
@@ -69,7 +83,14 @@ def price(
                 'say one of --strategy "tp8 pp4 dp2 zero1" and --strategies FILE', code="price.not-one-strategy"
             )
         request = parse_request(
-            cluster=cluster, devices=devices, batch=batch, memory=memory, precision=precision, software=software
+            cluster=cluster,
+            devices=devices,
+            batch=batch,
+            memory=memory,
+            reserve=reserve,
+            precision=precision,
+            software=software,
+            pins=parse_pins(gradients=gradients, optimizer_state=optimizer_state),
         )
         pricing = Pricing(JobSource(reference=job), request)
         if strategy is not None:
@@ -127,7 +148,10 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
         "peak_bytes": priced.memory.peak,
         "memory_stage": priced.memory.stage,
         "memory_limit_bytes": one.problem.memory_limit,
-        "fits": one.fits,
+        "fits": one.fit.is_possible,
+        "verdict": one.fit.verdict,
+        "lever": one.fit.lever,
+        "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
         "notes": list(one.notes),
     }
 
@@ -174,8 +198,10 @@ def _memory_table(one: "PricedStrategy") -> "Table":
 
 
 def _verdict(one: "PricedStrategy") -> str:
-    peak, limit = one.candidate.memory.peak / 1e9, one.problem.memory_limit / 1e9
-    return f"it {'fits' if one.fits else 'does not fit'}: {peak:.1f} GB of {limit:.1f} GB"
+    return f"it {'is ' if one.fit.verdict == 'not sure' else ''}{one.fit.words}"
+
+
+_SHORT = {"fits": "yes", "not sure": "not sure", "does not fit": "no"}
 
 
 def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrategy]") -> None:
@@ -208,7 +234,7 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
             f"{one.tokens_per_s_per_device:,.0f}",
             f"{one.candidate.utilization:.1%}",
             f"{one.candidate.memory.peak / 1e9:.1f}",
-            "yes" if one.fits else "no",
+            f"with {one.fit.lever}" if one.fit.verdict == "fits with" else _SHORT[one.fit.verdict],
         )
     if priced:
         out.print(table)

@@ -6,7 +6,7 @@ the price by which `plan` compares the same strategy with others.
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from trimaran.planner.analytical.search import program_of
 from trimaran.planning.analytical import Analytical, decoder_shape
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import Cell
+from trimaran.pricing.analytical.fit import Fit, judge_fit
 from trimaran.pricing.analytical.step_time import Program
 
 
@@ -47,18 +48,15 @@ class PricedStrategy:
         setting: as it was written
         problem: with the devices and the batch that the strategy takes
         candidate: with its costs
+        fit: whether every rank has the memory that it needs, and with what
         notes: on what was chosen for the user
     """
 
     setting: Setting
     problem: AnalyticalProblem
     candidate: AnalyticalCandidate
+    fit: Fit
     notes: tuple[str, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether every rank has the memory that it needs."""
-        return self.candidate.memory.peak <= self.problem.memory_limit
 
     @property
     def memory_parts(self) -> dict[str, int]:
@@ -102,7 +100,8 @@ class Pricing:
 
         Args:
             source: where the job comes from
-            request: with a cluster; its pins are not used
+            request: with a cluster; of its pins, types of gradients and of the optimizer's state are of strategies
+                that do not say them
 
         Raises:
             InputError: no cluster, or a job that the analytical model does not know
@@ -168,9 +167,23 @@ class Pricing:
         cell = Cell(batch=found.batch, devices=found.strategy.devices)
         if cell not in self._models:
             self._models[cell] = AnalyticalModel(problem=backend.problem(cell, None))
-        model = self._models[cell]
-        candidate = model.price(found.strategy)
-        return PricedStrategy(setting=setting, problem=model.problem, candidate=candidate, notes=found.notes)
+        model, pins = self._models[cell], request.pins
+        problem = model.problem
+        strategy = replace(
+            found.strategy,
+            gradients=found.strategy.gradients or pins.gradients,
+            optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
+        )
+        fit = judge_fit(
+            problem.shape,
+            strategy,
+            keeping=problem.bookkeeping,
+            device_bytes=problem.device_bytes,
+            reserve=problem.reserve,
+        )
+        return PricedStrategy(
+            setting=setting, problem=problem, candidate=model.price(strategy), fit=fit, notes=found.notes
+        )
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:
         """Strategies with their prices, in the given order; one that is refused does not end the others.

@@ -158,7 +158,9 @@ def test_the_command_prints_parts_memory_and_verdict(tmp_path: Path) -> None:
     assert sum(answer["parts_s"].values()) == pytest.approx(answer["step_time_s"])
     assert sum(answer["memory_bytes"].values()) == answer["peak_bytes"]
     assert answer["tokens_per_s_per_device"] == pytest.approx(64 * 4096 / answer["step_time_s"] / 16)
-    assert answer["fits"] == (answer["peak_bytes"] <= answer["memory_limit_bytes"])
+    assert answer["peak_bytes"] <= answer["memory_limit_bytes"]
+    assert (answer["fits"], answer["verdict"], answer["lever"]) == (True, "fits", "")
+    assert answer["need_bytes"]["least"] < answer["need_bytes"]["usual"] < answer["need_bytes"]["most"]
     (tmp_path / "some.txt").write_text("tp2 dp8\ntp3\n")
     found = CliRunner().invoke(app, [*words, "--strategies", str(tmp_path / "some.txt"), "--json"])
     rows = json.loads(found.stdout)["strategies"]
@@ -198,3 +200,17 @@ def test_words_of_degrees_are_read_back() -> None:
     assert read_strategy("tp4 no-sp") == Strategy(tp=4, sequence_parallel=False)
     with raises("strategy.word-twice"):
         read_strategy("pp4 vp2 x4")
+
+
+def test_what_ran_with_bf16_gradients_is_said_to_fit_with_them() -> None:
+    """Llama 3.1 405B on 576 H100, by NVIDIA's recipe: 81 GiB with gradients in 32 bits, 73 with bf16 ones."""
+    words = ["price", "llama3:405b", "--cluster", "dgx-h100:72", "--batch", "252", "--json"]
+    words += ["--strategy", "tp8 cp2 pp9 vp7 dp4 zero1 mb1"]
+    answer = json.loads(CliRunner().invoke(app, words).stdout)
+    assert (answer["fits"], answer["verdict"], answer["lever"]) == (True, "fits with", "bf16 gradients")
+    assert answer["strategy"].endswith("bf16-gradients")
+    with_reserve = json.loads(CliRunner().invoke(app, [*words, "--reserve", "3GiB"]).stdout)
+    assert with_reserve["need_bytes"]["least"] == with_reserve["need_bytes"]["most"]
+    pinned = json.loads(CliRunner().invoke(app, [*words, "--gradients", "fp32"]).stdout)
+    assert pinned["lever"] != "bf16 gradients"
+    assert pinned["strategy"].endswith("fp32-gradients")
