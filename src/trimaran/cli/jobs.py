@@ -33,10 +33,10 @@ def jobs(as_json: Json = False) -> None:
         console().print(
             "\nA network of another size, or with options: gpt2:1.5b, bert:large:sequence=512, resnet50:image=160."
         )
-        decoders = Table("decoder, by its published configuration", "sizes", box=None)
+        families = Table("decoder, by its published configuration", "sizes", box=None)
         for name, family in DECODER_FAMILIES.items():
-            decoders.add_row(name, " ".join(family.sizes))
-        console().print(decoders)
+            families.add_row(name, " ".join(family.sizes))
+        console().print(families)
         console().print('Such as "mixtral:8x7b" or "qwen3:235b-a22b:sequence=8192".')
         console().print("Your own: file.py:factory, where factory() returns a trimaran.Job.")
         console().print("A Hugging Face configuration: config.json, or config.json:sequence=2048; data are synthetic.")
