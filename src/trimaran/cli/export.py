@@ -9,7 +9,9 @@ from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 
 PlanFile = Annotated[Path, typer.Argument(help="A plan, as `trimaran plan -o` writes it.", metavar="PLAN")]
-To = Annotated[str, typer.Option("--to", help="torchtitan, megatron or accelerate.", show_default=False)]
+To = Annotated[
+    str, typer.Option("--to", help="torchtitan, megatron, accelerate, or pytorch: a script.", show_default=False)
+]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write the configuration to this file.", show_default=False)
 ]

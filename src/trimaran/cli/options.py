@@ -255,7 +255,8 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken.',
+        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in work '
+        "that an idle core does in that time, so that the answer is the same on a busy machine.",
         parser=seconds_of,
         metavar="TIME",
     ),
@@ -293,6 +294,12 @@ PrecisionName = Annotated[
 SoftwareName = Annotated[
     str | None,
     typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
+    ),
 ]
 AnyReference = Annotated[
     str,
@@ -473,6 +480,7 @@ class SearchOptions(RequestOptions):
     cluster: ClusterName = None
     precision: PrecisionName = None
     software: SoftwareName = None
+    sequence: SequenceLength = None
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0

@@ -325,8 +325,8 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
-        analytical model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and
-        `tokens_per_s`.
+        analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
+        strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -358,6 +358,16 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
+            "idle_devices": problem.devices - evidence.chosen.devices,
+            "nearby_batches": [
+                {
+                    "global_batch_size": near.batch,
+                    "strategy": near.strategy,
+                    "step_time_s": near.step_time_s,
+                    "faster_per_sample": near.faster,
+                }
+                for near in evidence.nearby
+            ],
             "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
         }
     else:

@@ -20,7 +20,15 @@ from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
+from trimaran.planning.analytical import (
+    MOST_PARAMETERS,
+    MOST_RANKS,
+    Analytical,
+    decoder_shape,
+    is_traceable,
+    of_interest,
+    reason_to_trace,
+)
 from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -136,7 +144,8 @@ class Backend(Protocol):
 def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:
     """Measured costs for this machine; for one of the catalog estimated costs, or the analytical model.
 
-    A published decoder on very many devices, or with very many weights, is planned by the analytical model.
+    A decoder with a known shape is planned by the analytical model on any number of devices, unless it is small and
+    something is asked that only a simulation answers; the plan then says so.
 
     Args:
         source: where the job comes from
@@ -150,7 +159,11 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         _check_order(source, request)
         return Measured(source, request, progress)
     progress("reading the job and the machine", 0, 0)
-    shape = shape_of(source.reference, request)
+    shape = decoder_shape(source.reference, request)
+    why = ""
+    if shape is not None and is_traceable(shape, request):
+        why = reason_to_trace(source.reference, request)
+        shape = None if why else shape
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -160,7 +173,8 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     if shape is not None:
         return Analytical(source, request, shape, progress)
     _check_order(source, request)
-    return Estimated(source, request, progress)
+    notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
+    return Estimated(source, request, progress, notes=notes)
 
 
 def _check_order(source: JobSource, request: PlanRequest) -> None:

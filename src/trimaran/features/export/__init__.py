@@ -7,14 +7,15 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
+from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Exported, recipe_of_degrees, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
 from trimaran.program import check_plan, read_plan
 
-Target = Literal["torchtitan", "megatron", "accelerate"]
+Target = Literal["torchtitan", "megatron", "accelerate", "pytorch"]
 
-_WRITERS = {"torchtitan": to_torchtitan, "megatron": to_megatron, "accelerate": to_accelerate}
+_WRITERS = {"torchtitan": to_torchtitan, "megatron": to_megatron, "accelerate": to_accelerate, "pytorch": to_pytorch}
 
 
 def export_plan(path: Path, target: str) -> Exported:
@@ -25,7 +26,8 @@ def export_plan(path: Path, target: str) -> Exported:
         target: name of the runtime
 
     Raises:
-        InputError: no such target; the plan is wrong, or was made for another model than its job has now
+        InputError: no such target; the plan is wrong, was made for another model than its job has now, or has what
+            the target cannot do
         CorruptDataError: the plan was damaged or edited
     """
     if target not in _WRITERS:
@@ -42,7 +44,14 @@ def export_plan(path: Path, target: str) -> Exported:
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
     graph = capture(job).graph
     check_plan(plan, graph_digest=graph.digest)
-    return _WRITERS[target](recipe_of_plan(plan, graph, clip_norm=job.clip_norm))
+    recipe = recipe_of_plan(
+        plan,
+        graph,
+        clip_norm=job.clip_norm,
+        own_loss=job.loss is None,
+        weighted_loss=job.loss_weight is not None,
+    )
+    return _WRITERS[target](recipe)
 
 
 def write_export(exported: Exported, path: Path) -> None:

@@ -25,6 +25,9 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
+from trimaran.planning.analytical import decoder_shape
+from trimaran.planning.requests import PlanRequest
+from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.plan import Plan
@@ -49,6 +52,34 @@ class Stage:
     split: tuple[str, ...] = ()
 
 
+Form = Literal["input", "inputs", "mapping", "own-loss"]
+"""What a batch is: a tensor and a target, several inputs and a target, a mapping, a mapping with the loss in the model.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a script of the job itself has to know, and what it may not be able to do.
+
+    Attributes:
+        form: of a batch
+        layers: paths of repeated modules, such as transformer blocks, in order of execution
+        tied: a parameter that several stages use; empty: none
+        placed: operations are placed on devices one by one
+        in_memory: storages are offloaded or recomputed one by one
+        sharded: parameters of some operations lie on several ranks
+        weighted_loss: the job says what its loss is a mean over
+    """
+
+    form: Form
+    layers: tuple[str, ...] = ()
+    tied: str = ""
+    placed: bool = False
+    in_memory: bool = False
+    sharded: bool = False
+    weighted_loss: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Degrees):
     """Settings of a run, for another runtime.
@@ -66,6 +97,9 @@ class Recipe(Degrees):
         clip_norm: gradients are clipped to this norm; None: they are not
         compiled: segments run through torch.compile
         beyond: what was decided that no recipe can say, each with what it costs to leave it out
+        shard_ranks: of the ranks of `dp`, those that share one copy of sharded state ("HSDP"); None: all of them
+        shape: of the network, where the analytical model planned it and its name or configuration says one
+        source: of the job, where it was captured
     """
 
     job: str
@@ -80,6 +114,9 @@ class Recipe(Degrees):
     clip_norm: float | None = None
     compiled: bool = False
     beyond: tuple[str, ...] = ()
+    shard_ranks: int | None = None
+    shape: TransformerShape | None = None
+    source: Source | None = None
 
     def has_order(self, *order: Axis) -> bool:
         """Whether ranks have the devices in this order, as far as degrees are above 1."""
@@ -123,13 +160,17 @@ class Exported:
     lost: tuple[str, ...]
 
 
-def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) -> Recipe:
+def recipe_of_plan(
+    plan: Plan, graph: Graph, *, clip_norm: float | None = None, own_loss: bool = False, weighted_loss: bool = False
+) -> Recipe:
     """The recipe of a plan.
 
     Args:
         plan: what was decided
         graph: of the plan's job
         clip_norm: the job's gradients are clipped to this norm
+        own_loss: the job's model computes its loss
+        weighted_loss: the job says what its loss is a mean over
 
     Raises:
         InputError: its steps overlap, which no runtime of a recipe does
@@ -164,7 +205,42 @@ def recipe_of_plan(plan: Plan, graph: Graph, *, clip_norm: float | None = None) 
         clip_norm=clip_norm,
         compiled=strategy.execution == "compiled",
         beyond=tuple(_beyond_of_plan(strategy)),
+        source=Source(
+            form="own-loss" if own_loss else _form(graph),
+            layers=_layers(graph),
+            tied="" if placed or strategy.pp == 1 else _tied(segment_ops(graph, strategy)),
+            placed=placed,
+            in_memory=strategy.memory_bytes is not None,
+            sharded=bool(strategy.shards),
+            weighted_loss=weighted_loss,
+        ),
     )
+
+
+def _form(graph: Graph) -> Form:
+    """What a batch of the job is, by the names of its tensors; see `graph/batches.py`."""
+    names = {spec.name for spec in graph.inputs if spec.name not in graph.targets}
+    if names == {"input"}:
+        return "input"
+    return "inputs" if names and all(name.startswith("input.") for name in names) else "mapping"
+
+
+def _layers(graph: Graph) -> tuple[str, ...]:
+    """Repeated modules of the most common list, each once."""
+    units = dict.fromkeys(unit_of(op.module) for op in graph.ops)
+    lists = Counter(unit.rpartition(".")[0] for unit in units if unit.rpartition(".")[2].isdigit())
+    repeated = lists.most_common(1)[0][0] if lists else None
+    return tuple(unit for unit in units if _is_layer(unit, repeated))
+
+
+def _tied(parts: Sequence[Sequence[Op]]) -> str:
+    """A parameter that operations of several parts use; empty: there is none."""
+    seen: dict[str, int] = {}
+    for number, ops in enumerate(parts):
+        for parameter in (name for op in ops for name in op.parameters):
+            if seen.setdefault(parameter, number) != number:
+                return parameter
+    return ""
 
 
 def stages_of(graph: Graph, parts: Sequence[Sequence[Op]]) -> tuple[Stage, ...]:
@@ -291,7 +367,17 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         precision="bf16" if precision == "fp8" else precision,
         recompute=recompute,
         beyond=tuple(_beyond_of_degrees(strategy, precision)),
+        shape=_shape(plan),
     )
+
+
+def _shape(plan: Plan) -> TransformerShape | None:
+    """The shape of the plan's network, with the samples that it was planned for."""
+    length = plan.premises.sequence_length
+    shape = decoder_shape(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
+    if shape is None or shape.layers != plan.premises.layers:
+        return None
+    return shape
 
 
 def _even(layers: int, segments: int) -> tuple[int, ...]:

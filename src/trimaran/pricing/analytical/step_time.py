@@ -18,7 +18,8 @@ time; the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
-    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed
+    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed; half of them in
+                parallel blocks, whose two sub-layers are summed at once
     context     keys and values of all ranks gathered in the forward and twice in the backward
     experts     tokens sent to their experts and back, forward and backward
     stages      the residual stream, once forward and once backward, for each chunk
@@ -34,12 +35,18 @@ Work of a stage of a sharded transformer for one microbatch: FLOP of products an
 For each token of a layer, forward, on one of `t` ranks:
 
     products     2 (h (q + 2k) + q h + g h f + f h) / t       g: inner products of the feed-forward network, 1 or 2
-    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens
-    elementwise  8 h (two norms) + 14 h (two sums with dropout) + 2 (g + 1) f / t (activation), read and written
+    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens; of a
+                                                               window of w tokens a share r (2 - r) of that, r = w / s;
+                                                               of chunks of w tokens the share r
+    elementwise  8 h (two norms, 4 h each) + 14 h (two sums with dropout; in a parallel block one sum of three, 9 h)
+                 + 2 (g + 1) f / t (activation), read and written
     experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
     unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
                  out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
                  at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
+
+Biases are added in the epilogue of their product. Modules that predict further tokens are on the last stage: each is a
+layer as the last of the stack, a projection 4 h² of a token, two norms and another pass of the head.
 
 A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
@@ -63,11 +70,14 @@ from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
     layer_elements,
+    layer_kinds,
+    prediction_elements,
     query_size,
     stage_chunks,
     stage_elements,
     stream_bytes,
     tokens_of_rank,
+    vocabulary_rows,
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
@@ -119,9 +129,36 @@ class PassWork:
         )
 
 
-def layer_forward(
-    shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int, causal: bool = True
-) -> PassWork:
+def attended_tokens(shape: TransformerShape, layer: int) -> float:
+    """Tokens that one of a layer's windows spans, such that a mask of causality halves them.
+
+    Of `s` tokens, those of a window of `w` attend to `w s - w²/2` others in all, where a sequence without a window has
+    `s²/2`. A chunk of `w` tokens is a whole sequence, so `s / w` chunks have `s w / 2`.
+
+    Args:
+        shape: the network
+        layer: of the stack
+
+    Returns:
+        Twice the mean number of tokens that a token attends to.
+
+    Example:
+        Mistral 7B, 4,096 of 8,192 tokens: three quarters of all; in chunks of 4,096: half of all.
+
+        >>> from dataclasses import replace
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=1, hidden=512, heads=8, sequence=8192), windows=(4096,))
+        >>> attended_tokens(shape, 0) / 8192, attended_tokens(replace(shape, chunked=True), 0) / 8192
+        (0.75, 0.5)
+    """
+    window = shape.window(layer)
+    if not window:
+        return float(shape.sequence)
+    share = window / shape.sequence
+    return shape.sequence * (share if shape.chunked else share * (2.0 - share))
+
+
+def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int) -> PassWork:
     """Forward of a layer on one rank.
 
     Example:
@@ -131,6 +168,14 @@ def layer_forward(
         >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Degrees(), attention="unfused", layer=0)
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
+
+        In a parallel block with one norm, 4 h fewer bytes move for the norm and 5 h for the sum.
+
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> block = replace(shape, norms=1, parallel=True)
+        >>> each = [layer_forward(one, Degrees(), attention="fused", layer=0).nbytes / 1024 for one in (shape, block)]
+        >>> each[0] - each[1] == 9 * 512
+        True
     """
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
@@ -148,9 +193,12 @@ def layer_forward(
             + shape.heads // tensor * latent.value_size * shape.hidden
         )
         queries = wide
-    skipped = 0.5 if attention == "fused" and causal else 1.0
+    # A kernel that is not fused computes all pairs and masks them.
+    spanned = attended_tokens(shape, layer) if attention == "fused" else float(shape.sequence)
+    spanned *= 0.5 if attention == "fused" and shape.head == "causal" else 1.0
     shared = tensor if degrees.sequence_parallel else 1
-    moved = 22 * shape.hidden / shared + 2 * (gates + 1) * inner
+    stream = 4 * shape.norms + (9 if shape.parallel else 14)
+    moved = stream * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
@@ -160,7 +208,7 @@ def layer_forward(
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
-        attention=4.0 * tokens * shape.sequence * queries * skipped,
+        attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
@@ -187,9 +235,41 @@ def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
 
 
 def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
-    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, degrees), shape.vocabulary // degrees.tp
-    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized.
+
+    Each module that predicts a further token passes the head once more.
+    """
+    tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
+    once = PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    passes = 1.0 + shape.prediction_layers
+    return once.times(passes, passes, passes)
+
+
+def prediction_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel) -> PassWork:
+    """Forward of all modules that predict further tokens, without their passes of the head.
+
+    Source:
+        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2.
+
+    Example:
+        One module of h = 512: a layer, and 4 h² for each token of the projection `2h -> h`.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=4, hidden=512, heads=8), prediction_layers=1)
+        >>> layer = layer_forward(shape, Degrees(), attention="fused", layer=3)
+        >>> module = prediction_forward(shape, Degrees(), attention="fused")
+        >>> (module.products - layer.products) / 1024 == 4 * 512**2
+        True
+    """
+    if not shape.prediction_layers:
+        return PassWork()
+    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
+    shared = tensor if degrees.sequence_parallel else 1
+    projection = PassWork(
+        products=4.0 * tokens * shape.hidden * shape.hidden / tensor, nbytes=8.0 * tokens * shape.hidden / shared
+    )
+    each = projection + layer_forward(shape, degrees, attention=attention, layer=shape.layers - 1)
+    return each.times(*[float(shape.prediction_layers)] * 3)
 
 
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
@@ -602,19 +682,25 @@ class Program:
 
 
 def tensor_seconds(
-    shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange, constants: StepConstants
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    exchange: Exchange,
+    constants: StepConstants,
+    *,
+    layer: int,
 ) -> float:
-    """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
+    """Exchanges of one layer and one microbatch, as far as they are waited for [s]; only experts send tokens."""
     tokens = tokens_of_rank(shape, degrees)
     seconds = 0.0
     if degrees.tp > 1:
         each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
-        seconds += sum_count(degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+        seconds += sum_count(shape, degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     if degrees.cp > 1:
         keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
-    if shape.experts is not None and degrees.ep > 1:
+    if shape.experts is not None and shape.has_experts(layer) and degrees.ep > 1:
         sent = tokens * shape.experts.active * shape.hidden * 2
         sent //= degrees.tp if degrees.sequence_parallel else 1
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
@@ -622,9 +708,21 @@ def tensor_seconds(
     return seconds
 
 
-def sum_count(degrees: Degrees) -> int:
-    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch."""
-    return 6 if "layers" in degrees.recomputed else 4
+def sum_count(shape: TransformerShape, degrees: Degrees) -> int:
+    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch.
+
+    One after attention and one after the feed-forward network, in each pass; a parallel block has one for both.
+
+    Source:
+        Korthikanti et al., 2022, section 4; Wang & Komatsuzaki, "GPT-J-6B", 2021, for parallel blocks.
+
+    Example:
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> sum_count(shape, Degrees(tp=2)), sum_count(replace(shape, parallel=True), Degrees(tp=2))
+        (4, 2)
+    """
+    return (3 if "layers" in degrees.recomputed else 2) * (1 if shape.parallel else 2)
 
 
 def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
@@ -746,18 +844,22 @@ def transformer_step(
         By part.
     """
     exchange = placed(exchange, degrees)
-    tensor_s = tensor_seconds(shape, degrees, program, exchange, constants)
-    known: dict[tuple[int, int, bool, bool], float] = {}
-    per_stage = []
+    known: dict[tuple[tuple[tuple[int, int], ...], bool, bool], tuple[float, float]] = {}
+    per_stage, inside = [], []
     for stage in range(degrees.pp):
         # Stages with the same number of layers of each kind are alike, but for those with the embedding and the head.
-        kind = (*_layers_of_kinds(shape, degrees, stage), stage == 0, stage == degrees.pp - 1)
+        kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+        kind = (kinds, stage == 0, stage == degrees.pp - 1)
         if kind not in known:
-            known[kind] = _stage_seconds(shape, degrees, program, stage, device, constants)
-        per_stage.append(known[kind] + tensor_s * _layers(shape, degrees, stage))
+            known[kind] = (
+                _stage_seconds(shape, degrees, program, stage, device, constants),
+                _inside_seconds(shape, degrees, program, stage, exchange, constants),
+            )
+        inside.append(known[kind][1])
+        per_stage.append(sum(known[kind]))
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
-    inner = tensor_s * _layers(shape, degrees, slowest_at)
+    inner = inside[slowest_at]
     stream = stream_bytes(shape, degrees)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
     sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
@@ -785,33 +887,45 @@ def least_seconds(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
+    chunks: int = 1,
 ) -> float:
-    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+    """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
 
-    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
-    least the mean load.
+    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
+    slowest stage computes `m` times, and one microbatch passes through the others, `1 / v` of it where stages have `v`
+    chunks. That is least where all `p` of them are equal: `m + (p - 1) / v` times the mean.
+
+    Args:
+        shape: the network
+        degrees: of it and of its batch
+        program: settings of the training program
+        device: each rank's
+        exchange: prices collectives between ranks
+        constants: shares of peak and overheads
+        chunks: of each stage, at most
     """
     exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
-    inside = tensor_seconds(shape, degrees, program, exchange, constants) * shape.layers / degrees.pp
-    return degrees.microbatches * (alone + inside)
+    inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
+    return (degrees.microbatches + (degrees.pp - 1) / chunks) * (alone + inside)
 
 
-def _layers(shape: TransformerShape, degrees: Degrees, stage: int) -> int:
-    return sum(len(chunk) for chunk in stage_chunks(shape, degrees, stage))
-
-
-def _layers_of_kinds(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
-    """Layers of a stage with an ordinary feed-forward network, and with experts."""
-    every = _layers(shape, degrees, stage)
-    if shape.experts is None:
-        return every, 0
-    plain = sum(
-        len(range(chunk.start, min(chunk.stop, shape.experts.dense_layers)))
-        for chunk in stage_chunks(shape, degrees, stage)
+def _inside_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    stage: int,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """Exchanges of one microbatch inside the layers of a stage, as far as they are waited for [s]."""
+    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    if stage == degrees.pp - 1 and shape.prediction_layers:
+        kinds = (*kinds, (shape.layers - 1, shape.prediction_layers))
+    return sum(
+        count * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer) for layer, count in kinds
     )
-    return plain, every - plain
 
 
 def _stage_seconds(
@@ -823,32 +937,39 @@ def _stage_seconds(
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""
-    work, held = PassWork(), 0
-    # Layers of one kind are alike, and there are two kinds at most.
-    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
-    for kind in (False, True):
-        alike = [layer for layer in layers if shape.has_experts(layer) is kind]
-        if alike:
-            forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
-            each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-            each = each + forward.times(*_again(degrees))
-            work = work + each.times(len(alike), len(alike), len(alike))
-            held += len(alike) * layer_elements(shape, alike[0], tensor=degrees.tp)
+    work, held, layers = PassWork(), 0, 0
+    last = stage == degrees.pp - 1
+    passes = [
+        (layer_forward(shape, degrees, attention=program.attention, layer=layer), count, layer)
+        for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    ]
+    for forward, count, layer in passes:
+        each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
+        each = each + forward.times(*_again(degrees))
+        work = work + each.times(count, count, count)
+        held += count * layer_elements(shape, layer, tensor=degrees.tp)
+        layers += count
+    if last and shape.prediction_layers:
+        module = prediction_forward(shape, degrees, attention=program.attention)
+        work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
+        work = work + module.times(*_again(degrees))
+        held += prediction_elements(shape, degrees.tp)
+        layers += shape.prediction_layers
     if stage == 0:
         rows = embedding_forward(shape, degrees)
         work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
-    if stage == degrees.pp - 1:
+    if last:
         head = head_forward(shape, degrees)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        rows_of_rank = shape.vocabulary // degrees.tp
+        rows_of_rank = vocabulary_rows(shape, degrees.tp)
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
         work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
-    calls = sum_count(degrees) * len(layers) if degrees.tp > 1 else 0
+    calls = sum_count(shape, degrees) * layers if degrees.tp > 1 else 0
     host_s = constants.host_seconds(work) + calls * constants.call_s
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))

@@ -211,7 +211,7 @@ def test_a_job_is_a_network_a_count_of_devices_and_a_batch() -> None:
         ("GPT h1024 L20", "16", 1),
     ]
     twice = jobs[0].plans[1]
-    assert (twice.rows, twice.measured, twice.model_parallel) == (("b", "c"), 202.0, 2)
+    assert (twice.rows, twice.measured, twice.degrees.tp * twice.degrees.pp) == (("b", "c"), 202.0, 2)
     assert jobs[0].best.rows == ("a",)
 
 

@@ -1,0 +1,244 @@
+"""A recipe as a script of plain PyTorch: FSDP2, DTensor and `torch.distributed.pipelining`, started by torchrun.
+
+The script trains. A network that the analytical model planned is written out as a plain decoder, whose weights do not
+depend on the layout. A plan of a job takes model, data, loss and optimizer from the job; for a pipeline the tracer of
+`torch.distributed.pipelining` splits the model. What a plan says and the script cannot do is refused, because a script
+that trains otherwise would not show what the plan costs.
+
+How levels of ZeRO are said in FSDP2:
+
+    0    states on every replica: sharded over one rank, copied over all (a mesh of `replicate` x 1)
+    1    parameters stay gathered and gradients whole until the last microbatch; then one scatter, one gather
+    2    parameters stay gathered; gradients are scattered at every microbatch
+    3    parameters are freed behind each layer's forward too (`reshard_after_forward`)
+
+Names are those of torch 2.13. Sources of the layouts of tensor-parallel ranks: Shoeybi et al., arXiv:1909.08053, 2019
+(columns, then rows); Korthikanti et al., arXiv:2205.05198, 2022 (norms split along the sequence); in DTensor's words,
+torchtitan, `models/llama3/parallelize.py`.
+"""
+
+from collections.abc import Iterator
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.features.export.recipe import Exported, Recipe, Source
+from trimaran.pricing.analytical.shapes import TransformerShape
+
+RELEASE = "2.13"
+FILE_NAME = "trimaran_pytorch.py"
+
+_NODE = 8
+"""Ranks that the printed command starts on one node; more are for several nodes."""
+
+_SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
+_RATE = 3e-4
+
+
+def to_pytorch(recipe: Recipe) -> Exported:
+    """The recipe as a script.
+
+    Args:
+        recipe: of a plan
+
+    Raises:
+        InputError: the plan has what the script cannot do
+    """
+    reasons = list(_reasons(recipe))
+    if reasons:
+        raise InputError(
+            f"the plan for {recipe.job} cannot be exported to pytorch: {'; '.join(reasons)}",
+            code="export.not-expressible",
+            job=recipe.job,
+        )
+    lost, values = tuple(_lost(recipe)), _plan(recipe)
+    return Exported(
+        target="pytorch",
+        release=RELEASE,
+        file_name=FILE_NAME,
+        text=_text(recipe, values, lost),
+        sections={"plan": values},
+        next=f"torchrun {_ranks(recipe)} {FILE_NAME} --steps 10",
+        lost=lost,
+    )
+
+
+def _plan(recipe: Recipe) -> dict[str, object]:
+    """The degrees in the words of the script's mesh."""
+    shard = (recipe.shard_ranks or recipe.dp) if recipe.zero else 1
+    return {
+        "pipeline": recipe.pp,
+        "replicate": recipe.dp // shard,
+        "shard": shard,
+        "tensor": recipe.tp,
+        "segments": [stage.layers for stage in recipe.stages],
+        "global_batch": recipe.global_batch_size,
+        "microbatch": recipe.microbatch,
+        "microbatches": recipe.microbatches,
+        "reshard_after_forward": recipe.zero == 3,
+        "precision": recipe.precision,
+    }
+
+
+def _ranks(recipe: Recipe) -> str:
+    if recipe.devices <= _NODE:
+        return f"--nproc-per-node {recipe.devices}"
+    return f"--nnodes {-(-recipe.devices // _NODE)} --nproc-per-node {_NODE} --rdzv-endpoint HOST:29500"
+
+
+def _reasons(recipe: Recipe) -> Iterator[str]:
+    """Why the script cannot train as the plan says."""
+    if recipe.shape is not None:
+        yield from _reasons_of_network(recipe, recipe.shape)
+    elif recipe.source is not None:
+        yield from _reasons_of_job(recipe, recipe.source)
+    else:
+        yield (
+            "the layers of its network are not known; plan a decoder by its name or its configuration, or export to "
+            "another target"
+        )
+    if recipe.cp > 1:
+        yield f"context parallelism over {recipe.cp} ranks is experimental in torch (--forbid cp)"
+    if recipe.ep > 1:
+        yield f"experts over {recipe.ep} ranks are not part of torch (--forbid ep)"
+    if recipe.precision not in ("fp32", "bf16"):
+        yield f"precision {recipe.precision}: the script computes in fp32 or bf16 (--precision)"
+    if not recipe.recomputed <= {"layers"} and recipe.recomputed != {"attention"}:
+        yield f"recomputation of {', '.join(sorted(recipe.recomputed))}: the script recomputes layers or attention"
+    if recipe.pp > 1:
+        yield from _reasons_of_pipeline(recipe)
+    if recipe.global_batch_size != recipe.dp * recipe.microbatch * recipe.microbatches:
+        yield (
+            f"a batch of {recipe.global_batch_size} is not {recipe.microbatches} microbatches of "
+            f"{recipe.microbatch} on {recipe.dp} replicas (--batch)"
+        )
+
+
+def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
+    if source.placed:
+        yield "operations are placed on devices one by one, which only Trimaran runs (--forbid placement)"
+    if source.in_memory:
+        yield "a memory plan by storages, which only Trimaran runs (leave --memory out)"
+    if recipe.tp > 1 or source.sharded:
+        yield "parts of the job's own modules lie on several ranks, which only Trimaran arranges (--forbid tp)"
+    if source.weighted_loss:
+        yield "Job.loss_weight: the script takes losses that are means over samples"
+    if recipe.pp == 1:
+        return
+    if source.form != "input":
+        yield "a pipeline of torch takes one tensor in and one target out, and this batch has others (--pp 1)"
+    if source.tied:
+        yield f"{source.tied} is used on several stages, and torch would train a copy on each (--pp 1)"
+    if recipe.clip_norm is not None:
+        yield "the norm of gradients that are clipped is that of all stages (--pp 1)"
+    if any(not stage.modules for stage in recipe.stages):
+        yield "a stage without a whole module: torch splits in front of modules (--pp 1)"
+
+
+def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
+    if shape.experts is not None or shape.latent is not None:
+        yield "experts and latent attention are not in the script's decoder (export to megatron or torchtitan)"
+    if shape.head != "causal":
+        yield "the script's network is a decoder, and this one has a masked-language head"
+    if shape.query_key_norm:
+        yield "norms of queries and keys are not in the script's decoder"
+    if not shape.rotary and not shape.positions:
+        yield "the script's decoder has rotary or learned positions, and this network has others"
+    if recipe.tp > 1:
+        counts = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocabulary": shape.vocabulary}
+        counts |= {"sequence": shape.sequence} if recipe.sequence_parallel else {}
+        for name, count in counts.items():
+            if count % recipe.tp:
+                yield f"{name} {count} does not divide by {recipe.tp} tensor-parallel ranks (--tp)"
+    if recipe.pp > 1 and shape.tied:
+        yield "the embedding is also the head, and the first and the last stage would need one copy of it (--pp 1)"
+
+
+def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
+    if recipe.zero >= 2:
+        yield f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the last microbatch"
+    if recipe.schedule not in _SCHEDULES:
+        yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
+    if recipe.schedule == "interleaved":
+        rounds = max(1, recipe.microbatches // recipe.pp)
+        if recipe.microbatches % rounds:
+            yield f"torch interleaves microbatches in {rounds} equal rounds, and {recipe.microbatches} do not divide"
+        if recipe.microbatch_group not in (0, recipe.pp):
+            yield f"torch interleaves by the number of stages, not by groups of {recipe.microbatch_group}"
+
+
+def _lost(recipe: Recipe) -> Iterator[str]:
+    yield from recipe.beyond
+    if recipe.shape is not None:
+        if recipe.shape.hidden_dropout or recipe.shape.attention_dropout:
+            yield "dropout: the script has none"
+        yield f"the optimizer: AdamW with a learning rate of {_RATE:g}; change optimizer_of"
+    if recipe.bucket_bytes is not None and recipe.dp > 1 and recipe.zero:
+        yield f"bucket size {recipe.bucket_bytes} bytes: FSDP2 sends a layer at a time"
+    if recipe.compiled:
+        yield "torch.compile of segments: call model.compile() before the first step"
+    for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):
+        if stage.split:
+            yield f"stage {number}: its boundary splits {', '.join(stage.split)}; torch splits in front of modules"
+
+
+def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str:
+    # The output is Python, so nothing is escaped.
+    environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    name = "job" if recipe.shape is None else "decoder"
+    template = environment.from_string((files(__package__) / "scripts" / f"{name}.py.jinja").read_text())
+    devices = format_count(recipe.devices, "device")
+    common = {
+        "title": f"{recipe.job} on {devices}, by plain PyTorch {RELEASE}; made by `trimaran export`.",
+        "file_name": FILE_NAME,
+        "ranks": _ranks(recipe),
+        "lost": lost,
+        "bf16": recipe.precision == "bf16",
+        "zero": recipe.zero,
+        "dp": recipe.dp,
+        "pp": recipe.pp,
+        "replicate": plan["replicate"],
+        "shard": plan["shard"],
+        "chunks": recipe.chunks,
+        "schedule": _SCHEDULES.get(recipe.schedule, ""),
+        "batch": recipe.global_batch_size,
+        "microbatches": recipe.microbatches,
+    }
+    if recipe.shape is None:
+        return template.render(common | _of_job(recipe))
+    return template.render(common | _of_network(recipe, recipe.shape))
+
+
+def _of_job(recipe: Recipe) -> dict[str, object]:
+    """What the script of a job is told."""
+    source = recipe.source
+    return {
+        "job": recipe.job,
+        "built_in": not recipe.job.rpartition(":")[0].endswith(".py"),
+        "form": "" if source is None else source.form,
+        "units": () if source is None else source.layers,
+        "splits": tuple(stage.modules[0] for stage in recipe.stages[1:] if stage.modules),
+        "bucket_mb": None if recipe.bucket_bytes is None else max(1, recipe.bucket_bytes // 2**20),
+        "clip_norm": recipe.clip_norm,
+        "accumulates": recipe.dp > 1 and not recipe.zero and recipe.pp == 1 and recipe.microbatches > 1,
+    }
+
+
+def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
+    """What the script of a decoder is told."""
+    segments = tuple(stage.layers for stage in recipe.stages) or (shape.layers,)
+    return {
+        "sharded": recipe.dp > 1 or recipe.precision == "bf16",
+        "tp": recipe.tp,
+        "sequence_parallel": recipe.sequence_parallel and recipe.tp > 1,
+        "recompute": next(iter(recipe.recomputed), ""),
+        "recompute_layers": recipe.recompute_layers if "layers" in recipe.recomputed else None,
+        "segments": segments,
+        "microbatch": recipe.microbatch,
+        "rate": _RATE,
+        "shape": shape,
+        "rotary_base": "10_000.0",
+        "norm": "nn.LayerNorm(HIDDEN)" if shape.centred_norm else "nn.RMSNorm(HIDDEN, eps=1e-5)",
+    }

@@ -1,0 +1,204 @@
+"""PlanBench: how well plans of sharded transformers are predicted and chosen, on everything published, in one table.
+
+    grids     the same network, batch and devices, measured under several degrees: error of each figure, and how much of
+              the gap between the guides' plan and the best one our choice closes (`regret.py`)
+    memory    peaks that were measured: error, and how many that ran are called unfit
+    runs      documented trainings, by their degrees: error, interval, verdict on memory, our own plan's step against
+              that of the degrees that ran, both as predicted, and the time to answer
+    peers     other predictors on the same rows (`peers.py`)
+
+Nothing is fitted here, and no figure of a constant comes from here.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+
+from trimaran.base.progress import Progress
+from trimaran.report.tables import add_figures
+from trimaran_studies.validation.measurement import Answer
+from trimaran_studies.validation.peers import COMMITS, PeerLine, compare_peers
+from trimaran_studies.validation.regret import FAMILIES, GapClosed, Job, gap_closed, noise_of, regret_jobs
+from trimaran_studies.validation.scores import Score, score
+from trimaran_studies.validation.validate import ValidationRequest, scored, validate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the table.
+
+    Attributes:
+        part: "grids", "memory", "runs" or "peers"
+        name: of the source
+        score: of the errors; None where nothing was predicted
+        unfit: of rows that ran, how many are called unfit; None where that does not apply
+        regret: median time of our choice over the best plan's; None without a choice
+        rule: the same of the guides' plan
+        gap: that our choice closes; None without a choice
+        peer: another predictor on the same rows
+    """
+
+    part: str
+    name: str
+    score: Score | None
+    unfit: int | None = None
+    regret: float | None = None
+    rule: float | None = None
+    gap: GapClosed | None = None
+    peer: PeerLine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """All lines.
+
+    Attributes:
+        lines: in the order of the table
+        noise: of each source of grids, as a share of a measurement
+    """
+
+    lines: tuple[Line, ...]
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+
+def planbench(files: Sequence[Path] = (), *, peers: Path | None = None, progress: Progress) -> Bench:
+    """Score everything.
+
+    Args:
+        files: of rows; none: those that come with Trimaran
+        peers: folder with checkouts of peers; None: they are left out
+        progress: called after every part
+
+    Raises:
+        InputError: a file cannot be read, a cell of it is wrong, or the folder has no peers at their commits
+        EnvironmentProblem: a peer cannot be run
+    """
+    lines: list[Line] = []
+    answers = [
+        answer
+        for family in FAMILIES
+        for answer in validate(ValidationRequest(files=tuple(files), family=family), progress=progress)
+    ]
+    jobs = regret_jobs(answers)
+    noise = noise_of(jobs)
+    for source, found in _by_source(answers).items():
+        lines.append(_grid_line(source, found, [job for job in jobs if job.source == source], noise))
+    lines.append(_grid_line("all", answers, jobs, noise))
+    memory = validate(ValidationRequest(files=tuple(files), family="memory"), progress=progress)
+    for source, found in _by_source(memory).items():
+        lines.append(Line(part="memory", name=source, score=_score(found), unfit=_unfit(found)))
+    if peers is not None:
+        rows = {source: [answer.row for answer in found] for source, found in _by_source(answers).items()}
+        found_peers = compare_peers(peers, rows)
+        lines += [Line(part="peers", name=f"{one.peer}: {one.rows}", score=None, peer=one) for one in found_peers]
+    return Bench(lines=tuple(lines), noise=noise)
+
+
+def _by_source(answers: Iterable[Answer]) -> dict[str, list[Answer]]:
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer.row.fields.get("source_repo", ""), []).append(answer)
+    return found
+
+
+def _score(answers: Iterable[Answer]) -> Score | None:
+    return score(scored(answer) for answer in answers)
+
+
+def _unfit(answers: Iterable[Answer]) -> int:
+    return sum(answer.fits is False for answer in answers)
+
+
+def _grid_line(source: str, answers: Sequence[Answer], jobs: Sequence[Job], noise: Mapping[str, float]) -> Line:
+    several = [job for job in jobs if len(job.plans) > 1]
+    if not several:
+        return Line(part="grids", name=source, score=_score(answers))
+    return Line(
+        part="grids",
+        name=source,
+        score=_score(answers),
+        regret=statistics.median(job.regret(job.chosen) for job in several),
+        rule=statistics.median(job.regret(job.by_rule) for job in several),
+        gap=gap_closed(several, noise),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# For programs and for people
+
+
+def planbench_document(bench: Bench) -> dict[str, object]:
+    """All lines as one object."""
+    document: dict[str, object] = {"schema_version": 1, "noise": dict(bench.noise)}
+    if any(line.peer is not None for line in bench.lines):
+        document["peers"] = dict(COMMITS)
+    return document | {"lines": [_line_document(line) for line in bench.lines]}
+
+
+def _line_document(line: Line) -> dict[str, object]:
+    found, gap = line.score, line.gap
+    document: dict[str, object] = {"part": line.part, "name": line.name}
+    if found is not None:
+        document |= {
+            "rows": found.rows,
+            "answered": found.answered,
+            "median": found.median,
+            "p80": found.p80,
+            "bias": found.bias,
+            "coverage": found.coverage,
+        }
+    if line.peer is not None:
+        document |= {"rows": line.peer.count, "median": line.peer.ours, "peer_median": line.peer.theirs}
+    if line.unfit is not None:
+        document["called_unfit"] = line.unfit
+    if gap is not None:
+        document |= {
+            "regret": line.regret,
+            "rule_of_thumb_regret": line.rule,
+            "jobs": gap.of,
+            "jobs_apart": gap.jobs,
+            "gap_closed": gap.share,
+            "gap_closed_interval": None if gap.share is None else [gap.low, gap.high],
+        }
+    return document
+
+
+def planbench_table(bench: Bench) -> Table:
+    """All lines for people."""
+    table = Table(title="PlanBench", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
+    table.add_column("part", no_wrap=True)
+    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=44)
+    add_figures(table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed", "peer")
+    for line in bench.lines:
+        table.add_row(line.part, line.name, *_cells(line))
+    return table
+
+
+def _cells(line: Line) -> list[str]:
+    found, gap, peer = line.score, line.gap, line.peer
+    figures = [""] * 5
+    if peer is not None:
+        return [f"{peer.count}", f"{peer.ours:.1%}", *[""] * 8, f"{peer.theirs:.1%}"]
+    if found is not None:
+        inside = "" if found.coverage is None else f"{found.coverage:.0%}"
+        figures = [f"{found.answered}", f"{found.median:.1%}", f"{found.p80:.0%}", f"{found.bias:+.1%}", inside]
+    figures.append("" if line.unfit is None else str(line.unfit))
+    if gap is None:
+        return [*figures, "", "", "", "", ""]
+    closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%} to {gap.high:.0%})"
+    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed, ""]
+
+
+def planbench_lines(bench: Bench) -> list[str]:
+    """How the table is read."""
+    return [
+        "error: median of |predicted / measured - 1|; inside: of the 90 % interval; unfit: rows that ran and are said "
+        "not to fit.",
+        "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
+        "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
+        "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
+    ]
