@@ -516,7 +516,7 @@ class MachineExchange:
             if self._devices:
                 _check_devices(self.machine, degrees.devices, self._devices)
                 order = tuple(self._devices[number] for number in order)
-            natural = order == (tuple(self._devices) or tuple(range(len(order))))
+            natural = order == (tuple(self._devices) or tuple(range(self.ranks)))
             self._placed[key] = (
                 self if natural else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
             )
@@ -551,7 +551,7 @@ def machine_exchange(machine: Machine, *, ranks: int, year: float, devices: Sequ
 
 
 def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
-    """Prices for ranks that have the devices in the order of some degrees.
+    """Prices for as many ranks as degrees have, which have the devices in their order.
 
     Args:
         exchange: for ranks in the usual order
@@ -560,6 +560,8 @@ def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
     Raises:
         InputError: another order, and prices that know of no machine, or degrees that the order leaves out
     """
+    if isinstance(exchange, MachineExchange) and exchange.ranks != degrees.devices:
+        return exchange.placed(degrees)
     if degrees.rank_order == RANK_ORDER:
         return exchange
     if not isinstance(exchange, MachineExchange):
