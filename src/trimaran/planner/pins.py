@@ -378,6 +378,9 @@ class Pins:
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
                 return f"--{name} {wanted}"
+        order = self.rank_order or (RANK_ORDER if self.strategy else strategy.rank_order)
+        if order != strategy.rank_order:
+            return f"--rank-order {','.join(order)}"
         lossy = self._objection_to_loss(strategy)
         if lossy:
             return lossy

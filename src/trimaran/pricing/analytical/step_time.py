@@ -734,6 +734,18 @@ Exchange = Callable[[str, float, int, int], float]
 "send_recv": of a message to the rank so far on, each in a chain of ranks so far apart."""
 
 
+def _check_devices(machine: Machine, ranks: int, devices: Sequence[int]) -> None:
+    known = set(devices) & set(range(machine.devices))
+    if len(devices) != ranks or len(known) != ranks:
+        raise InputError(
+            f"{ranks} ranks need as many of the devices 0 to {machine.devices - 1}, each once; got {len(devices)}, of "
+            f"which {len(known)} are there: name one for each rank",
+            code="analytical.bad-devices",
+            ranks=ranks,
+            devices=len(devices),
+        )
+
+
 class MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
@@ -742,9 +754,14 @@ class MachineExchange:
         ranks: in all, on the first devices of the machine
         year: of the library
         devices: the device of each rank; empty: ranks have the devices node by node
+
+    Raises:
+        InputError: not a device of this machine for each rank
     """
 
     def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
+        if len(devices):
+            _check_devices(machine, ranks, devices)
         self.machine, self.ranks, self.year = machine, ranks, year
         self._devices = devices
         self._known: dict[tuple[str, float, int, int], float] = {}
@@ -782,31 +799,45 @@ class MachineExchange:
         key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
         if key not in self._placed:
             order = devices_of_ranks(degrees)
-            natural = order == tuple(range(len(order)))
+            if self._devices:
+                _check_devices(self.machine, degrees.devices, self._devices)
+                order = tuple(self._devices[number] for number in order)
+            natural = order == (tuple(self._devices) or tuple(range(self.ranks)))
             self._placed[key] = (
-                self
-                if natural and not self._devices
-                else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
+                self if natural else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
             )
         return self._placed[key]
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float) -> MachineExchange:
+def machine_exchange(machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
         machine: nodes and fabric
         ranks: in all, on the first devices of the machine
         year: of the library
+        devices: the device of each rank in the usual order, any ones; empty: the first ones, node by node
 
     Returns:
         Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
+
+    Raises:
+        InputError: not a device of this machine for each rank
+
+    Example:
+        Two ranks that share tensors, on one node, and on two.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx-h100:2@ethernet-10g")
+        >>> near, far = (machine_exchange(machine, ranks=2, year=2024.0, devices=each) for each in ((0, 1), (0, 8)))
+        >>> far("all_reduce", 1e8, 2, 1) > 50 * near("all_reduce", 1e8, 2, 1)
+        True
     """
-    return MachineExchange(machine, ranks=ranks, year=year)
+    return MachineExchange(machine, ranks=ranks, year=year, devices=devices)
 
 
 def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
-    """Prices for ranks that have the devices in the order of some degrees.
+    """Prices for as many ranks as degrees have, which have the devices in their order.
 
     Args:
         exchange: for ranks in the usual order
@@ -815,6 +846,8 @@ def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
     Raises:
         InputError: another order, and prices that know of no machine, or degrees that the order leaves out
     """
+    if isinstance(exchange, MachineExchange) and exchange.ranks != degrees.devices:
+        return exchange.placed(degrees)
     if degrees.rank_order == RANK_ORDER:
         return exchange
     if not isinstance(exchange, MachineExchange):
