@@ -43,6 +43,7 @@ from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
+from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
@@ -65,6 +66,7 @@ def transformer_problem(
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
+    documents: Documents | None = None,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -79,6 +81,7 @@ def transformer_problem(
         pins: decisions of the user
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         gap: it may also end when the best step is within this share of the least bound
+        documents: of which sequences consist; None: of one each
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -95,6 +98,7 @@ def transformer_problem(
         )
     device.check_computes(precision)
     program = program_of(device, precision, software, node_devices=machine.node.devices)
+    program = replace(program, documents=documents)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,

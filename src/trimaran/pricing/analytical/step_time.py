@@ -71,6 +71,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.lengths import Documents, slowest_replica
 from trimaran.pricing.analytical.memory import AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
@@ -280,6 +281,7 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
     inner = _inner(shape, degrees, layer)
+    busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
     projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
     shapes = [Product(tokens, queries + 2 * keys, shape.hidden), Product(tokens, shape.hidden, queries)]
     if shape.latent is not None:
@@ -310,7 +312,8 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     routed = 0.0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
-        routed += 12 * shape.experts.active * shape.hidden / shared
+        # Half of it is of what a rank sends, half of what it receives, of which the busiest one has more.
+        routed += 6 * (1.0 + busy) * shape.experts.active * shape.hidden / shared
     apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
@@ -426,7 +429,7 @@ def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
         return shape.ffn / degrees.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / degrees.tp
+    return (experts.active * experts.ffn * experts.load(degrees.ep) + experts.shared_ffn) / degrees.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -907,6 +910,8 @@ class Program:
         once_a_node: devices of a node to which tokens are sent once, however many of their experts it has (DeepSeek-AI,
             "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
+        documents: of which sequences consist; None: of one document each, as long as the sequence
+        sequence: that was asked for with documents, where the shape has the mean length of padded ones; 0: the shape's
     """
 
     framework: str = ""
@@ -923,6 +928,70 @@ class Program:
     tuned: bool = True
     stops_early: bool = False
     once_a_node: int = 0
+    documents: Documents | None = None
+    sequence: int = 0
+
+
+def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tuple[TransformerShape, Program]:
+    """A shape with the sequences that a microbatch has on average, and a program that knows the others.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: say how many sequences a microbatch has
+        program: may say the documents
+    """
+    if program.documents is None:
+        return shape, program
+    length = program.documents.length(shape.sequence, degrees.microbatch)
+    return replace(shape, sequence=length), replace(program, sequence=shape.sequence)
+
+
+def _attention_work(shape: TransformerShape, degrees: Degrees, program: Program, layer: int) -> float:
+    """Attention of a layer by that of sequences without documents."""
+    if program.documents is None:
+        return 1.0
+    return program.documents.attention(
+        program.sequence or shape.sequence, degrees.microbatch, window=shape.window(layer), chunked=shape.chunked
+    )
+
+
+def unequal_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    documents: Documents,
+    *,
+    microbatch_s: float,
+    attention_s: float,
+) -> float:
+    """Wait for the replica whose documents take longest [s].
+
+    Replicas that shard gradients or parameters exchange them for each microbatch, and those that hold different experts
+    tokens in each layer: they wait for each other in each microbatch.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: of it
+        documents: of the sequences
+        microbatch_s: forward and backward of the slowest stage [s]
+        attention_s: of it, attention [s]
+    """
+    together = (
+        degrees.dp if degrees.zero >= 2 else math.gcd(degrees.dp, max(1, degrees.ep // (degrees.tp * degrees.cp)))
+    )
+    fill = (degrees.pp - 1) / degrees.chunks
+    found = slowest_replica(
+        documents,
+        shape.sequence,
+        replicas=degrees.dp,
+        microbatches=degrees.microbatches,
+        microbatch=degrees.microbatch,
+        fill=fill,
+        together=together,
+        # In steps of a twentieth, so that few of them are computed.
+        square=1.0 if documents.packing == "packed" else round(20.0 * attention_s / microbatch_s) / 20.0,
+    )
+    varying_s = attention_s if documents.packing == "packed" else microbatch_s
+    return (found.ratio - 1.0) * (degrees.microbatches + fill) * varying_s
 
 
 def tensor_seconds(
@@ -947,6 +1016,8 @@ def tensor_seconds(
     if shape.experts is not None and shape.has_experts(layer) and degrees.ep > 1:
         sent = tokens * shape.hidden * 2 * _copies(shape.experts.active, degrees, program.once_a_node)
         sent /= degrees.tp if degrees.sequence_parallel else 1
+        # The busiest rank receives more than it sends on the way there, and sends as much more on the way back.
+        sent *= shape.experts.load(degrees.ep)
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
@@ -1084,6 +1155,7 @@ class TransformerStep:
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
         slowest_s: what the slowest of all ranks takes longer than their mean, for which the others wait [s]
+        unequal_s: wait for the replica whose documents take longest [s]
     """
 
     compute_s: float
@@ -1092,11 +1164,13 @@ class TransformerStep:
     data_s: float
     update_s: float
     slowest_s: float = 0.0
+    unequal_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The whole step [s]."""
-        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s + self.slowest_s
+        parts = self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        return parts + self.unequal_s + self.slowest_s
 
 
 def transformer_step(
@@ -1121,6 +1195,8 @@ def transformer_step(
     Returns:
         By part.
     """
+    documents, asked = program.documents, shape
+    shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
     known: dict[tuple[tuple[tuple[int, int], ...], bool, bool], tuple[float, float]] = {}
     per_stage, inside = [], []
@@ -1148,6 +1224,11 @@ def transformer_step(
     mine = held if alone else held / (degrees.dp * degrees.cp)
     mine += experts if alone else experts / degrees.expert_data
     update = 0.0 if program.frozen else mine * constants.update_bytes
+    unequal = 0.0
+    if documents is not None:
+        without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
+        attention = max(0.0, slowest - inner - without)
+        unequal = unequal_seconds(asked, degrees, documents, microbatch_s=slowest, attention_s=attention)
     step = TransformerStep(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
@@ -1164,6 +1245,7 @@ def transformer_step(
             copy_s=0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s,
         ),
         update_s=update / device.sustained_bytes_per_s,
+        unequal_s=unequal,
     )
     return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
 
@@ -1193,6 +1275,7 @@ def least_seconds(
         constants: shares of peak and overheads
         chunks: of each stage, at most
     """
+    shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
@@ -1224,8 +1307,10 @@ def _stage_seconds(
     stage: int,
     device: Device,
     constants: StepConstants,
+    *,
+    attention: float = 1.0,
 ) -> float:
-    """Forward and backward of one microbatch on a stage [s]."""
+    """Forward and backward of one microbatch on a stage, with attention or a share of it [s]."""
     work, held, layers = PassWork(), 0, 0
     last = stage == degrees.pp - 1
     passes = [
@@ -1233,6 +1318,7 @@ def _stage_seconds(
         for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage))
     ]
     for forward, count, layer in passes:
+        forward = forward.times(1.0, attention * _attention_work(shape, degrees, program, layer), 1.0)
         each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
         each = each + (forward.without_last if program.stops_early else forward).times(*_again(degrees))
         work = work + each.times(count, count, count)
@@ -1240,6 +1326,7 @@ def _stage_seconds(
         layers += count
     if last and shape.prediction_layers:
         module = prediction_forward(shape, degrees, attention=program.attention)
+        module = module.times(1.0, attention * _attention_work(shape, degrees, program, shape.layers - 1), 1.0)
         work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
         work = work + (module.without_last if program.stops_early else module).times(*_again(degrees))
         held += prediction_elements(shape, degrees.tp)
