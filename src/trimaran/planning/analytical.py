@@ -39,6 +39,7 @@ from trimaran.pricing.analytical.decoders import (
 )
 from trimaran.pricing.analytical.fit import WHOLE
 from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     active_count,
@@ -102,8 +103,8 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
-    if request.software is not None and request.software.framework != "megatron":
-        yield f"--software {request.software.framework}", "the analytical model has figures of Megatron's fused kernels"
+    if request.software is not None and request.software.framework not in FRAMEWORK_NAMES:
+        yield f"--software {request.software.framework}", f"the analytical model has {', '.join(FRAMEWORK_NAMES)}"
     device = find_machine(request.cluster).node.device
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
