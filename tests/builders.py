@@ -30,7 +30,7 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape
+from trimaran.pricing.analytical.shapes import NO_BIASES, Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
     CostTable,
@@ -835,7 +835,7 @@ def transformer_shape(
         vocabulary=vocabulary,
         sequence=sequence,
         gated=True,
-        biases=False,
+        biases=NO_BIASES,
         tied=False,
         rotary=True,
         centred_norm=False,

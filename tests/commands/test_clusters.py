@@ -69,3 +69,50 @@ def test_mistakes_end_with_their_place_and_code_2(tmp_path: Path, arguments: tup
     done = trimaran("clusters", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+SECOND_KIND = """
+[machine]
+node = "new"
+nodes = 2
+[[nodes]]
+name = "new"
+like = "dgx-h100"
+source = "s"
+[[nodes]]
+name = "old"
+like = "dgx1-v100"
+source = "s"
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "lenet", "--cluster", "mixed.toml"),
+        ("plan", "llama3:8b", "--cluster", "mixed.toml:16"),
+        ("explain", "lenet", "--cluster", "mixed.toml"),
+        ("simulate", "lenet", "--cluster", "mixed.toml"),
+        ("scale", "lenet", "--cluster", "mixed.toml", "--batch", "64"),
+        ("crossover", "inception_v3", "--cluster", "mixed.toml", "--curve", "inception-v3"),
+        ("clusters", "mixed.toml"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_no_command_leaves_a_second_kind_of_node_out(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "mixed.toml").write_text(SECOND_KIND, encoding="utf-8")
+    done = trimaran(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert 'none of "old"' in done.stderr
+    assert 'nodes = { "new" = 2, "old" = 1 }' in done.stderr
+
+
+def test_leaves_and_kinds_are_drawn(tmp_path: Path) -> None:
+    (tmp_path / "mixed.toml").write_text(
+        '[machine]\nnodes = { "dgx-a100" = 1, "dgx-h100" = 3 }\nrails = true\n', encoding="utf-8"
+    )
+    found = json.loads(trimaran("clusters", "mixed.toml", "--json", cwd=tmp_path).stdout)["machine"]
+    assert found["kinds"] == {"dgx-a100": 1, "dgx-h100": 3}
+    assert (found["name"], found["nodes"], found["leaves"]["by_rail"]) == ("dgx-a100", 4, True)
+    drawn = trimaran("clusters", "dgx-h100:64@nodes_per_leaf=16,oversubscription=2:1", cwd=tmp_path).stdout
+    assert "16 nodes a leaf, 2:1 above it" in " ".join(drawn.split())

@@ -3,19 +3,29 @@
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.raising import raises
 
 from trimaran.machine.find import find_machine
+from trimaran.machine.rings import slowdowns
 from trimaran.machine.types import Machine
 from trimaran.pricing.analytical.shapes import gpt_shape
-from trimaran.pricing.analytical.step_time import Program, machine_exchange, step_constants, transformer_step
+from trimaran.pricing.analytical.step_time import (
+    MachineExchange,
+    Program,
+    machine_exchange,
+    rank_traffic,
+    step_constants,
+    transformer_step,
+)
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, group_crossings, message_crossings
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import Axis, Degrees, devices_of_ranks
 
 FABRICS = ("ethernet-1g", "ethernet-10g", "ethernet-25g", "ethernet-100g")
 SHAPE = gpt_shape(layers=24, hidden=2304, heads=24, vocabulary=51200)
@@ -149,3 +159,143 @@ def test_messages_that_leave_a_node_by_one_card_share_it() -> None:
         for machine in (find_machine("dgx-h100:2@ethernet-25g"), find_machine("dgx-h100:2@8 ethernet-25g"))
     )
     assert one == pytest.approx(8 * eight, rel=0.1)
+
+
+LEAVES = ("", ",nodes_per_leaf=4", ",nodes_per_leaf=4,oversubscription=2", ",nodes_per_leaf=4,oversubscription=8")
+ORDERS: tuple[tuple[Axis, ...], ...] = (
+    ("tp", "cp", "dp", "pp"),
+    ("tp", "pp", "cp", "dp"),
+    ("tp", "dp", "cp", "pp"),
+    ("pp", "cp", "dp", "tp"),
+)
+
+
+def step_seconds(machine: Machine, degrees: Degrees) -> float:
+    return transformer_step(
+        SHAPE,
+        degrees,
+        Program(),
+        device=machine.node.device,
+        exchange=machine_exchange(machine, ranks=degrees.devices, year=2024.0),
+        constants=step_constants(),
+    ).seconds
+
+
+def any_degrees(draw: st.DataObject) -> Degrees:
+    tensor, pipeline, context, data = (
+        draw.draw(st.sampled_from(sizes)) for sizes in ([1, 2, 3, 4, 8], [1, 2, 4, 6], [1, 2, 4], [1, 2, 3, 4])
+    )
+    return Degrees(
+        tp=tensor,
+        pp=pipeline,
+        cp=context,
+        dp=data,
+        microbatches=12,
+        zero=draw.draw(st.sampled_from([0, 1, 2, 3])) if data * context > 1 else 0,
+        rank_order=draw.draw(st.sampled_from(ORDERS)),
+    )
+
+
+@given(data=st.data(), rails=st.booleans())
+def test_more_oversubscription_is_never_faster(data: st.DataObject, rails: bool) -> None:
+    degrees = any_degrees(data)
+    end = ",rails" if rails else ""
+    nodes = max(2, -(-degrees.devices // 8))
+    steps = [
+        step_seconds(find_machine(f"dgx-h100:{nodes}@8 ib-ndr{leaves}{end if leaves else ''}"), degrees)
+        for leaves in LEAVES
+    ]
+    # A leaf as wide as its cards is no slower than none; rail by rail, messages to one card may come from several.
+    assert steps[0] == pytest.approx(steps[1], rel=1e-12) or (rails and steps[0] < steps[1])
+    assert all(slow >= fast * (1 - 1e-12) for fast, slow in pairwise(steps))
+
+
+@given(data=st.data())
+def test_one_gigabit_ethernet_never_equals_infiniband_where_messages_cross_nodes(data: st.DataObject) -> None:
+    degrees = any_degrees(data)
+    machine, slow = (
+        find_machine(f"dgx-h100:{max(2, -(-degrees.devices // 8))}@{cards}") for cards in ("8 ib-ndr", "ethernet-1g")
+    )
+    traffic = rank_traffic(degrees, machine_exchange(machine, ranks=degrees.devices, year=2024.0))
+    crosses = any(each.nodes > 1 for each in traffic)
+    assert crosses or degrees.devices <= 8
+    if crosses:
+        assert step_seconds(slow, degrees) > step_seconds(machine, degrees)
+    else:
+        assert step_seconds(slow, degrees) == step_seconds(machine, degrees)
+
+
+@given(data=st.data(), seed=st.randoms(use_true_random=False))
+def test_a_permutation_of_equal_nodes_changes_nothing(data: st.DataObject, seed: Random) -> None:
+    degrees = any_degrees(data)
+    nodes = max(2, -(-degrees.devices // 8))
+    machine = find_machine(f"dgx-h100:{nodes}@4 ib-hdr")
+    order = list(range(nodes))
+    seed.shuffle(order)
+    natural = devices_of_ranks(degrees)
+    moved = [order[number // 8] * 8 + number % 8 for number in natural]
+    each, other = (
+        MachineExchange(machine, ranks=degrees.devices, year=2024.0, devices=devices) for devices in (natural, moved)
+    )
+    for op, members, near in (
+        ("all_reduce", degrees.tp, 1),
+        ("all_to_all", degrees.cp, degrees.tp),
+        ("all_gather", degrees.cp * degrees.dp, degrees.tp),
+        ("send_recv", degrees.pp, degrees.devices // degrees.pp),
+    ):
+        assert each(op, 1e8, members, near) == other(op, 1e8, members, near)
+
+
+def test_stages_that_are_nearest_send_inside_nodes_and_replicas_pay_for_it() -> None:
+    machine = find_machine("dgx-h100:16@8 ib-ndr")
+    exchange = machine_exchange(machine, ranks=128, year=2024.0)
+    usual = Degrees(tp=2, pp=4, dp=16)
+    nearest = replace(usual, rank_order=("tp", "pp", "dp"))
+    assert [each.nodes for each in rank_traffic(usual, exchange)] == [1, 4, 2]
+    assert [each.nodes for each in rank_traffic(nearest, exchange)] == [1, 16, 1]
+    stage = exchange.placed(nearest)("send_recv", 1e8, 4, 32)
+    assert stage < exchange("send_recv", 1e8, 4, 32) / 4
+    assert exchange.placed(nearest)("all_reduce", 1e9, 16, 2) > exchange("all_reduce", 1e9, 16, 2)
+
+
+def test_an_order_without_a_machine_to_price_it_on_is_refused() -> None:
+    degrees = Degrees(tp=2, dp=2, rank_order=("dp", "tp", "cp", "pp"))
+    with raises("analytical.order-needs-machine"):
+        transformer_step(
+            SHAPE,
+            degrees,
+            Program(),
+            device=find_machine("dgx-h100").node.device,
+            exchange=lambda op, nbytes, members, near: 0.0,
+            constants=step_constants(),
+        )
+    with raises("rank-order.incomplete", missing=("dp",)):
+        devices_of_ranks(replace(degrees, rank_order=("tp", "pp")))
+
+
+@pytest.mark.parametrize(
+    ("members", "stride", "times"), [(2, 1, 1.0), (2, 2, 2.0), (2, 4, 4.0), (4, 2, 2.0), (8, 1, 1.0)]
+)
+def test_groups_over_pcie_share_switches_and_sockets(members: int, stride: int, times: float) -> None:
+    """Eight cards, two on each of four switches, two switches on each of two sockets."""
+    machine = find_machine("8xt4")
+    found = group_crossings(machine, ranks=8, members=members, stride=stride)
+    assert {each.inside for each in found} == {times}
+    alone = crossing_cost(
+        "all_reduce", 10**9, machine=machine, crossing=crossing_of(machine, range(0, members * stride, stride))
+    ).seconds
+    together = machine_exchange(machine, ranks=8, year=2024.0)("all_reduce", 10**9, members, stride)
+    assert together == pytest.approx(times * alone, rel=0.1)
+
+
+@given(name=st.sampled_from(("8xt4", "8xl4", "dgx1-v100", "dgx1-p100", "4xv100-pcie")), data=st.data())
+def test_other_groups_inside_a_node_never_make_one_faster(name: str, data: st.DataObject) -> None:
+    node = find_machine(name).node
+    devices = data.draw(st.permutations(range(node.devices)))
+    sizes = data.draw(st.lists(st.integers(2, 4), min_size=1, max_size=node.devices // 2))
+    groups = [tuple(devices[sum(sizes[:index]) : sum(sizes[: index + 1])]) for index in range(len(sizes))]
+    groups = [group for group in groups if len(group) > 1]
+    for count in range(1, len(groups)):
+        fewer, more = slowdowns(node, groups[:count]), slowdowns(node, groups[: count + 1])
+        assert all(1.0 <= one <= other for one, other in zip(fewer, more, strict=False))
+    assert not groups or slowdowns(node, groups[:1]) == (1.0,)

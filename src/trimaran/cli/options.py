@@ -141,6 +141,15 @@ Nodes = Annotated[
         show_default="as it pays, where ranks are on several hosts",
     ),
 ]
+RankOrder = Annotated[
+    str | None,
+    typer.Option(
+        "--rank-order",
+        metavar="ORDER",
+        help='Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
+        show_default="tp,cp,dp,pp, as Megatron has them",
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -246,7 +255,8 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit",
-        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken.',
+        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in work '
+        "that an idle core does in that time, so that the answer is the same on a busy machine.",
         parser=seconds_of,
         metavar="TIME",
     ),
@@ -284,6 +294,12 @@ PrecisionName = Annotated[
 SoftwareName = Annotated[
     str | None,
     typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
+    ),
 ]
 AnyReference = Annotated[
     str,
@@ -371,7 +387,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         >>> def command(pins: PinOptions, gap: Gap = 0.0) -> None:
         ...     print(pins.dp, gap)
         >>> list(inspect.signature(grouped(command)).parameters)[-3:]
-        ['powersgd_samples', 'workers', 'gap']
+        ['workers', 'rank_order', 'gap']
         >>> grouped(command)(dp=2)
         2 0.0
     """
@@ -416,6 +432,7 @@ class PinOptions:
     compression: CompressionName = None
     powersgd_samples: PowersgdSamples = None
     workers: Workers = None
+    rank_order: RankOrder = None
 
     def read(self) -> "Pins":
         """The pins.
@@ -463,6 +480,7 @@ class SearchOptions(RequestOptions):
     cluster: ClusterName = None
     precision: PrecisionName = None
     software: SoftwareName = None
+    sequence: SequenceLength = None
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0

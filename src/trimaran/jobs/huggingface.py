@@ -1,8 +1,8 @@
 """A Hugging Face configuration as a job: the model that it describes, with random weights, on synthetic data.
 
-A reference is the path of the file, with options behind a colon: `config.json`, `config.json:sequence=2048`; or
-`hf:` and the path of a file or of a folder with a `config.json`, which a command that takes plan files too needs. Only
-the file is read; nothing is downloaded.
+A reference is the path of the file or of a folder with a `config.json`, with options behind a colon: `config.json`,
+`config.json:sequence=2048`; or `hf:` and such a path, which a command that takes plan files too needs; or the name of a
+published decoder (`networks/published_decoders.py`). Only the file is read; nothing is downloaded.
 
 What the model is for follows from `architectures` in the file, otherwise from what transformers has for its
 `model_type`. Weights are fp32; where the file says bfloat16, the job computes under bf16 autocast. The cache of keys
@@ -22,6 +22,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import given, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.units import whole_number
+from trimaran.networks.published_decoders import find_published
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,21 +86,91 @@ _TASKS: Mapping[str, _Task] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """A configuration as it was read, before transformers sees it.
+
+    Attributes:
+        values: its figures by name
+        source: where it is from, for errors
+        sequence: tokens of a sequence that the reference asks for, or that the model was trained with; None: not said
+    """
+
+    values: Mapping[str, Any]
+    source: str
+    sequence: int | None = None
+
+
 def is_configuration(reference: str) -> bool:
     """Whether a job reference names a configuration.
 
     Example:
         >>> [is_configuration(text) for text in ("hf:models/llama", "config.json:sequence=64", "job.py:make", "vgg16")]
         [True, True, False, False]
+        >>> is_configuration("mixtral:8x7b")
+        True
     """
-    return reference.startswith(PREFIX) or _split(reference)[0].endswith(".json")
+    location = _split(reference)[0]
+    if reference.startswith(PREFIX) or location.endswith(".json") or find_published(reference) is not None:
+        return True
+    try:
+        return not location.endswith(".py") and given(Path(location) / "config.json").is_file()
+    except OSError:  # no path
+        return False
+
+
+def read_configuration(reference: str) -> Configuration:
+    """The figures of a configuration; transformers and torch are not needed.
+
+    Args:
+        reference: as for `configured_job`
+
+    Raises:
+        InputError: no such file, it is no configuration, or an option that it has not
+
+    Example:
+        >>> read_configuration("mixtral:8x7b:sequence=8192").sequence
+        8192
+    """
+    published = find_published(reference)
+    if published is not None:
+        asked = _asked_sequence(published.options, reference)
+        return Configuration(values=published.values, source=published.name, sequence=asked or published.sequence)
+    location, options = _split(reference.removeprefix(PREFIX))
+    path = _path(location)
+    return Configuration(values=_read(path), source=str(path), sequence=_asked_sequence(options, reference))
+
+
+def configuration_of_job(job: Job) -> Mapping[str, Any] | None:
+    """The configuration by which a job makes its model, where the model is made of one and nothing else.
+
+    Args:
+        job: whose `model` is `functools.partial` of `from_config`, or of a class of transformers, with a configuration
+
+    Returns:
+        Its figures; None: the model is made in another way.
+    """
+    if not isinstance(job.model, functools.partial):
+        return None
+    given_to = (*job.model.args, *job.model.keywords.values())
+    found = [each for each in given_to if hasattr(each, "to_dict") and isinstance(_model_type(each), str)]
+    made_by = job.model.func
+    maker = getattr(made_by, "__self__", made_by)
+    known = made_by is _make_model or str(getattr(maker, "__module__", "")).startswith("transformers.")
+    values = found[0].to_dict() if known and len(found) == 1 else None
+    return values if isinstance(values, dict) else None
+
+
+def _model_type(config: object) -> object:
+    return getattr(config, "model_type", None)
 
 
 def configured_job(reference: str) -> Job:
     """The job of a configuration.
 
     Args:
-        reference: path of the file, or of a folder with a `config.json`; then options, `:sequence=2048`
+        reference: path of the file, of a folder with a `config.json`, or name of a published decoder; then options,
+            `:sequence=2048`
 
     Returns:
         A job of synthetic batches of 8 samples; it makes nothing until it is used.
@@ -108,17 +179,19 @@ def configured_job(reference: str) -> Job:
         InputError: no such file, it is no configuration, or the options do not fit it
         EnvironmentProblem: transformers is not installed
     """
-    location, options = _split(reference.removeprefix(PREFIX))
-    path = _path(location)
+    read = read_configuration(reference)
+    path = Path(read.source)
     transformers = _transformers()
-    values = _read(path)
+    values = dict(read.values)
     # Without a dtype the model is made in torch's default, fp32.
-    dtype = str(values.pop("dtype", None) or values.pop("torch_dtype", None))
+    dtype = dtype_of(values)
+    for name in _DTYPES:
+        values.pop(name, None)
     config = _config(values, path, transformers)
     task = _task(config, path, transformers)
-    sequence = _sequence(config, options, reference)
+    sequence = _sequence(config, read.sequence, reference)
     return Job(
-        name=str(config.model_type),
+        name=str(config.model_type) if find_published(reference) is None else read.source.replace(":", "-"),
         model=functools.partial(_make_model, transformers, _TASKS[task].finder, config),
         loss=None,
         optimizer=_adamw,
@@ -127,6 +200,20 @@ def configured_job(reference: str) -> Job:
         precision="bf16" if dtype == "bfloat16" else "fp32",
         drop_last=True,
     )
+
+
+_DTYPES = ("dtype", "torch_dtype")
+
+
+def dtype_of(values: Mapping[str, Any]) -> str:
+    """The type of weights that a configuration names, such as "bfloat16"; empty: none.
+
+    Example:
+        >>> dtype_of({"torch_dtype": "torch.bfloat16"})
+        'bfloat16'
+    """
+    found = next((values[name] for name in _DTYPES if values.get(name)), "")
+    return str(found).removeprefix("torch.")
 
 
 def _split(reference: str) -> tuple[str, str]:
@@ -256,12 +343,9 @@ def _task(config: Any, path: Path, transformers: Any) -> str:
     )
 
 
-def _sequence(config: Any, options: str, reference: str) -> int:
-    positions: int = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
-    positions = positions if positions > 0 else POSITIONS
+def _asked_sequence(options: str, reference: str) -> int | None:
     if not options:
-        # A power of two: some models keep a few of their positions for themselves.
-        return min(LONGEST, 1 << (positions.bit_length() - 1))
+        return None
     name, _, value = options.partition("=")
     window = whole_number(value, least=1)
     if name != "sequence" or window is None:
@@ -269,9 +353,18 @@ def _sequence(config: Any, options: str, reference: str) -> int:
             f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
             code="configuration.bad-option",
         )
+    return window
+
+
+def _sequence(config: Any, window: int | None, reference: str) -> int:
+    positions: int = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
+    positions = positions if positions > 0 else POSITIONS
+    if window is None:
+        # A power of two: some models keep a few of their positions for themselves.
+        return min(LONGEST, 1 << (positions.bit_length() - 1))
     if window > positions:
         raise InputError(
-            f'"{reference}": the model has positions for {positions} tokens, not for {value}: take fewer, or raise '
+            f'"{reference}": the model has positions for {positions} tokens, not for {window}: take fewer, or raise '
             "max_position_embeddings in the file",
             code="configuration.window-too-long",
             sequence=window,

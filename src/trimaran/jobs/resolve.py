@@ -26,6 +26,7 @@ from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network
+from trimaran.networks.published_decoders import unknown_size
 
 if TYPE_CHECKING:
     from trimaran.jobs.learning_rate import Recipe
@@ -184,8 +185,8 @@ def resolve(reference: str) -> Job:
     """The job that a reference names.
 
     Args:
-        reference: built-in name, published network, such as `vgg16` or `gpt2:1.5b:sequence=512`, `file.py:factory`, or
-            a Hugging Face configuration
+        reference: built-in name, published network, such as `vgg16` or `gpt2:1.5b:sequence=512`, `file.py:factory`, a
+            Hugging Face configuration, or a published decoder that has one, such as `mixtral:8x7b`
 
     Raises:
         InputError: no such name, size, option, file or factory; the file or the factory raises; what it returns is no
@@ -205,6 +206,9 @@ def resolve(reference: str) -> Job:
 
 
 def _unknown(reference: str) -> str:
+    without = unknown_size(reference)
+    if without is not None:
+        return f'"{reference}": {without[0]} has the sizes {", ".join(without[1])}'
     known = canonical_network(reference.partition(":")[0])
     near = [known] if known else difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."

@@ -5,6 +5,7 @@
 | `dgx1-v100` | a node of the catalog |
 | `dgx1-v100:4` | four of them, joined by their own cards |
 | `dgx1-v100:4@ethernet-25g` | the same over another network; `@4x ib-hdr` for four cards a node |
+| `dgx-h100:128@nodes_per_leaf=32,oversubscription=2:1` | what its cards are connected to; `rails` card by card |
 | `8xv100`, `4x rtx-3090` | a number of devices: on the board of a module, in a box of cards |
 | `h200`, `titan-x` | a device: the usual machine of a module, one card in a box |
 | `rack.toml`, `rack.toml:4` | your file |
@@ -13,6 +14,7 @@
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import EnvironmentProblem, InputError
@@ -30,6 +32,7 @@ from trimaran.machine.catalog import (
 from trimaran.machine.detect import detect_processor
 from trimaran.machine.machine_files import read_machine_file
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
+from trimaran.machine.topology import leaves_of
 from trimaran.machine.types import MOST_NODES, Link, Machine, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,16 +103,46 @@ def find_machine(text: str) -> Machine:
         >>> machine = find_machine("dgx1-v100:4@ethernet-25g")
         >>> machine.node.name, machine.nodes, machine.devices, machine.fabric[1].name
         ('dgx1-v100', 4, 32, 'ethernet-25g')
+        >>> str(find_machine("dgx-h100:64@4x ib-ndr, nodes_per_leaf=16, oversubscription=2:1").leaves)
+        '16 nodes a leaf, 2:1 above it'
     """
-    name, fabric_text = (part.strip() for part in text.rsplit("@", 1)) if "@" in text else (text.strip(), "")
+    name, joined = (part.strip() for part in text.rsplit("@", 1)) if "@" in text else (text.strip(), "")
+    fabric_text, said = _joined(joined, text)
     name, nodes = _nodes_of(name)
     if name.endswith(".toml"):
-        found = read_machine_file(Path(name))
-        machine = found if nodes is None else Machine(node=found.node, nodes=nodes, fabric=found.fabric)
+        machine = read_machine_file(Path(name))
+        if nodes is not None and machine.kinds:
+            raise InputError(
+                f"{text}: {name} has nodes of several kinds, and how many of each: leave :{nodes} out, or change the "
+                "numbers in the file",
+                code="machine.several-kinds",
+                machine=text,
+            )
+        machine = machine if nodes is None else replace(machine, nodes=nodes)
     else:
         machine = Machine(node=_node(name, text), nodes=nodes or 1)
     fabric = _fabric(fabric_text) if fabric_text else machine.fabric or default_fabric(machine.node)
-    return Machine(node=machine.node, nodes=machine.nodes, fabric=fabric if machine.nodes > 1 else None)
+    leaves = leaves_of(said, machine.node) if said else machine.leaves
+    several = machine.nodes > 1
+    return replace(machine, fabric=fabric if several else None, leaves=leaves if several else None)
+
+
+def _joined(text: str, whole: str) -> tuple[str, dict[str, str]]:
+    """What follows "@": the cards, and what is said of the leaves, by word."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    cards = [part for part in parts if part and "=" not in part and part != "rails"]
+    if len(cards) > 1 or not all(parts):
+        raise InputError(
+            f'"{whole}": expected after "@" one kind of cards, and words such as nodes_per_leaf=32, '
+            f'oversubscription=2:1 and rails, separated by commas; got "{text}"',
+            code="machine.bad-fabric",
+            machine=whole,
+        )
+    words = [part.partition("=") for part in parts if part not in cards]
+    said = {word.strip().lower(): value.strip() or "true" for word, _, value in words}
+    if len(said) < len(words):
+        raise InputError(f'"{whole}": a word is said twice', code="machine.word-twice", machine=whole)
+    return (cards[0] if cards else ""), said
 
 
 def default_fabric(node: Node) -> tuple[int, Link]:

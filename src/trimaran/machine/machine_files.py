@@ -2,6 +2,10 @@
 
 Tables have the form of the catalog's own files. What the file does not define is looked up in the catalog. The machine
 is `[machine]`, or the only node of the file.
+
+Nodes of several kinds (`nodes = { dgx-a100 = 2, dgx-h100 = 2 }`) stand as equal ones of the slowest kind: in a step
+whose work is divided evenly all wait for the slowest device and the slowest link of what they cross, and the smallest
+memory limits. Kinds of which none is the slowest in everything are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +22,7 @@ from trimaran.machine.catalog import (
     Table,
     find_device,
     find_link,
+    find_node,
     link_types,
     named,
     read_device,
@@ -27,7 +32,9 @@ from trimaran.machine.catalog import (
 )
 from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
-from trimaran.machine.types import MOST_NODES, Link, Machine, Node
+from trimaran.machine.rings import ring_bandwidth
+from trimaran.machine.topology import leaves_of
+from trimaran.machine.types import MOST_NODES, Leaves, Link, Machine, Node, Peak
 
 Found = TypeVar("Found")
 
@@ -63,30 +70,168 @@ def read_machine(text: str, *, file: str) -> Machine:
     )
     nodes = {name: read_node(entry, names) for name, entry in tables.items()}
     machine = document.table("machine")
-    return _machine(machine, nodes, names)
+    machine.allow("node", "nodes", "fabric", "price", *_LEAF_KEYS)
+    if isinstance(machine.values.get("nodes"), dict):
+        return _several_kinds(machine, tables, nodes, names)
+    return _machine(machine, tables, nodes, names)
 
 
-def _machine(machine: Table, nodes: Mapping[str, Node], names: Names) -> Machine:
+def _machine(machine: Table, tables: Mapping[str, Table], nodes: Mapping[str, Node], names: Names) -> Machine:
     if not nodes:
         raise InputError(
             f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]",
             code="machine-file.no-nodes",
         )
-    machine.allow("node", "nodes", "fabric", "price")
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:
         raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
     count = machine.whole("nodes", 1, most=MOST_NODES)
-    fabric = _fabric(machine, names) or nodes[name].network_cards
-    if count > 1 and fabric is None:
+    _check_used(machine, tables, {name: count})
+    fabric = _fabric(machine, names)
+    if count > 1 and (fabric or nodes[name].network_cards) is None:
         raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')
     node = replace(nodes[name], price=read_price(machine) or nodes[name].price)
-    return Machine(node=node, nodes=count, fabric=fabric if count > 1 else None)
+    return Machine(
+        node=node,
+        nodes=count,
+        fabric=(fabric or node.network_cards) if count > 1 else fabric,
+        leaves=_leaves(machine, node),
+    )
+
+
+def _check_used(machine: Table, tables: Mapping[str, Table], counts: Mapping[str, int]) -> None:
+    """Refuse a node of the file that the machine has none of and no other one is like."""
+    used = set(counts)
+    for name in counts:
+        step = name
+        while step in tables and "like" in tables[step] and tables[step].text("like") not in used:
+            step = tables[step].text("like")
+            used.add(step)
+    left = [name for name in tables if name not in used]
+    if left:
+        has = ", ".join(f"{count} {name}" for name, count in counts.items())
+        kinds = ", ".join(f'"{name}" = {count}' for name, count in (*counts.items(), *((name, 1) for name in left)))
+        raise InputError(
+            f'{machine.file}: nodes: the machine has {has}, and none of "{left[0]}", which would be left out: say how '
+            f"many there are of each, as in nodes = {{ {kinds} }} under [machine], or take that table out",
+            code="machine-file.second-node",
+            file=machine.file,
+            node=left[0],
+        )
+
+
+def _several_kinds(machine: Table, tables: Mapping[str, Table], own: Mapping[str, Node], names: Names) -> Machine:
+    """Nodes of several kinds as equal ones of the slowest."""
+    if "node" in machine:
+        raise machine.wrong("node", "nodes says how many there are of each kind; leave this out")
+    said = machine.table("nodes")
+    counts = {name: said.whole(name, most=MOST_NODES) for name in said.values}
+    if not counts:
+        raise machine.wrong("nodes", 'expected how many there are of each kind, such as { "dgx-a100" = 2 }')
+    nodes = {name: own[name] if name in own else named(said, name, name, find_node) for name in counts}
+    _check_used(machine, tables, counts)
+    count = sum(counts.values())
+    if count > MOST_NODES:
+        raise machine.wrong("nodes", f"a machine has at most {MOST_NODES:,} nodes, not {count:,}")
+    fabric = _fabric(machine, names)
+    slowest = [
+        name
+        for name, node in nodes.items()
+        if not any(faster_in(node, other, cards=fabric is None) for other in nodes.values())
+    ]
+    if not slowest:
+        first, second = list(nodes)[:2]
+        better = [
+            f"{a} is ahead in {faster_in(nodes[a], nodes[b], cards=fabric is None)}"
+            for a, b in ((first, second), (second, first))
+        ]
+        raise InputError(
+            f"{machine.file}: machine.nodes: no kind of node is the slowest in everything ({'; '.join(better)}), "
+            "so that a step whose work is divided evenly has no price here: plan for the nodes of one kind, in a file",
+            code="machine-file.no-slowest-node",
+            file=machine.file,
+        )
+    node = nodes[slowest[0]]
+    if count > 1 and (fabric or node.network_cards) is None:
+        raise machine.wrong("fabric", f'missing; expected what joins {count} nodes, such as "1 ethernet-25g"')
+    parts = " and ".join(f"{number} {name}" for name, number in counts.items())
+    prices = {each.price for each in nodes.values()}
+    memories = [each.host_memory_bytes for each in nodes.values()]
+    node = replace(
+        node,
+        title=node.title if len(nodes) == 1 else f"{node.title}, the slowest of {parts}",
+        cpu_cores=min(each.cpu_cores for each in nodes.values()),
+        host_memory_bytes=min(memories),
+        caveat="; ".join(part for part in (node.caveat, f"of {parts} all count as {slowest[0]}") if part),
+        price=read_price(machine) or (prices.pop() if len(prices) == 1 else None),
+    )
+    return Machine(
+        node=node,
+        nodes=count,
+        fabric=(fabric or node.network_cards) if count > 1 else fabric,
+        leaves=_leaves(machine, node),
+        kinds=tuple(counts.items()) if len(counts) > 1 else (),
+    )
+
+
+def faster_in(a: Node, b: Node, *, cards: bool = True) -> str:
+    """What of a node is faster or larger than of another one, in words; empty: nothing.
+
+    Args:
+        a: node
+        b: another one
+        cards: whether their cards for the network count
+
+    Example:
+        >>> from trimaran.machine.catalog import find_node
+        >>> old, new = find_node("dgx-a100"), find_node("dgx-h100")
+        >>> faster_in(old, new), faster_in(new, old)
+        ('', 'bf16')
+    """
+    if a.devices != b.devices:
+        return f"{a.devices} devices, not {b.devices}"
+    mine, other = a.device, b.device
+    for precision, peak in sorted(mine.compute.items()):
+        known = other.compute.get(precision)
+        if known is None or peak.flops_per_s > known.flops_per_s or _rate(peak) > _rate(known):
+            return precision
+    figures = {
+        "memory": (mine.usable_bytes, other.usable_bytes),
+        "bandwidth": (mine.bandwidth.bytes_per_s, other.bandwidth.bytes_per_s),
+        "copies to its host": (mine.copies.to_host_bytes_per_s, other.copies.to_host_bytes_per_s),
+        "copies from its host": (mine.copies.to_device_bytes_per_s, other.copies.to_device_bytes_per_s),
+        "links between devices": (_ring(a), _ring(b)),
+        "cards": (_cards_rate(a), _cards_rate(b)) if cards else (0.0, 0.0),
+    }
+    return next((what for what, (one, another) in figures.items() if one > another), "")
+
+
+def _rate(peak: Peak) -> float:
+    return peak.flops_per_s * peak.fraction
+
+
+def _ring(node: Node) -> float:
+    return ring_bandwidth(node, range(node.devices)).bytes_per_s
+
+
+def _cards_rate(node: Node) -> float:
+    return 0.0 if node.network_cards is None else node.network_cards[0] * node.network_cards[1].bytes_per_s
 
 
 def _fabric(machine: Table, names: Names) -> tuple[int, Link] | None:
     said = machine.counted("fabric")
     return None if said is None else (said[0], named(machine, "fabric", said[1], names.link))
+
+
+_LEAF_KEYS = ("nodes_per_leaf", "oversubscription", "rails")
+
+
+def _leaves(machine: Table, node: Node) -> Leaves | None:
+    said = {key: str(machine.values[key]).lower() for key in _LEAF_KEYS if key in machine}
+    try:
+        return leaves_of(said, node)
+    except InputError as error:
+        raise machine.wrong(next(iter(said)), error.message) from None
 
 
 def _first(own: Mapping[str, Found], otherwise: Callable[[str], Found], what: str) -> Callable[[str], Found]:

@@ -21,7 +21,8 @@ reached: no more tours than links leave any set of devices.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Literal
@@ -226,16 +227,9 @@ def _over_pcie(node: Node, devices: Tour) -> RingSet:
     All steps run at once, so a direction of an edge that two of them go over gives each half.
     """
     order = tuple(sorted(devices))
-    steps = [pair(node, a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    steps = [pair(node, a, b) for a, b in _around(order)]
     ways = [_way(node, order[index], step) for index, step in enumerate(steps)]
-    uses: dict[tuple[str, str], int] = {}
-    for way in ways:
-        for start, end, _ in way:
-            uses[start, end] = uses.get((start, end), 0) + 1
-    rates = []
-    for step, way in zip(steps, ways, strict=True):
-        share = step.bytes_per_s / step.route.bytes_per_s
-        rates.append(min(_part(edge, share) / uses[start, end] for start, end, edge in way))
+    rates = _rates(steps, ways, _uses(ways))
     slowest = steps[rates.index(min(rates))]
     words = {"socket": "from socket to socket", "root": "through the root", "pcie": "within a switch"}
     way_words = words.get(slowest.kind, "over their own links")
@@ -250,7 +244,67 @@ def _over_pcie(node: Node, devices: Tour) -> RingSet:
     )
 
 
-def _way(node: Node, start: int, step: Pair) -> tuple[tuple[str, str, Edge], ...]:
+Way = tuple[tuple[str, str, Edge], ...]
+"""Edges of a route, each with its direction."""
+
+
+def _around(order: Tour) -> tuple[tuple[int, int], ...]:
+    """Steps of a ring in this order."""
+    return tuple(zip(order, (*order[1:], order[0]), strict=True))
+
+
+def _uses(ways: Iterable[Way]) -> Counter[tuple[str, str]]:
+    """How many ways go over each direction of an edge."""
+    return Counter((start, end) for way in ways for start, end, _ in way)
+
+
+def _rates(steps: Sequence[Pair], ways: Sequence[Way], uses: Mapping[tuple[str, str], int]) -> list[float]:
+    """Of steps that run at once, each with its equal part of every edge [bytes/s]."""
+    rates = []
+    for step, way in zip(steps, ways, strict=True):
+        share = step.bytes_per_s / step.route.bytes_per_s
+        rates.append(min(_part(edge, share) / uses[start, end] for start, end, edge in way))
+    return rates
+
+
+def slowdowns(node: Node, groups: Sequence[Tour], *, messages: bool = False) -> tuple[float, ...]:
+    """How many times longer each of several groups of devices takes when all of them communicate at once.
+
+    Links of the devices' own belong to a group alone. Over PCIe, groups share switches, roots and sockets.
+
+    Args:
+        node: that has them
+        groups: devices of each, around a ring; of messages sender and receiver
+        messages: they go one way
+
+    Returns:
+        1 for groups that share nothing.
+
+    Example:
+        Of four cards, two on each switch: pairs on a switch are apart, pairs over both share its link to the host.
+
+        >>> from trimaran.machine.catalog import boxed, find_device
+        >>> node = boxed(find_device("t4"), 4)
+        >>> slowdowns(node, [(0, 1), (2, 3)]), slowdowns(node, [(0, 2), (1, 3)])
+        ((1.0, 1.0), (2.0, 2.0))
+    """
+    if len(groups) < 2:
+        return (1.0,) * len(groups)
+    flows: dict[int, tuple[list[Pair], list[Way]]] = {}
+    for index, group in enumerate(groups):
+        if messages or ring_bandwidth(node, group).kind in ("pcie", "staged"):
+            starts = ((group[0], group[1]),) if messages else _around(tuple(sorted(group)))
+            steps = [pair(node, a, b) for a, b in starts]
+            if all(step.kind not in ("links", "switch") for step in steps):
+                flows[index] = steps, [_way(node, a, step) for (a, _), step in zip(starts, steps, strict=True)]
+    every = _uses(way for _, ways in flows.values() for way in ways)
+    found = [1.0] * len(groups)
+    for index, (steps, ways) in flows.items():
+        found[index] = min(_rates(steps, ways, _uses(ways))) / min(_rates(steps, ways, every))
+    return tuple(found)
+
+
+def _way(node: Node, start: int, step: Pair) -> Way:
     """Edges that a step goes over, each with its direction."""
     other = step.b if start == step.a else step.a
     if step.peer:

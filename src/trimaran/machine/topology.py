@@ -6,6 +6,9 @@ socket: what crosses from socket to socket is staged. A device in between never 
 are found too, since a library may use them.
 
 Rates are of one copy alone. `host_bandwidth` says what several copies at once leave to each; rings are in `rings`.
+
+Between nodes, cards are connected to leaves (`leaves_of` reads what a user says of them). What stays on a leaf has its
+cards for itself; what leaves it shares the links to the spine.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,8 +16,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Literal
 
-from trimaran.base.errors import InputError
-from trimaran.machine.types import Edge, Node
+from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.units import whole_number
+from trimaran.machine.types import MOST_NODES, Edge, Leaves, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Routes through the link graph of a node, from one vertex to another
@@ -313,3 +317,94 @@ def _kind(route: Route) -> PairKind:
 
 def _old(route: Route) -> bool:
     return any(edge.link.name.startswith("pcie3") for edge in route.edges)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Leaves between nodes
+
+
+MOST_OVERSUBSCRIPTION = 100.0
+"""Of a leaf; several times the largest that is built."""
+
+LEAF_WORDS = ("nodes_per_leaf", "oversubscription", "rails")
+"""What names and files of machines say of leaves."""
+
+
+def leaves_of(said: Mapping[str, str], node: Node) -> Leaves | None:
+    """The leaves that a user describes; None where nothing is said.
+
+    Rail by rail, a transfer between different cards goes over the links between devices of its node first ("PXN"), so
+    nodes without such links are refused: there it would cross the spine.
+
+    Args:
+        said: by word of `LEAF_WORDS`: a number of nodes; a ratio such as "2:1" or "1.5"; "true" or "false"
+        node: each of the machine's
+
+    Raises:
+        InputError: an unknown word, a figure that means nothing, or rails of a node whose devices have no links
+
+    Source:
+        NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022, for PXN.
+
+    Example:
+        >>> from trimaran.machine.catalog import find_node
+        >>> str(leaves_of({"nodes_per_leaf": "32", "oversubscription": "2:1"}, find_node("dgx-h100")))
+        '32 nodes a leaf, 2:1 above it'
+        >>> str(leaves_of({"rails": "true"}, find_node("dgx-h100")))
+        'rail by rail, all nodes on one set of leaves'
+    """
+    for word in said:
+        if word not in LEAF_WORDS:
+            raise InputError(
+                f'unknown word "{word}"{did_you_mean(word, LEAF_WORDS)}; expected one of {", ".join(LEAF_WORDS)}',
+                code="leaves.unknown-word",
+                word=word,
+            )
+    if not said:
+        return None
+    by_rail = said.get("rails", "false")
+    if by_rail not in ("true", "false"):
+        raise InputError(f'rails: expected true or false, got "{by_rail}"', code="leaves.bad-rails", value=by_rail)
+    share = whole_number(said.get("nodes_per_leaf", str(MOST_NODES)), least=1, most=MOST_NODES)
+    if share is None:
+        raise InputError(
+            f"nodes_per_leaf: expected a number of nodes from 1 to {MOST_NODES:,}, such as 32, got "
+            f'"{said["nodes_per_leaf"]}"',
+            code="leaves.bad-node-count",
+            value=said["nodes_per_leaf"],
+        )
+    ratio = _ratio(said.get("oversubscription", "1"))
+    if "oversubscription" in said and "nodes_per_leaf" not in said:
+        raise InputError(
+            f"oversubscription {ratio:g}:1 is that of leaves: say how many nodes share one, as in nodes_per_leaf=32",
+            code="leaves.needs-node-count",
+            value=said["oversubscription"],
+        )
+    if by_rail == "true" and node.devices > 1 and not all(_has_links(node, number) for number in range(node.devices)):
+        raise InputError(
+            f"rails: devices of {node.name} have no links to one another, so that what goes from one card to another "
+            "crosses the spine, which has no price here: leave rails out",
+            code="leaves.rails-need-links",
+            node=node.name,
+        )
+    return Leaves(nodes=share, oversubscription=ratio, by_rail=by_rail == "true")
+
+
+def _has_links(node: Node, device: int) -> bool:
+    vertex = f"gpu{device}"
+    return any(edge.link.kind in DIRECT and vertex in (edge.a, edge.b) for edge in node.edges)
+
+
+def _ratio(text: str) -> float:
+    up, colon, down = text.partition(":")
+    try:
+        ratio = float(up) / (float(down) if colon else 1.0)
+    except (ValueError, ZeroDivisionError):
+        ratio = 0.0
+    if not 1.0 <= ratio <= MOST_OVERSUBSCRIPTION:
+        raise InputError(
+            f'oversubscription: expected a ratio from 1:1 to {MOST_OVERSUBSCRIPTION:g}:1, such as 2:1, got "{text}"',
+            code="leaves.bad-oversubscription",
+            value=text,
+        )
+    return ratio

@@ -432,6 +432,31 @@ MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leaves:
+    """The switches that cards of nodes are connected to ("leaves"), joined by switches above them (the "spine").
+
+    Attributes:
+        nodes: that share a leaf; `MOST_NODES`: all of them do
+        oversubscription: rate of a leaf's cards by that of its links to the spine; 1: all cards may leave it at once
+        by_rail: card i of these nodes has leaf i ("rail-optimized"); else all cards of a node have one leaf
+
+    Source:
+        NVIDIA DGX SuperPOD reference architecture, 2023: eight leaves for 32 nodes of eight cards, by rail and without
+        oversubscription; Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.1, for 7:1 above pods.
+    """
+
+    nodes: int
+    oversubscription: float = 1.0
+    by_rail: bool = False
+
+    def __str__(self) -> str:
+        rails = "rail by rail, " if self.by_rail else ""
+        if self.nodes >= MOST_NODES:
+            return f"{rails}all nodes on one set of leaves"
+        return f"{rails}{format_count(self.nodes, 'node')} a leaf, {self.oversubscription:g}:1 above it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Equal nodes and what joins them: of the catalog, or this host.
 
@@ -443,12 +468,16 @@ class Machine:
         fabric: links of the cards that join them, and how many of them a node uses; None with one node
         pairs: links that only two devices use, by their numbers `(a, b)` with
             a < b
+        leaves: the switches that these cards are connected to; None: any two nodes reach each other at the full rate
+        kinds: names of the nodes that it has, and how many of each, where they differ; `node` is then the slowest
     """
 
     node: Node
     nodes: int = 1
     fabric: tuple[int, Link] | None = None
     pairs: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    leaves: Leaves | None = None
+    kinds: tuple[tuple[str, int], ...] = ()
 
     @property
     def devices(self) -> int:

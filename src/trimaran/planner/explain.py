@@ -28,7 +28,7 @@ from typing import Any, Protocol, cast
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.search import search_degrees
+from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
@@ -419,7 +419,7 @@ class AnalyticalCase:
         """The choice of a search with the pins of each kind."""
         for name, pins in self.why_not:
             try:
-                yield name, search_degrees(dataclasses.replace(self.problem, pins=pins)).chosen, ""
+                yield name, fastest(dataclasses.replace(self.problem, pins=pins)), ""
             except InfeasibleError as error:
                 yield name, None, error.message
 

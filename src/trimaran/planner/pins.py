@@ -25,7 +25,15 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
-from trimaran.program.strategy import Schedule, Strategy, ZeroStage, read_strategy
+from trimaran.program.strategy import (
+    RANK_ORDER,
+    Axis,
+    Schedule,
+    Strategy,
+    ZeroStage,
+    read_rank_order,
+    read_strategy,
+)
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
@@ -175,6 +183,7 @@ class Pins:
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
         sequence_parallel: whether the residual stream is sharded over `tp` too
+        rank_order: kinds of degrees by which ranks have the devices, the nearest first; None: the usual order
     """
 
     keep: tuple[tuple[str, int], ...] = ()
@@ -200,6 +209,7 @@ class Pins:
     sequence_parallel: bool | None = None
     bucket_bytes: int | None = None
     strategy: str = ""
+    rank_order: tuple[Axis, ...] | None = None
 
     @property
     def method(self) -> Compression | None:
@@ -234,6 +244,8 @@ class Pins:
             found.append(OPT_IN)
         if self.stale:
             found.append(STALE_OPT_IN)
+        if self.rank_order is not None:
+            found.append(f"--rank-order {','.join(self.rank_order)}")
         return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
 
     def rules_out(self, kind: str) -> bool:
@@ -265,6 +277,8 @@ class Pins:
         option, _, value = name.removeprefix("--").partition(" ")
         if option == "strategy":
             return NO_PINS
+        if option == "rank-order":
+            return replace(self, rank_order=None)
         if option == "keep":
             return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
         if option == "forbid":
@@ -451,6 +465,7 @@ def parse_pins(
     powersgd_samples: float | None = None,
     workers: int | None = None,
     strategy: str | None = None,
+    rank_order: str | None = None,
 ) -> Pins:
     """Pins as they are written on the command line.
 
@@ -469,6 +484,7 @@ def parse_pins(
         powersgd_samples: as in `Pins`
         workers: as in `Pins`
         strategy: the name of a whole strategy, in place of all other pins
+        rank_order: such as "tp,cp,dp,pp"
 
     Raises:
         InputError: a word or a figure that means nothing, or two pins that contradict each other
@@ -480,7 +496,7 @@ def parse_pins(
         (('--allow compress',), ('--compression powersgd:2',))
     """
     if strategy is not None:
-        others = (dp, pp, tp, zero, microbatches, schedule, nodes, compression, powersgd_samples)
+        others = (dp, pp, tp, zero, microbatches, schedule, nodes, compression, powersgd_samples, rank_order)
         if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
@@ -529,6 +545,7 @@ def parse_pins(
         compression=None if compression is None else _read_compression(compression),
         powersgd_samples=powersgd_samples,
         workers=workers,
+        rank_order=None if rank_order is None else read_rank_order(rank_order),
     )
     contradiction = pins.conflict_of_stale()
     if contradiction:
@@ -581,6 +598,7 @@ def pins_of_strategy(name: str) -> Pins:
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,
+        rank_order=said.rank_order if said.rank_order != RANK_ORDER else None,
     )
 
 

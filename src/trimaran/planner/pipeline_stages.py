@@ -30,9 +30,10 @@ split that it finds too large is rejected after all.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,16 +302,19 @@ def _quickest(
     """
     stages, events = len(order), sum(map(len, order))
     segments = stages * chunks
-    last = {step: step for row in order for step in row}
-    needs = {step: _needed_by(step, segments, last) for step in last}
+    waits = _waits(order, segments)
 
     def makespan(splits: Sequence[int]) -> float:
         places = [0, *(ends[split] for split in splits), len(work) - 1]
         times = [work[after] - work[before] for before, after in pairwise(places)]
-        halves = {Kind.FORWARD: _FORWARD_SHARE, Kind.BACKWARD: 1.0 - _FORWARD_SHARE}
-        lengths = {step: times[step.segment] * halves[step.kind] for step in last}
-        begun = play(order, needs, lengths)
-        return max(at_s + lengths[step] for step, at_s in begun.items())
+        forwards = [one * _FORWARD_SHARE for one in times]
+        backwards = [one * (1.0 - _FORWARD_SHARE) for one in times]
+        # What a step without anything before it waits for has ended at 0, and is the last entry.
+        finished = [0.0] * (len(waits) + 1)
+        for number, (segment, is_forward, before, needed) in enumerate(waits):
+            start = max(finished[before], finished[needed])
+            finished[number] = start + (forwards[segment] if is_forward else backwards[segment])
+        return max(finished)
 
     def is_admitted(splits: Sequence[int]) -> bool:
         places = [0, *(ends[split] for split in splits), len(work) - 1]
@@ -348,16 +352,41 @@ def _quickest(
     return best
 
 
-def _needed_by(step: Compute, segments: int, known: Collection[Compute]) -> tuple[Compute, ...]:
+@functools.lru_cache(maxsize=64)
+def _waits(order: Order, segments: int) -> list[tuple[int, bool, int, int]]:
+    """The steps of an order, each behind all that it waits for.
+
+    Args:
+        order: of a chain of segments
+        segments: of the chain
+
+    Returns:
+        For each step its segment, whether it is a forward, and the numbers of the step before it on its stage and of
+        the one that gives it its input; -1: none.
+    """
+    steps = [step for row in order for step in row]
+    number = {(step.kind, step.segment, step.microbatch): place for place, step in enumerate(steps)}
+    needs = [number.get(_needed_by(step, segments), -1) for step in steps]
+    ends = list(accumulate((len(row) for row in order), initial=0))
+    rows = [range(first, last) for first, last in pairwise(ends)]
+    before = [-1 if place in ends else place - 1 for place in range(len(steps))]
+    starts = play(rows, {place: () if need < 0 else (need,) for place, need in enumerate(needs)})
+    turn = {place: index for index, place in enumerate(sorted(starts, key=starts.__getitem__))} | {-1: -1}
+    return [
+        (steps[place].segment, steps[place].kind == Kind.FORWARD, turn[before[place]], turn[needs[place]])
+        for place in turn
+        if place >= 0
+    ]
+
+
+def _needed_by(step: Compute, segments: int) -> tuple[Kind, int, int]:
     """What a step of a chain of segments waits for besides what its stage does before it."""
     kind, segment = step.kind, step.segment
     if kind == Kind.FORWARD:
-        found = Compute(Kind.FORWARD, segment - 1, step.microbatch) if segment else None
-    elif segment + 1 < segments:
-        found = Compute(Kind.BACKWARD, segment + 1, step.microbatch)
-    else:
-        found = Compute(Kind.FORWARD, segment, step.microbatch)
-    return (found,) if found is not None and found in known else ()
+        return Kind.FORWARD, segment - 1, step.microbatch
+    if segment + 1 < segments:
+        return Kind.BACKWARD, segment + 1, step.microbatch
+    return Kind.FORWARD, segment, step.microbatch
 
 
 _ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})

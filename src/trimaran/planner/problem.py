@@ -62,7 +62,8 @@ class Problem:
         traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
         pins: decisions of the user
-        time_limit_s: time after which a search takes the best that it has [s]; None: it ends by itself
+        time_limit_s: work after which a search takes the best that it has (`work.py`) [s on the reference]; None: it
+            ends by itself
         gap: a search may stop when the best is within this share of the lower bound
         room: resources of the host for loading; None: ranks load in line
         failed: `execution_key` of runs that were tried and failed, each with the reason

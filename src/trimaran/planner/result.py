@@ -190,6 +190,8 @@ class Search(Generic[One]):
         is_complete: its time did not run out
         feeding: why ranks are fed as they are; empty where it was not asked
         against: objection to all strategies faster than the chosen one, such as the time limit; empty: none
+        on_all: the best on all devices, where the chosen one may leave some idle; None: nothing there fits, or it
+            was not asked
     """
 
     candidates: tuple[One, ...]
@@ -206,6 +208,7 @@ class Search(Generic[One]):
     is_complete: bool = True
     feeding: tuple[str, ...] = ()
     against: str = ""
+    on_all: One | None = None
 
     @property
     def gap(self) -> float | None:

@@ -73,6 +73,7 @@ from trimaran.planner.space import (
     unfaithfulness,
 )
 from trimaran.planner.trials import Prospect, Trials
+from trimaran.planner.work import Work, work_within
 from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -89,10 +90,19 @@ QUICK_STEPS = 2048
 
 
 SHARE_OF_A_PLACEMENT = 0.2
-"""Share of the time left that solving one placement may take."""
+"""Share of the work left that solving one placement may take."""
 
 LEAST_PLACING_S = 0.1
-"""Time that it gets in any case [s]."""
+"""Work that it gets in any case [s on the reference]."""
+
+OUTLINED_S = 0.0003
+"""Work of bounding a strategy from totals [s on the reference, see `work.py`]."""
+
+REFINED_S = 0.000075
+"""Work of splitting, lowering and pricing a strategy, for each operation of the graph [s, likewise]."""
+
+SIMULATED_S = 0.0001
+"""Work of simulating a strategy, for each instruction of its ranks [s, likewise]."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,7 +112,7 @@ class Hunt:
     Attributes:
         problem: to search
         trials: bounds and simulations
-        until_s: when its time is over, by `time.monotonic` [s]
+        work: done by it, and its limit
         candidates: found so far
         rejected: so far
         lowest_s: the lowest bound of the remaining strategies when the fastest was known [s]
@@ -110,7 +120,7 @@ class Hunt:
 
     problem: Problem
     trials: Trials
-    until_s: float
+    work: Work
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
     lowest_s: float = float("inf")
@@ -118,6 +128,7 @@ class Hunt:
 
     def refine(self, prospect: Prospect) -> Prospect | None:
         """Bound one with its own stages; None where it is rejected."""
+        self.work.spend(REFINED_S * len(self.problem.graph.ops))
         found = self.trials.refine(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
@@ -127,14 +138,17 @@ class Hunt:
     def run(self, prospect: Prospect) -> None:
         """Simulate one."""
         problem = self.problem
-        if is_unplaced(prospect.strategy) and self.until_s < float("inf"):
-            # A placement takes the time that it gets: no single one may have all that is left.
-            left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * (self.until_s - time.monotonic()))
+        if is_unplaced(prospect.strategy) and self.work.limit_s < float("inf"):
+            # A placement takes the work that it gets: no single one may have all that is left.
+            left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * self.work.left_s)
             problem = dataclasses.replace(problem, time_limit_s=left_s)
+            self.work.spend(left_s)
+        self.work.spend(REFINED_S * len(problem.graph.ops))
         found = self.trials.run(prospect, problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
         else:
+            self.work.spend(SIMULATED_S * sum(map(len, found.program.ranks)))
             self.candidates.append(found)
 
     def may_be_best(self, prospect: Prospect) -> bool:
@@ -143,8 +157,8 @@ class Hunt:
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is over."""
-        return time.monotonic() > self.until_s
+        """Whether its time is over, which is counted in work."""
+        return self.work.is_over
 
     def order(self, node: Prospect) -> tuple[float, tuple[int, ...]]:
         """Sort key: the lowest bound first, of equal ones the simplest."""
@@ -510,7 +524,8 @@ def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
         trials: of the same problem with other pins, so that nothing is simulated twice; None: there are none
 
     Returns:
-        The candidates, the chosen one among them. The same problem gives the same result, unless its time runs out.
+        The candidates, the chosen one among them. The same problem gives the same result, on any machine: a time limit
+        is kept in work (`work.py`).
 
     Raises:
         InfeasibleError: nothing fits, with the memory of the nearest one
@@ -527,8 +542,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Ca
     begun_s = time.monotonic()
     # A module that is not there is told before anything else.
     problem.pins.rows(problem.graph)
-    limit_s = float("inf") if problem.time_limit_s is None else problem.time_limit_s
-    hunt = Hunt(problem=problem, trials=trials or Trials(problem), until_s=begun_s + limit_s)
+    hunt = Hunt(problem=problem, trials=trials or Trials(problem), work=work_within(problem.time_limit_s))
     strategies, rejected = enumerate_strategies(
         problem.graph,
         devices=problem.devices,
@@ -587,6 +601,7 @@ def _outlines(strategies: Iterable[Strategy], hunt: Hunt, *, always: bool = Fals
             hunt.is_complete, hunt.lowest_s = False, 0.0
             hunt.rejected.append(Rejection(strategy=uncut, cause="time", reason=OUT_OF_TIME))
             continue
+        hunt.work.spend(OUTLINED_S)
         seen = hunt.trials.outline(uncut)
         if isinstance(seen, Rejection):
             hunt.rejected.append(seen)

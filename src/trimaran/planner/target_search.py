@@ -20,10 +20,11 @@ from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
-from trimaran.planner.search import Hunt
+from trimaran.planner.search import OUTLINED_S, REFINED_S, Hunt
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
+from trimaran.planner.work import Work, work_within
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ class Grid:
         counts: of devices, ascending
         weights: by batch, the factor on a step to compare batches: updates to the target, or 1 over the batch
         most_local_batch: samples of a replica in one update; None: any number
-        time_limit_s: for hybrid strategies [s]; None: none
+        time_limit_s: work on hybrid strategies [s on the reference]; None: no limit
         most_tried: number of hybrid strategies that are bounded by their own programs and simulated
         by_cost: the choice is by the time of all devices together, not by time
     """
@@ -190,7 +191,7 @@ def search_grid(grid: Grid) -> GridSearch:
         InfeasibleError: nothing fits at any batch
     """
     begun_s = time.monotonic()
-    cells = _Cells(grid, until_s=begun_s + (float("inf") if grid.time_limit_s is None else grid.time_limit_s))
+    cells = _Cells(grid, work=work_within(grid.time_limit_s))
     for batch in grid.problems:
         for count in grid.counts:
             cells.try_replicas(batch, count)
@@ -213,15 +214,15 @@ _Node = tuple[int, Prospect]
 class _Cells:
     """Batches × counts of devices: the space of `best_first`; a hunt for each batch, as one batch alone has."""
 
-    def __init__(self, grid: Grid, *, until_s: float) -> None:
+    def __init__(self, grid: Grid, *, work: Work) -> None:
         self.grid = grid
         self.hunts: dict[int, Hunt] = {}
-        self._until_s = until_s
+        self._work = work
         self._bounds = {batch: quick_bounds(problem) for batch, problem in grid.problems.items()}
         self._alone_s: dict[int, float] = {}
         for batch, problem in grid.problems.items():
             first = next((hunt.trials for hunt in self.hunts.values()), None)
-            self.hunts[batch] = Hunt(problem=problem, trials=Trials(problem, alike=first), until_s=until_s)
+            self.hunts[batch] = Hunt(problem=problem, trials=Trials(problem, alike=first), work=work)
         self._too_large = float("inf")
         self._cut_short = False
         self._tried = 0
@@ -247,6 +248,7 @@ class _Cells:
             # A strategy that does not fit at some microbatch does not fit at a larger one either.
             if local // strategy.microbatches >= self._too_large:
                 continue
+            self._work.spend(OUTLINED_S + REFINED_S * len(problem.graph.ops))
             result = self.hunts[batch].trials.try_out(strategy, problem)
             if isinstance(result, Candidate):
                 self.hunts[batch].candidates.append(result)
@@ -287,7 +289,7 @@ class _Cells:
 
     def _is_over(self) -> bool:
         """Whether `most_tried` strategies were tried, or the user's time limit is over."""
-        return self._tried >= self.grid.most_tried or time.monotonic() > self._until_s
+        return self._tried >= self.grid.most_tried or self._work.is_over
 
     def _known(self) -> Iterator[tuple[float, int, Candidate]]:
         """The weighted time of each simulated strategy, its batch, and it."""
@@ -346,6 +348,7 @@ class _Cells:
         for strategy in strategies:
             if strategy.devices not in counts or self._is_too_local(batch, strategy.dp):
                 continue
+            self._work.spend(OUTLINED_S)
             seen = self.hunts[batch].trials.outline(strategy)
             if isinstance(seen, Prospect):
                 yield seen

@@ -1,24 +1,26 @@
 """The backend of plans for transformers on many devices: parallel degrees, priced by the analytical model.
 
-Tracing the network and simulating every rank would take too long there.
-
-A published decoder is described by its shape, so it is neither built nor traced. The analytical model plans it where it
-would have more ranks than are simulated one by one, or more weights than a trace is worth.
+A decoder with a known shape, by its name or its Hugging Face configuration, is neither built nor traced: the analytical
+model plans it on any number of devices, so that plans of few and of many devices agree. Where something is asked that
+only a simulation of every rank answers, such as another framework, and the network and the devices are few enough, it
+is traced and simulated, and the plan says why. Which of the two answers follows from the question alone.
 """
 
 import dataclasses
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_count
+from trimaran.base.units import format_count, format_seconds
+from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.networks.names import NetworkReference, parse_network
+from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.search import search_degrees, transformer_problem
+from trimaran.planner.analytical.search import NearbyBatch, fastest, nearby_batches, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
@@ -29,7 +31,20 @@ from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, parameter_count
+from trimaran.pricing.analytical.decoders import (
+    Configured,
+    is_known,
+    rough_count,
+    shape_of_configuration,
+)
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    active_count,
+    decoder_of,
+    parameter_count,
+    prediction_count,
+)
+from trimaran.program.strategy import Strategy
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -47,26 +62,111 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
 
     Args:
         reference: of a job
-        request: says on how many devices
+        request: may ask for something that only a simulation answers
     """
     shape = decoder_shape(reference, request)
-    if shape is None:
+    if shape is None or (is_traceable(shape, request) and reason_to_trace(reference, request)):
         return None
+    return shape
+
+
+def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
+    """Whether a decoder is small enough to be traced, and its devices few enough to be simulated one by one.
+
+    Experts cannot be traced, as the values of tokens choose them.
+
+    Args:
+        shape: of the decoder
+        request: says on how many devices
+    """
     devices = request.devices or find_machine(request.cluster).devices
-    return shape if devices > MOST_RANKS or parameter_count(shape) > MOST_PARAMETERS else None
+    return devices <= MOST_RANKS and parameter_count(shape) <= MOST_PARAMETERS and shape.experts is None
+
+
+def reason_to_trace(reference: str, request: PlanRequest) -> str:
+    """What a request asks of a decoder that only a simulation of every rank answers, and why; empty: nothing.
+
+    Args:
+        reference: of a decoder
+        request: of the user
+    """
+    option, why = next(_only_simulated(reference, request), ("", ""))
+    return option and f"{option}: {why}"
+
+
+def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str, str]]:
+    """Options that the analytical model does not honour, and why."""
+    yield from _unsupported(request.pins)
+    yield from _of_program(request)
+    if request.loading.is_given:
+        yield "--loader and its like", "the analytical model takes data as ready"
+    if request.software is not None and request.software.framework != "megatron":
+        yield f"--software {request.software.framework}", "the analytical model has figures of Megatron's fused kernels"
+    device = find_machine(request.cluster).node.device
+    chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
+    if chosen.name not in ANALYTICAL_PRECISIONS:
+        yield f"--precision {chosen.name}", f"the analytical model has figures of {', '.join(ANALYTICAL_PRECISIONS)}"
+
+
+def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
+    """Options of how a program of this package runs."""
+    if request.execution != "any":
+        yield f"--execution {request.execution}", "how segments run is a choice of programs that are simulated"
+    if request.objective == "epoch":
+        yield "--objective epoch", "the analytical model knows no evaluation"
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
-    """The shape of a published decoder; None for everything else.
+    """The shape of a decoder, as `decoder_of_job` finds it; None for everything else.
 
     Args:
         reference: of a job
+        request: says on how many devices, and may have an option `sequence`
+
+    Raises:
+        InputError: a configuration without a known shape that is too large to be traced, with what is missing
+    """
+    try:
+        found = decoder_of_job(reference, request)
+    except InputError:
+        devices = request.devices or find_machine(request.cluster).devices
+        if devices > MOST_RANKS or rough_count(read_configuration(reference).values) > MOST_PARAMETERS:
+            raise
+        return None
+    return None if found is None else found.shape
+
+
+def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
+    """The shape of a job's network, without the network: by its name, or by its configuration.
+
+    Args:
+        reference: a published decoder, a Hugging Face configuration, or `file.py:factory` whose model is made of a
+            configuration of transformers alone
         request: may have an option `sequence`
+
+    Returns:
+        The shape, with what is assumed; None for jobs that are neither.
+
+    Raises:
+        InputError: a configuration that no shape is known for
     """
     network = parse_network(reference)
-    if network is None or network.name not in DECODERS:
+    asked = int(request.options["sequence"]) if "sequence" in request.options else None
+    if network is not None:
+        if network.name not in DECODERS:
+            return None
+        sequence = asked or network.number("sequence", FAMILIES[network.name].sequence)
+        shape = decoder_of(f"{network.name}:{network.size}", sequence)
+        return None if shape is None else Configured(shape=shape)
+    if is_configuration(reference):
+        read = read_configuration(reference)
+        return shape_of_configuration(read.values, sequence=asked or read.sequence, source=read.source)
+    if ".py:" not in reference:
         return None
-    return decoder_of(f"{network.name}:{network.size}", _sequence(network, request))
+    values = configuration_of_job(resolve(reference))
+    if values is None or not is_known(values.get("model_type")):
+        return None
+    return shape_of_configuration(values, sequence=asked, source=reference)
 
 
 class Analytical(CatalogBackend):
@@ -91,8 +191,9 @@ class Analytical(CatalogBackend):
             InputError: pins that mean nothing here, or a precision without figures
         """
         check_pins(request.pins)
+        _refuse(_of_program(request))
         device = find_machine(request.cluster).node.device
-        chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS)
+        chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS, by_shape=True)
         self.source = source
         self.request = settle_precision(request, chosen)
         self._precision = chosen
@@ -119,7 +220,9 @@ class Analytical(CatalogBackend):
         """
         self._progress("searching", 0, 0)
         problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
-        return self._planned(problem, search_degrees(problem))
+        found = search_degrees(problem)
+        nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
+        return self._planned(problem, found, nearby)
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.
@@ -130,25 +233,28 @@ class Analytical(CatalogBackend):
             goal: objective over all batches; at one batch it is the time of a step
         """
         del known, goal
-        asked_s = self.request.time_limit_s
-        until_s = None if asked_s is None else time.monotonic() + asked_s
         searches: dict[Cell, tuple[AnalyticalProblem, Search[AnalyticalCandidate]]] = {}
         counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+        cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
+        asked_s = self.request.time_limit_s
+        each_s = None if asked_s is None else asked_s / len(cells)
+        # Some of the devices may be idle, so that two cells may have the same plan.
+        cell_of: dict[tuple[int, Strategy], Cell] = {}
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
-            problem = self.problem(cell, None if until_s is None else max(0.0, until_s - time.monotonic()))
+            problem = self.problem(cell, each_s)
             searches[cell] = problem, search_degrees(problem)
             for one in of_interest(*searches[cell]):
-                yield contender_of(one, cell.batch)
+                if cell_of.setdefault((cell.batch, one.strategy), cell) is cell:
+                    yield contender_of(one, cell.batch)
 
         def settle(contender: Contender) -> tuple[Planned, Contender]:
-            problem, found = searches[Cell(batch=contender.global_batch, devices=contender.devices)]
             chosen: AnalyticalCandidate = contender.origin
+            problem, found = searches[cell_of[contender.global_batch, chosen.strategy]]
             others = tuple(one for one in found.candidates if one.strategy != chosen.strategy)
             found = dataclasses.replace(found, chosen=chosen, candidates=(chosen, *others))
             return self._planned(problem, found), contender
 
-        cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
         found = compare_each(cells, plan_cell, settle)
         return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
@@ -157,7 +263,7 @@ class Analytical(CatalogBackend):
 
         Args:
             cell: the batch, the devices
-            time_limit_s: of the search [s]; None: none
+            time_limit_s: work of the search [s on the reference]; None: no limit
         """
         request = self.request
         return transformer_problem(
@@ -170,21 +276,31 @@ class Analytical(CatalogBackend):
             memory_bytes=request.memory_bytes,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
+            gap=request.gap,
         )
 
-    def _planned(self, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Planned:
+    def _planned(
+        self,
+        problem: AnalyticalProblem,
+        found: Search[AnalyticalCandidate],
+        nearby: tuple[NearbyBatch, ...] = (),
+    ) -> Planned:
         notes = [
-            f"a transformer of {parameter_count(self.shape) / 1e9:.1f} billion parameters on "
-            f"{format_count(problem.devices, 'device')}: planned by the analytical model, without a trace and without "
-            "a simulation of every rank"
+            f"a transformer of {_counted(self.shape)} on {format_count(problem.devices, 'device')}: planned by the "
+            "analytical model, without a trace and without a simulation of every rank"
         ]
+        described = decoder_of_job(self.source.reference, self.request)
+        if described is not None:
+            notes += described.assumed
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(
-                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels; plans of up to 64 "
-                "devices are simulated for eager PyTorch, which is slower, and take --software megatron too"
+                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels; other frameworks are "
+                f"simulated operation by operation, on up to {MOST_RANKS} devices and for up to "
+                f"{MOST_PARAMETERS / 1e9:g} billion parameters (--software pytorch)"
             )
+        notes += [*idle_notes(problem, found), *nearby_notes(problem, nearby)]
         if self.request.batch is None and not self.request.asks_for_outlook:
             notes.append(f"no --batch was given: {problem.batch} sequences of {self.shape.sequence} tokens are taken")
         return Planned(
@@ -195,9 +311,60 @@ class Analytical(CatalogBackend):
                 plan=plan_of_degrees(self.source.reference, str(self.request.cluster), problem, found),
                 chosen=found.chosen,
                 search=found,
+                nearby=nearby,
             ),
             notes=tuple(notes),
         )
+
+
+def _counted(shape: TransformerShape) -> str:
+    """Parameters in words: all, those that a token visits, and those of modules that predict further tokens."""
+    counted = f"{parameter_count(shape) / 1e9:.1f} billion parameters"
+    if shape.experts is not None:
+        counted += f" ({active_count(shape) / 1e9:.1f} of them for each token)"
+    if shape.prediction_layers:
+        counted += f" and {prediction_count(shape) / 1e9:.1f} billion that predict further tokens"
+    return counted
+
+
+def idle_notes(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[str]:
+    """Which devices the chosen plan leaves idle, and why; nothing where it takes all.
+
+    Args:
+        problem: that was searched
+        found: the search
+    """
+    chosen, node = found.chosen, problem.machine.node.devices
+    idle = problem.devices - chosen.devices
+    if not idle:
+        return
+    what = f"{idle} of {format_count(problem.devices, 'device')}"
+    if idle % node == 0 == problem.devices % node and problem.devices > node:
+        what = f"{idle // node} of {problem.devices // node} nodes ({what})"
+    if found.on_all is None:
+        why = f"no strategy that fits takes all {problem.devices}"
+    else:
+        longer = found.on_all.step_time_s / chosen.step_time_s - 1.0
+        why = (
+            f"{problem.devices} does not divide well: the best on all of them, {found.on_all.name}, takes "
+            f"{format_seconds(found.on_all.step_time_s)} a step, {longer:.1%} longer"
+        )
+    yield f"{what} idle, the last ones: {why}"
+
+
+def nearby_notes(problem: AnalyticalProblem, nearby: Iterable[NearbyBatch]) -> Iterator[str]:
+    """Batches near by that are faster per sample.
+
+    Args:
+        problem: that was searched
+        nearby: the batches
+    """
+    told = [
+        f"{one.batch} is {one.faster:.0%} faster per sample ({one.strategy}, {format_seconds(one.step_time_s)} a step)"
+        for one in nearby
+    ]
+    if told:
+        yield f"batch {problem.batch} does not divide well: {', '.join(told)}"
 
 
 def with_prices(evidence: Modelled) -> Modelled:
@@ -208,10 +375,8 @@ def with_prices(evidence: Modelled) -> Modelled:
     """
     problem, found = evidence.problem, evidence.search
     # A plan for a target may be another than the fastest of its search, which is no price of a pin.
-    fastest = min((found.chosen, *found.pareto), key=lambda one: one.step_time_s)
-    paid = prices_of_pins(
-        problem.pins, fastest, lambda pins: search_degrees(dataclasses.replace(problem, pins=pins)).chosen
-    )
+    quickest = min((found.chosen, *found.pareto), key=lambda one: one.step_time_s)
+    paid = prices_of_pins(problem.pins, quickest, lambda pins: fastest(dataclasses.replace(problem, pins=pins)))
     return dataclasses.replace(evidence, prices=paid)
 
 
@@ -221,7 +386,11 @@ def check_pins(pins: Pins) -> None:
     Raises:
         InputError: with the reason
     """
-    for option, why in _unsupported(pins):
+    _refuse(_unsupported(pins))
+
+
+def _refuse(options: Iterator[tuple[str, str]]) -> None:
+    for option, why in options:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
 
 
@@ -252,6 +421,10 @@ def with_microbatch(pins: Pins, batch: int) -> Pins:
     return dataclasses.replace(pins, microbatch=batch // shares)
 
 
+_KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved", "memory"})
+"""Kinds of parallelism that the analytical model has; layers that are computed again stand for "memory"."""
+
+
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
     model = "a transformer on many devices is planned by the analytical model"
@@ -260,7 +433,7 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     if pins.allows_stale:
         yield (
             "--schedule pipedream" if pins.schedule else "--allow stale",
-            (f"{model}, whose pipelines are flushed after each step; for up to 64 devices a program is simulated"),
+            f"{model}, whose pipelines are flushed after each step",
         )
     if pins.schedule in ("gpipe", "zero-bubble"):
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
@@ -270,14 +443,13 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
     if pins.method is not None:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
+    if pins.bucket_bytes is not None:
+        yield f"--strategy {pins.strategy}", f"{model}, which has one size of buckets"
+    others = [kind for kind in pins.allow if kind not in _KINDS]
+    if others:
+        yield f"--allow {','.join(pins.allow)}", f"{model}, which knows no {', '.join(others)}"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
-
-
-def _sequence(network: NetworkReference, request: PlanRequest) -> int:
-    usual = FAMILIES[network.name].sequence
-    asked = request.options.get("sequence")
-    return network.number("sequence", usual) if asked is None else int(asked)
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:

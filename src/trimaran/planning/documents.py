@@ -1,11 +1,12 @@
 """Plans as JSON: the same keys for this machine and for target clusters, for plans and for explanations."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.choice import GOALS, Option
 from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
@@ -324,8 +325,8 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
-        analytical model `sequence`, `memory_limit_bytes`, `front`, and of each strategy `parts_s`, `mfu` and
-        `tokens_per_s`.
+        analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
+        strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -357,6 +358,16 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
+            "idle_devices": problem.devices - evidence.chosen.devices,
+            "nearby_batches": [
+                {
+                    "global_batch_size": near.batch,
+                    "strategy": near.strategy,
+                    "step_time_s": near.step_time_s,
+                    "faster_per_sample": near.faster,
+                }
+                for near in evidence.nearby
+            ],
             "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
         }
     else:
@@ -419,7 +430,7 @@ def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:
 
 
 def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
-    """Layers and memory of each stage, and how ranks are numbered."""
+    """Layers and memory of each stage, how ranks have the devices, and which of them exchange across nodes."""
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
@@ -432,6 +443,9 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
                 "activation_bytes": memory.activations + memory.transient,
             }
         )
-    # Neighbours first: ranks that exchange most are closest.
-    axes = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
-    return {"stages": stages, "device_order": [{"axis": name, "size": size} for name, size in axes.items()]}
+    # Neighbours first.
+    return {
+        "stages": stages,
+        "device_order": [{"axis": axis, "size": getattr(strategy, axis)} for axis in strategy.rank_order],
+        "traffic": [asdict(each) for each in AnalyticalModel(problem=problem).traffic(strategy)],
+    }

@@ -228,8 +228,21 @@ class Estimated(CatalogBackend):
         request: of the user
     """
 
-    def __init__(self, source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> None:
+    def __init__(
+        self,
+        source: JobSource,
+        request: PlanRequest,
+        progress: Progress = ignore_progress,
+        *,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         """Only the precision is settled; nothing else is read before it is needed.
+
+        Args:
+            source: where the job comes from
+            request: of the user
+            progress: called with the current work
+            notes: for the user, with every plan
 
         Raises:
             InputError: no such machine, or a precision that it does not compute in
@@ -238,6 +251,7 @@ class Estimated(CatalogBackend):
         self.source = source
         self.request = settle_precision(request, chosen)
         self._progress = progress
+        self._notes = notes
 
     @property
     def batch(self) -> int:
@@ -323,7 +337,7 @@ class Estimated(CatalogBackend):
                 search=found,
                 alone=one_device(problem),
             ),
-            notes=notes,
+            notes=(*self._notes, *notes),
         )
 
 

@@ -268,7 +268,13 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
     precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
-    return replace(as_planned_there(plan, request), precision=precision, options={**length, **(request.options or {})})
+    # Degrees have no program, so nothing is run eagerly or compiled.
+    return replace(
+        as_planned_there(plan, request),
+        execution=request.execution,
+        precision=precision,
+        options={**length, **(request.options or {})},
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -25,17 +25,23 @@ from torch import Tensor, nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
+from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import told
 from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
+from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
+from trimaran.pricing.analytical.decoders import is_known, shape_of_configuration
+from trimaran.pricing.analytical.memory import rank_memory
+from trimaran.pricing.analytical.shapes import parameter_count
 from trimaran.pricing.copy_codecs import CodecChoice
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL
+from trimaran.program.strategy import Degrees
 from trimaran.simulator.memory import LiveBytes, live_bytes
 
 
@@ -121,6 +127,37 @@ def split_maker(make_model: Callable[[], nn.Module], splits: Iterable[Split], st
 _MASKS = "transformers.masking_utils"
 
 
+MOST_TRACED = 20_000_000_000
+"""Up to this number of parameters a decoder with a known shape is traced, which takes minutes above."""
+
+
+def check_traceable(job: Job) -> None:
+    """Refuse what no trace ends for, by the configuration that a job's model is made of.
+
+    Raises:
+        InputError: experts, or more parameters than a trace is worth, with what a step needs on one device
+    """
+    values = configuration_of_job(job)
+    if values is None or not is_known(values.get("model_type")):
+        return
+    try:
+        shape = shape_of_configuration(values).shape
+    except InputError:  # a trace finds out
+        return
+    count = parameter_count(shape)
+    if shape.experts is None and count <= MOST_TRACED:
+        return
+    state = rank_memory(shape, Degrees()).state
+    why = "is too large to be traced" if shape.experts is None else "has experts, which no trace follows without data"
+    raise InputError(
+        f"{job.name}, {count / 1e9:.1f} billion parameters, {why}. In 16 bits its weights, gradients and optimizer "
+        f"states take {format_bytes(state)} on one device; `trimaran plan JOB --cluster NAME` plans it on many",
+        code="decoder.not-traced",
+        parameters=count,
+        state_bytes=state,
+    )
+
+
 class JobTracer:
     """Traces steps of one job. Recurrent layers run in one operation each, as a library of a GPU runs them.
 
@@ -145,6 +182,7 @@ class JobTracer:
         like: "JobTracer | None" = None,
         precision: Precision | None = None,
     ) -> None:
+        check_traceable(job)
         self._job = job if precision is None else replace(job, precision="fp32")
         self._precision = precision
         self._autocast = AUTOCAST.get(job.precision if precision is None else precision)

@@ -20,7 +20,15 @@ from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.analytical import MOST_PARAMETERS, MOST_RANKS, Analytical, of_interest, shape_of
+from trimaran.planning.analytical import (
+    MOST_PARAMETERS,
+    MOST_RANKS,
+    Analytical,
+    decoder_shape,
+    is_traceable,
+    of_interest,
+    reason_to_trace,
+)
 from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
@@ -136,7 +144,8 @@ class Backend(Protocol):
 def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:
     """Measured costs for this machine; for one of the catalog estimated costs, or the analytical model.
 
-    A published decoder on very many devices, or with very many weights, is planned by the analytical model.
+    A decoder with a known shape is planned by the analytical model on any number of devices, unless it is small and
+    something is asked that only a simulation answers; the plan then says so.
 
     Args:
         source: where the job comes from
@@ -147,9 +156,14 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         InputError: no such job or machine, or more devices than there are
     """
     if request.is_here:
+        _check_order(source, request)
         return Measured(source, request, progress)
     progress("reading the job and the machine", 0, 0)
-    shape = shape_of(source.reference, request)
+    shape = decoder_shape(source.reference, request)
+    why = ""
+    if shape is not None and is_traceable(shape, request):
+        why = reason_to_trace(source.reference, request)
+        shape = None if why else shape
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -158,7 +172,25 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     if shape is not None:
         return Analytical(source, request, shape, progress)
-    return Estimated(source, request, progress)
+    _check_order(source, request)
+    notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
+    return Estimated(source, request, progress, notes=notes)
+
+
+def _check_order(source: JobSource, request: PlanRequest) -> None:
+    """Refuse an order of ranks where programs have their own.
+
+    Raises:
+        InputError: there is one
+    """
+    if request.pins.rank_order is not None:
+        raise InputError(
+            f"--rank-order: {source.reference} is planned there as a program, whose ranks are placed by what they "
+            "exchange: leave it out; a published decoder on more than "
+            f"{MOST_RANKS} devices is planned by the analytical model, which takes it",
+            code="rank-order.not-of-programs",
+            job=source.reference,
+        )
 
 
 def make_plan(

@@ -3,7 +3,8 @@
 One rule for every command and both backends of `plan`:
 
     1  the requested one
-    2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration
+    2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration; for the analytical model, which has no
+       fp32, a dtype of 16 bits only: others say how weights are kept, and rule 3 holds
     3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
        it, fp32 on devices without either), every other network in fp32, PyTorch's own default
 
@@ -11,13 +12,14 @@ An assumed precision is printed with the answer. The analytical model prices pro
 those in 16 and 32; others are refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
+from trimaran.jobs.huggingface import dtype_of, is_configuration, read_configuration
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.types import Device
 from trimaran.networks.names import parse_network
@@ -52,6 +54,7 @@ def choose_precision(
     known: Sequence[Precision] = KERNEL_PRECISIONS,
     *,
     job: Job | None = None,
+    by_shape: bool = False,
 ) -> ChosenPrecision:
     """The precision in which a job is priced on a device.
 
@@ -61,6 +64,7 @@ def choose_precision(
         device: on which it computes
         known: those that the model prices: `KERNEL_PRECISIONS` or `ANALYTICAL_PRECISIONS`
         job: of the reference; None: it is made where it decides
+        by_shape: it is for the analytical model of decoders
 
     Raises:
         InputError: no such precision, or one that the device or the model does not have
@@ -72,7 +76,12 @@ def choose_precision(
         >>> choose_precision("vgg16", "bfloat16", find_device("h100"))
         ChosenPrecision(name='bf16', source='as asked for')
     """
-    chosen = _of_job(reference, device, job) if asked is None else ChosenPrecision(name=parse_precision(asked))
+    if asked is not None:
+        chosen = ChosenPrecision(name=parse_precision(asked))
+    elif by_shape and parse_network(reference) is None:
+        chosen = _of_shape(reference, device)
+    else:
+        chosen = _of_job(reference, device, job)
     if chosen.name not in known:
         raise InputError(_unpriced(reference, chosen, known), code="precision.not-priced", precision=chosen.name)
     device.check_computes(chosen.name)
@@ -97,6 +106,22 @@ def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
         return ChosenPrecision(name=(job or resolve(reference)).precision, source=f"as the job says; {_CHANGE}")
     if network.name not in DECODERS:
         return ChosenPrecision(name="fp32", source=f"assumed: PyTorch's default; {_CHANGE}")
+    return _usual(device)
+
+
+def _of_shape(reference: str, device: Device) -> ChosenPrecision:
+    """Of a job whose shape is known: the dtype of 16 bits that its configuration names, or the usual one."""
+    if not is_configuration(reference):
+        own = resolve(reference).precision
+        return _usual(device) if own == "fp32" else ChosenPrecision(name=own, source=f"as the job says; {_CHANGE}")
+    named: Mapping[str, Precision] = {"bfloat16": "bf16", "float16": "fp16"}
+    said = named.get(dtype_of(read_configuration(reference).values))
+    if said is not None and said in device.compute:
+        return ChosenPrecision(name=said, source=f"as the configuration says; {_CHANGE}")
+    return _usual(device)
+
+
+def _usual(device: Device) -> ChosenPrecision:
     usual: tuple[Precision, ...] = ("bf16", "fp16")
     named = next((each for each in usual if each in device.compute), None)
     return ChosenPrecision(name=named or "fp32", source=f"assumed: what decoders are usually trained in; {_CHANGE}")

@@ -400,7 +400,8 @@ class PlanRequest:
         software: framework and year, on a machine of the catalog; None: not said
         options: of the job, on a machine of the catalog
         pins: decisions of the user
-        time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
+        time_limit_s: work after which the search takes the best that it has, so that an answer repeats [s of an idle
+            core of the reference]; None: it ends by itself
         gap: the search may stop when its best is within this share of the lower bound
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused
@@ -454,6 +455,7 @@ def parse_request(
     calibration: Path | None = None,
     precision: str | None = None,
     software: str | None = None,
+    sequence: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
@@ -475,6 +477,7 @@ def parse_request(
         calibration: as in `PlanRequest`
         precision: "fp32", "tf32", "bf16", "fp16" or "fp8", or a long name of one; None as in `PlanRequest`
         software: such as "pytorch:2022"; None as in `PlanRequest`
+        sequence: tokens of a sequence, an option of the job; None: the job's
         pins: as in `PlanRequest`
         time_limit_s: as in `PlanRequest`
         gap: as in `PlanRequest`
@@ -491,10 +494,10 @@ def parse_request(
         (1024, 125000000.0)
     """
     if cluster is not None:
-        _check_elsewhere(link=link, calibration=calibration)
+        _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
         check_loading(loading, workers=pins.workers)
     else:
-        _check_here(precision=precision, software=software, loading=loading)
+        _check_here(precision=precision, software=software, sequence=sequence, loading=loading)
     return PlanRequest(
         cluster=cluster or "",
         devices=devices,
@@ -507,6 +510,7 @@ def parse_request(
         calibration=calibration,
         precision=None if precision is None else parse_precision(precision),
         software=None if software is None else parse_software(software),
+        options={} if sequence is None else {"sequence": str(sequence)},
         pins=pins,
         time_limit_s=time_limit_s,
         gap=gap,
@@ -521,20 +525,21 @@ def _execution_of(asked: Executions, pins: Pins) -> Executions:
     return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
-def _check_elsewhere(*, link: str | None, calibration: Path | None) -> None:
+def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscribe: bool | None) -> None:
     """Refuse options of this machine in a request for a machine of the catalog."""
-    for option, value in (("link", link), ("calibration", calibration)):
+    for option, value in (("link", link), ("calibration", calibration), ("oversubscribe", oversubscribe)):
         if value is not None:
             raise InputError(
                 f"--{option} is for plans of this machine and means nothing with --cluster: leave it out", option=option
             )
 
 
-def _check_here(*, precision: str | None, software: str | None, loading: Loading) -> None:
+def _check_here(*, precision: str | None, software: str | None, sequence: int | None, loading: Loading) -> None:
     """Refuse options of catalog machines in a request for this machine."""
     for option, value, instead in (
         ("precision", precision, "here a job computes as `Job.precision` says"),
         ("software", software, "here its operations are measured"),
+        ("sequence", sequence, "here a job is trained on its data; a published one takes JOB:sequence=N"),
         *((name.replace("_", "-"), value, "here loading is measured") for name, value in asdict(loading).items()),
     ):
         if value is not None:

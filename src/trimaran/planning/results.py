@@ -10,6 +10,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Link, Machine, Price
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.search import NearbyBatch
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
@@ -127,6 +128,7 @@ class Modelled:
         chosen: the strategy to run
         search: its alternatives
         prices: cost of each pin of the request
+        nearby: batches that are faster per sample, where they were looked for
     """
 
     problem: AnalyticalProblem
@@ -134,6 +136,7 @@ class Modelled:
     chosen: AnalyticalCandidate
     search: Search[AnalyticalCandidate]
     prices: tuple[PinPrice, ...] = ()
+    nearby: tuple[NearbyBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,12 @@ import msgspec
 import trimaran
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError, TrimaranError
-from trimaran.base.files import put_in_place, read_text
+from trimaran.base.files import put_in_place
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS, AffineWorkload, Workload
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
-from trimaran.jobs.huggingface import is_configuration
+from trimaran.jobs.huggingface import is_configuration, read_configuration
 from trimaran.measure.cache import cache_directory, read_kept
 from trimaran.networks.names import parse_network
 from trimaran.networks.names import with_options as add_options
@@ -117,7 +117,7 @@ def _in_full(reference: str, options: Mapping[str, str]) -> str:
             code="workload.no-options",
             options=sorted(options),
         )
-    path, _, _ = reference.rpartition(":") if "=" in reference else (reference, "", "")
+    path = reference.rpartition(":")[0] if "=" in reference else reference
     return f"{path}:{','.join(f'{name}={value}' for name, value in options.items())}"
 
 
@@ -135,14 +135,10 @@ def _versions() -> str:
 
 def _content(reference: str) -> str:
     """Of a configuration: the content of its file."""
-    path = Path(reference.removeprefix("hf:").partition(".json")[0] + ".json")
-    folder = Path(reference.removeprefix("hf:").partition(":")[0])
-    if ".json" not in reference:
-        path = folder / "config.json"
-        if not reference.startswith("hf:"):
-            return ""
+    if parse_network(reference) is not None or not is_configuration(reference):
+        return ""
     try:
-        return metadata.version("transformers") + read_text(path)
+        return metadata.version("transformers") + json.dumps(dict(read_configuration(reference).values), default=str)
     except (TrimaranError, metadata.PackageNotFoundError):
         return ""  # the code that makes the job reports the error
 

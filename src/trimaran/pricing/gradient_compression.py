@@ -276,6 +276,8 @@ def with_encoding(
     """
     between = {name: coding.between for name, coding in codings.items() if coding.between is not None}
     found = Encoded(compute=dict(compute), marks=dict(marks), between=between, second_sums={})
+    if not codings:
+        return found
     for instructions in program.ranks:
         handed = _handed_over([item for item in instructions if item.id in codings], codings, between)
         for item in instructions:

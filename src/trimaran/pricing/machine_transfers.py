@@ -1,7 +1,9 @@
 """Cost of messages and collectives on a machine of the catalog, and the links that they occupy.
 
-    message      within a node: the links of the pair's route; between nodes: one card out, one card in
-    collective   the links between its members, or the tree between them, and a share of each node's cards
+    message      within a node: the links of the pair's route; between nodes: one card out, one card in, and between
+                 leaves with fewer links to the spine than cards one of those links at each end
+    collective   the links between its members, or the tree between them, a share of each node's cards, and links to the
+                 spine where its ring goes from a leaf to another one
 
 Times are those of `collectives` for the devices of the group, over the links that they cross.
 Links have names by direction, such as "n0 gpu0>gpu3". A link is named only where two such transfers at once exceed its
@@ -10,7 +12,8 @@ on all of its links.
 
 Names of the links that transfers occupy on a machine: links of devices, edges of the tree, cards of nodes.
 
-A name says the node, the ends and the direction: "n0 gpu0>gpu3", "n0 gpu2 out" (to switches), "n1 card0 in".
+A name says the node, the ends and the direction: "n0 gpu0>gpu3", "n0 gpu2 out" (to switches), "n1 card0 in",
+"leaf0 up3". Cards are dealt out in turn to the links of their leaf.
 
 The device of each rank of a strategy: `machine.rank_order`, given the bytes between ranks.
 
@@ -34,7 +37,7 @@ cross the link between the sockets, and ranks that are out of step. So it is a g
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
@@ -59,11 +62,54 @@ def message_links(machine: Machine, source: int, target: int) -> tuple[str, ...]
     each = machine.node.devices
     (host, a), (other, b) = divmod(source, each), divmod(target, each)
     if host != other:
-        return (*_card_names(machine, host, [a], "out"), *_card_names(machine, other, [b], "in"))
+        # Rail by rail a message leaves by the card that it arrives on.
+        by_rail = machine.leaves is not None and machine.leaves.by_rail
+        cards = (*_card_names(machine, host, [b if by_rail else a], "out"), *_card_names(machine, other, [b], "in"))
+        return (*cards, *_spine_links(machine, (host, [a]), (other, [b]), most=1))
     node = machine.node
     if not _linked(node, a, b) and min(switch_links(node, a), switch_links(node, b)):
         return (f"n{host} gpu{a} out", f"n{host} gpu{b} in")
     return _route_links(node, host, a, b)
+
+
+def _spine_links(
+    machine: Machine, source: tuple[int, list[int]], target: tuple[int, list[int]], *, most: int | None = None
+) -> tuple[str, ...]:
+    """Names of the links above the leaves of two nodes that a hop takes from one to the other.
+
+    Args:
+        machine: of the nodes
+        source: number of a node, and devices on it
+        target: likewise
+        most: cards that the hop takes; None: all of these devices
+    """
+    leaves, (count, _) = machine.leaves, fabric_of(machine)
+    if leaves is None or leaves.oversubscription <= 1.0:
+        return ()
+    pods = source[0] // leaves.nodes, target[0] // leaves.nodes
+    if pods[0] == pods[1]:
+        return ()
+    here, there = (cards_of(machine.node, count, local)[:most] for _, local in (source, target))
+    # Rail by rail the hop leaves by the cards that it arrives on.
+    ends = ((source[0], there if leaves.by_rail else here, "up"), (target[0], there, "down"))
+    names: dict[str, None] = {}
+    for (host, cards, direction), pod in zip(ends, pods, strict=True):
+        for card in cards:
+            place = host % leaves.nodes
+            leaf = f"leaf{pod}.{card}" if leaves.by_rail else f"leaf{pod}"
+            width = leaves.nodes * (1 if leaves.by_rail else count) / leaves.oversubscription
+            number = place if leaves.by_rail else place * count + card
+            names[f"{leaf} {direction}{number % max(1, int(width))}"] = None
+    return tuple(names)
+
+
+def _ring_over_leaves(machine: Machine, on: Mapping[int, list[int]]) -> tuple[str, ...]:
+    """Names of the links to the spine that a ring through members on some nodes takes."""
+    nodes = sorted(on.items())
+    names: dict[str, None] = {}
+    for source, target in zip(nodes, (*nodes[1:], nodes[0]), strict=True):
+        names.update(dict.fromkeys(_spine_links(machine, source, target)))
+    return tuple(names)
 
 
 def _route_links(node: Node, host: int, a: int, b: int) -> tuple[str, ...]:
@@ -201,7 +247,13 @@ class _RouteKey:
 
 
 def _cost(route: Route, operation: str, nbytes: int, year: float) -> Cost:
-    return crossing_cost(operation, nbytes, machine=route.machine, crossing=route.crossing, year=year)
+    return _crossing_cost(_Key(route.machine), route.crossing, operation, nbytes, year)
+
+
+@functools.lru_cache(maxsize=4096)
+def _crossing_cost(key: _Key, crossing: Crossing, operation: str, nbytes: int, year: float) -> Cost:
+    # Groups alike on a machine have one crossing.
+    return crossing_cost(operation, nbytes, machine=key.machine, crossing=crossing, year=year)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -224,7 +276,10 @@ def _route(key: _Key, members: tuple[int, ...], message: bool) -> Route:
     else:
         on = members_on_nodes(machine, members)
         links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
-    return Route(machine=machine, crossing=crossing_of(machine, members), links=links)
+        links += _ring_over_leaves(machine, on) if len(on) > 1 else ()
+    return Route(
+        machine=machine, crossing=crossing_of(machine, members, op=MESSAGE if message else "all_reduce"), links=links
+    )
 
 
 def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:

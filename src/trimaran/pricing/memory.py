@@ -413,6 +413,8 @@ def with_wire_buffers(
         coded: ids of the all-reduces of compressed buckets
     """
     found = dict(memory)
+    if not coded:
+        return found
     for instructions in program.ranks:
         alive = 0
         for item in instructions:

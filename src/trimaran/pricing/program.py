@@ -221,10 +221,11 @@ def price(
     codings = code_program(program, graph, strategy, table, cluster)
     reducing = reducing_table(strategy, table)
     for instruction in program:
+        name = instruction.id
         if instruction.communicates:
             # The members of a group share the price of their collective.
             what = instruction.kind, instruction.rank if instruction.peer is not None else None, instruction.peer
-            coding = codings.get(instruction.id)
+            coding = codings.get(name)
             ours = recipe if _is_gradients(instruction) else None
             counted = recipe is not None and instruction.label in _IN_CONSTANTS
             key = (*what, instruction.group, instruction.root, instruction.nbytes, coding, ours is None, counted)
@@ -237,12 +238,12 @@ def price(
                 known[key] = _gradient_call(instruction, ours, table, cluster), None
             elif key not in known:
                 known[key] = transfer_cost(instruction, table, cluster), None
-            transfers[instruction.id], second = known[key]
+            transfers[name], second = known[key]
             if second is not None:
-                seconds[instruction.id] = second
-            handling[instruction.id] = handling_seconds(instruction, table)
+                seconds[name] = second
+            handling[name] = handling_seconds(instruction, table)
         else:
-            compute[instruction.id] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
+            compute[name] = _compute_cost(instruction, segments, states[instruction.rank], step, microbatch)
     if step is not None and step.accumulate is not None:
         held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
         _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])

@@ -1,7 +1,7 @@
 """Strategy: what was decided, before it is lowered to a program."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -146,6 +146,61 @@ between its input and its output; outputs of norms; outputs of activation functi
 attention."""
 
 
+Axis = Literal["tp", "cp", "dp", "pp"]
+"""A kind of parallel degree by which ranks are numbered."""
+
+RANK_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
+"""The usual order in which ranks have the devices: those that share tensors are nearest, stages farthest apart. It is
+the default of Megatron-LM ("tp-cp-ep-dp-pp"): ranks with different experts stand where replicas do."""
+
+
+def read_rank_order(text: str, *, option: str = "--rank-order") -> tuple[Axis, ...]:
+    """An order of ranks as it is written, the nearest first.
+
+    Args:
+        text: such as "tp,cp,dp,pp", or "tp-cp-ep-dp-pp" as Megatron-LM has it; degrees that it leaves out are 1
+        option: that it was given to, for the message
+
+    Raises:
+        InputError: an unknown word, a word twice, or "ep" elsewhere than before "dp"
+
+    Source:
+        NVIDIA/Megatron-LM, megatron/core/parallel_state.py, `initialize_model_parallel(order=...)`.
+
+    Example:
+        >>> read_rank_order("tp-cp-ep-dp-pp"), read_rank_order("tp,pp,dp")
+        (('tp', 'cp', 'dp', 'pp'), ('tp', 'pp', 'dp'))
+    """
+    words = [word.strip().lower() for word in re.split(r"[,\s-]+", text.strip())]
+    unknown = [word for word in words if word not in (*RANK_ORDER, "ep")]
+    if unknown or len(set(words)) < len(words):
+        what = f'"{unknown[0]}" is no kind of degree' if unknown else "a kind of degree is named twice"
+        raise InputError(
+            f'{option} "{text}": {what}; expected an order of tp, cp, dp and pp, the nearest ranks first, such as '
+            f'"{",".join(RANK_ORDER)}"',
+            code="rank-order.malformed",
+            value=text,
+        )
+    if "ep" in words and words[words.index("ep") + 1 : words.index("ep") + 2] != ["dp"]:
+        raise InputError(
+            f'{option} "{text}": ranks with different experts are replicas that stand next to each other, so "ep" '
+            'comes right before "dp", or is left out',
+            code="rank-order.experts-apart",
+            value=text,
+        )
+    return tuple(axis for word in words for axis in RANK_ORDER if axis == word)
+
+
+def missing_from_order(order: tuple[Axis, ...], sizes: Mapping[Axis, int]) -> tuple[Axis, ...]:
+    """Kinds of degrees above 1 that an order leaves out.
+
+    Example:
+        >>> missing_from_order(("tp", "pp", "dp"), {"tp": 8, "cp": 2, "dp": 1, "pp": 4})
+        ('cp',)
+    """
+    return tuple(axis for axis in RANK_ORDER if axis not in order and sizes[axis] > 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """Parallel degrees, and how layers and the batch are split.
@@ -168,6 +223,7 @@ class Degrees:
         recomputed: what the backward recomputes
         segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
         microbatch_group: microbatches that a segment computes before the next one; 0: the number of stages
+        rank_order: kinds of degrees by which ranks have the devices, the nearest first; the others are 1
     """
 
     dp: int = 1
@@ -184,6 +240,7 @@ class Degrees:
     recomputed: frozenset[Recomputed] = frozenset()
     segment_layers: tuple[int, ...] = ()
     microbatch_group: int = 0
+    rank_order: tuple[Axis, ...] = RANK_ORDER
 
     @property
     def devices(self) -> int:
@@ -199,6 +256,41 @@ class Degrees:
     def expert_data(self) -> int:
         """Replicas of each expert."""
         return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
+
+
+def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:
+    """The device of each rank by `Degrees.rank_order`, where ranks are numbered in the usual order.
+
+    Args:
+        degrees: of the ranks
+
+    Raises:
+        InputError: a degree above 1 that the order leaves out
+
+    Example:
+        Two ranks a layer, two stages, two replicas; stages next to each other: replica 1 of the first stage (ranks 2
+        and 3) has devices 4 and 5.
+
+        >>> devices_of_ranks(Degrees(tp=2, pp=2, dp=2, rank_order=("tp", "pp", "dp")))
+        (0, 1, 4, 5, 2, 3, 6, 7)
+    """
+    sizes: dict[Axis, int] = {"tp": degrees.tp, "cp": degrees.cp, "dp": degrees.dp, "pp": degrees.pp}
+    missing = missing_from_order(degrees.rank_order, sizes)
+    if missing:
+        raise InputError(
+            f"the order of ranks {'-'.join(degrees.rank_order)} leaves {missing[0]} out, which is {sizes[missing[0]]}: "
+            "add it to the order",
+            code="rank-order.incomplete",
+            order=degrees.rank_order,
+            missing=missing,
+        )
+    stride, step = dict.fromkeys(RANK_ORDER, 0), 1
+    for axis in degrees.rank_order:
+        stride[axis], step = step, step * sizes[axis]
+    found = [0]
+    for axis in RANK_ORDER:
+        found = [number + index * stride[axis] for index in range(sizes[axis]) for number in found]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +424,8 @@ class Strategy(Degrees):
             parts.append(self.execution)
         if "layers" in self.recomputed:
             parts.append("recompute")
+        if self.rank_order != RANK_ORDER:
+            parts.append(f"order={'-'.join(self.rank_order)}")
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
         if self.feeding.name:
@@ -376,8 +470,8 @@ def read_strategy(name: str) -> Strategy:
         ...     assert read_strategy(text).name == text
         >>> read_strategy("pp4 pipedream").name, read_strategy("pp4 pipedream stale").pp
         ('pp4 pipedream stale', 4)
-        >>> read_strategy("pp2 1f1b cp2 recompute").name
-        'pp2 1f1b cp2 recompute'
+        >>> read_strategy("pp2 1f1b cp2 recompute order=tp-pp-cp").name
+        'pp2 1f1b cp2 recompute order=tp-pp-cp'
     """
     return Strategy(**said_by(name))
 
@@ -412,6 +506,8 @@ def said_by(name: str) -> dict[str, Any]:
             found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
         elif word == "recompute":
             found["recomputed"] = frozenset({"layers"})
+        elif word.startswith("order="):
+            found["rank_order"] = read_rank_order(word.removeprefix("order="), option=f'strategy "{name}"')
         elif word == "cached":
             feeding["cached"] = True
         elif word == "stale":
@@ -448,7 +544,7 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             word=word,
         )
     choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
-    kind = figure[1] if figure else next(choices, word)
+    kind = figure[1] if figure else next(choices, word.partition("=")[0])
     if kind in seen:
         raise InputError(
             f'strategy "{name}" has both {seen[kind]} and {word}: leave one out',

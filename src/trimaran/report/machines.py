@@ -1,6 +1,7 @@
 """Machines as documents for programs: one object a machine, with what its link graph says of pairs and rings."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -58,6 +59,8 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return node_line(node) | {
         "nodes": machine.nodes,
         "fabric": network_words(machine.fabric),
+        "leaves": None if machine.leaves is None else asdict(machine.leaves),
+        "kinds": dict(machine.kinds),
         "peer_access": node.peer_access,
         "cpu_cores": node.cpu_cores,
         "host_memory_bytes": node.host_memory_bytes,
@@ -162,7 +165,9 @@ def print_machine(out: Console, machine: Machine) -> None:
     node = machine.node
     out.print(f"[bold]{escape(node.name)}[/]: {escape(node.title)}")
     if machine.nodes > 1:
-        out.print(f"{machine.nodes} nodes, {machine.devices} devices, joined by {network_words(machine.fabric)} a node")
+        leaves = f"; {machine.leaves}" if machine.leaves is not None else ""
+        fabric = network_words(machine.fabric)
+        out.print(f"{machine.nodes} nodes, {machine.devices} devices, joined by {fabric} a node{leaves}")
     memory = f", {format_bytes(node.host_memory_bytes)}" if node.host_memory_bytes else ""
     cards = f"; network: {network_words(node.network_cards)}" if node.network_cards else ""
     out.print(f"host: {node.cpu_cores} cores{memory}{cards}")

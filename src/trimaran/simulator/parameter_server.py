@@ -26,7 +26,7 @@ from itertools import pairwise
 
 from trimaran.machine.topology import host_route, pair
 from trimaran.machine.types import Edge, Machine, Node
-from trimaran.pricing.collectives.links import fabric_of
+from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import colocated_server_time, separate_server_time
 from trimaran.pricing.exchange.frameworks import Recipe
 from trimaran.pricing.exchange.unknowns import READS_BETWEEN_SOCKETS, STAGED, STAGED_TOGETHER, End
@@ -257,8 +257,8 @@ def _count(nodes: int, servers: int) -> int:
 
 
 def _servers(machine: Machine, nodes: int, servers: int, *, links: float, sum_bytes_per_s: float) -> Servers:
-    count, link = fabric_of(machine)
-    rate = count * link.bytes_per_s * links
+    _, link = fabric_of(machine)
+    rate = all_with_all_rate(machine, nodes + servers) * links
     if servers:
         exchange_s = separate_server_time(1.0, workers=nodes, servers=servers, bytes_per_s=rate)
     else:

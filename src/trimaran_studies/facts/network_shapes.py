@@ -8,7 +8,15 @@ import re
 from collections.abc import Mapping
 
 from trimaran.networks.sizes import FAMILIES
-from trimaran.pricing.analytical.shapes import Experts, LatentAttention, TransformerShape, decoder_of, gpt_shape
+from trimaran.pricing.analytical.shapes import (
+    LAYER_BIASES,
+    NO_BIASES,
+    Experts,
+    LatentAttention,
+    TransformerShape,
+    decoder_of,
+    gpt_shape,
+)
 
 
 def _decoder(
@@ -32,7 +40,7 @@ def _decoder(
         vocabulary=vocabulary,
         sequence=4096,
         gated=gated,
-        biases=False,
+        biases=NO_BIASES,
         tied=False,
         rotary=True,
         centred_norm=False,
@@ -54,12 +62,12 @@ _OTHERS: Mapping[str, TransformerShape] = {
     "mixtral 8x22b": _with(_decoder(56, 6144, 48, 8, 16384, 32000), experts=Experts(count=8, active=2, ffn=16384)),
     "qwen3 30b": _with(
         _decoder(48, 2048, 32, 4, 6144, 151936, head_size=128),
-        query_key_norm=True,
+        query_key_norm="head",
         experts=Experts(count=128, active=8, ffn=768),
     ),
     "qwen3 235b": _with(
         _decoder(94, 4096, 64, 4, 12288, 151936, head_size=128),
-        query_key_norm=True,
+        query_key_norm="head",
         experts=Experts(count=128, active=8, ffn=1536),
     ),
     "deepseekv3": _with(
@@ -90,7 +98,7 @@ _OTHERS: Mapping[str, TransformerShape] = {
     "gpt oss 120b": _with(
         _decoder(36, 2880, 64, 8, 2880, 201088, head_size=64),
         experts=Experts(count=128, active=4, ffn=2880),
-        biases=True,
+        biases=LAYER_BIASES | {"router"},
     ),
 }
 """Networks of published tables that Trimaran has no job of, all with one sequence length; a row has its own."""

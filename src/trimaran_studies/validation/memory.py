@@ -40,6 +40,8 @@ from trimaran.pricing.analytical.memory import (
     state_bytes,
 )
 from trimaran.pricing.analytical.shapes import (
+    LAYER_BIASES,
+    NO_BIASES,
     Experts,
     LatentAttention,
     TransformerShape,
@@ -321,12 +323,12 @@ def shape_of(case: MegatronCase) -> TransformerShape:
         vocabulary=padded_vocabulary(entries, tensor=tensor, multiple=multiple),
         sequence=sequence,
         gated=gated,
-        biases="disable-bias-linear" not in given,
+        biases=NO_BIASES if "disable-bias-linear" in given else LAYER_BIASES,
         tied="untie-embeddings-and-output-weights" not in given,
         positions=0 if rotary else sequence,
         rotary=rotary,
         centred_norm=given.get("normalization") != "RMSNorm",
-        query_key_norm="qk-layernorm" in given,
+        query_key_norm="head" if "qk-layernorm" in given else None,
         hidden_dropout=float(given.get("hidden-dropout", 0.1)) > 0,
         attention_dropout=float(given.get("attention-dropout", 0.1)) > 0,
         experts=_experts(given, layers, inner),

@@ -73,7 +73,13 @@ def test_sentences_and_rows_stay_whole_where_they_are_not_for_a_terminal(modelle
 def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, modelled: Planned) -> None:
     """Besides, the analytical model says what only it has."""
     one, other = plan_document(simulated), plan_document(modelled)
-    assert set(other) - set(one) == {"sequence", "memory_limit_bytes", "front"}
+    assert set(other) - set(one) == {
+        "sequence",
+        "memory_limit_bytes",
+        "idle_devices",
+        "nearby_batches",
+        "front",
+    }
     assert set(one) <= set(other)
     assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s"}
     assert set(one["candidates"][0]) <= set(other["candidates"][0])

@@ -5,6 +5,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
+from trimaran.machine.types import MOST_NODES, Leaves
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,55 @@ def test_a_file_of_ones_own_may_be_taken_several_times(tmp_path: Path) -> None:
     assert find_machine(str(path)).nodes == 1
     found = find_machine(f"{path}:3")
     assert (found.nodes, found.fabric and found.fabric[1].name) == (3, "ethernet-25g")
+
+
+@pytest.mark.parametrize(
+    ("text", "fabric", "leaves"),
+    [
+        ("dgx-h100:64@nodes_per_leaf=16", (8, "ib-ndr"), Leaves(nodes=16)),
+        (
+            "dgx-h100:64@4x ib-hdr, nodes_per_leaf=16, oversubscription=3:2",
+            (4, "ib-hdr"),
+            Leaves(nodes=16, oversubscription=1.5),
+        ),
+        ("dgx-h100:64@rails", (8, "ib-ndr"), Leaves(nodes=MOST_NODES, by_rail=True)),
+        (
+            "dgx-h100:64@oversubscription=4,rails,nodes_per_leaf=32",
+            (8, "ib-ndr"),
+            Leaves(nodes=32, oversubscription=4.0, by_rail=True),
+        ),
+        ("dgx-h100@rails", None, None),
+    ],
+)
+def test_what_cards_are_connected_to_follows_the_at_sign(
+    text: str, fabric: tuple[int, str] | None, leaves: Leaves | None
+) -> None:
+    found = find_machine(text)
+    assert (found.fabric and (found.fabric[0], found.fabric[1].name)) == fabric
+    assert found.leaves == leaves
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("leaf=2", "leaves.unknown-word"),
+        ("nodes_per_leaf=0", "leaves.bad-node-count"),
+        ("nodes_per_leaf=2,oversubscription=1:2", "leaves.bad-oversubscription"),
+        ("nodes_per_leaf=2,oversubscription=x", "leaves.bad-oversubscription"),
+        ("nodes_per_leaf=2,oversubscription=1:0", "leaves.bad-oversubscription"),
+        ("nodes_per_leaf=2,oversubscription=nan", "leaves.bad-oversubscription"),
+        ("oversubscription=2", "leaves.needs-node-count"),
+        ("rails=maybe", "leaves.bad-rails"),
+        ("ib-hdr,ib-ndr", "machine.bad-fabric"),
+        ("ib-hdr,,rails", "machine.bad-fabric"),
+        ("rails,rails", "machine.word-twice"),
+    ],
+)
+def test_what_means_nothing_after_the_at_sign_is_refused(end: str, code: str) -> None:
+    with raises(code):
+        find_machine(f"dgx-h100:4@{end}")
+
+
+def test_rails_need_links_between_the_devices_of_a_node() -> None:
+    with raises("leaves.rails-need-links", node="4xrtx-3090"):
+        find_machine("4xrtx-3090:4@4 ib-hdr,rails")

@@ -6,9 +6,10 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.catalog import find_link, find_node, node_names
+from trimaran.machine.find import find_machine
 from trimaran.machine.machine_files import node_text, read_machine, read_machine_file
 from trimaran.machine.topology import pair
-from trimaran.machine.types import Node
+from trimaran.machine.types import Leaves, Node
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 _TOML = re.search(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -145,3 +146,90 @@ def test_nodes_that_are_like_each_other_are_refused() -> None:
     nodes = [f'[[nodes]]\nname = "{a}"\nlike = "{b}"\nsource = "s"\n' for a, b in (("a", "b"), ("b", "a"))]
     with raises("machine-file.wrong-value", match=r"nodes\[\d\]\.like.*b is like a"):
         read_machine("[machine]\nnode = 'a'\n" + "".join(nodes), file="rack.toml")
+
+
+TWO_KINDS = """
+[machine]
+nodes = { "dgx-h100" = 2, "dgx-a100" = 1 }
+fabric = "8 ib-hdr"
+"""
+
+
+def test_nodes_of_several_kinds_count_as_the_slowest() -> None:
+    machine = read_machine(TWO_KINDS, file="rack.toml")
+    assert (machine.node.name, machine.nodes, machine.devices) == ("dgx-a100", 3, 24)
+    assert machine.kinds == (("dgx-h100", 2), ("dgx-a100", 1))
+    assert machine.node.device == find_machine("dgx-a100").node.device
+    assert "2 dgx-h100 and 1 dgx-a100" in machine.node.title
+    assert "all count as dgx-a100" in machine.node.caveat
+
+
+def test_a_kind_is_slowest_only_if_it_is_in_everything() -> None:
+    """An H200 has more memory than an H100, and nothing that is slower; a V100 with more memory than an A100 is not."""
+    mixed = TWO_KINDS.replace("dgx-a100", "hgx-h200")
+    assert read_machine(mixed, file="rack.toml").node.name == "dgx-h100"
+    own = '[[nodes]]\nname = "large"\nlike = "dgx1-v100"\ndevice = "large-v100"\nsource = "s"\n'
+    device = (
+        '[[devices]]\nname = "large-v100"\nmemory = "90 GB"\n'
+        'bandwidth = "900 GB/s"\ncompute = { fp32 = "15 TFLOP/s" }\n'
+        'architecture = "volta"\npcie = "3.0 x16"\nprocessors = 80\ncache = "6 MiB"\npower = "300 W"\nsource = "s"\n'
+        'links = "6 nvlink2"\n'
+    )
+    with raises("machine-file.no-slowest-node", match="memory"):
+        read_machine(TWO_KINDS.replace('"dgx-h100"', '"large"') + own + device, file="rack.toml")
+    with raises("machine-file.no-slowest-node", match="4 devices, not 8"):
+        read_machine(TWO_KINDS.replace("dgx-h100", "polaris"), file="rack.toml")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [
+        ('{ "dgx-h100" = 0 }', r"machine\.nodes\.dgx-h100: .*at least 1"),
+        ('{ "dgx-h10" = 2 }', r"machine\.nodes\.dgx-h10: unknown machine"),
+        ("{}", r"machine\.nodes: "),
+        ('{ "dgx-h100" = 60000, "dgx-a100" = 60000 }', r"machine\.nodes: .*100,000"),
+    ],
+)
+def test_kinds_that_mean_nothing_are_answered_with_their_place(wrong: str, place: str) -> None:
+    with raises("machine-file.wrong-value", match=place):
+        read_machine(f"[machine]\nnodes = {wrong}\n", file="rack.toml")
+    with raises("machine-file.wrong-value", key="node"):
+        read_machine(TWO_KINDS + 'node = "dgx-h100"\n', file="rack.toml")
+
+
+def test_other_names_of_a_kind_are_known() -> None:
+    assert read_machine('[machine]\nnodes = { "DGX H100" = 2 }\n', file="rack.toml").node.name == "dgx-h100"
+
+
+def test_a_second_kind_of_node_is_never_left_out_in_silence() -> None:
+    other = '[[nodes]]\nname = "old"\nlike = "dgx1-v100"\nsource = "b"\n'
+    first = '[machine]\nnode = "new"\nnodes = 4\n[[nodes]]\nname = "new"\nlike = "dgx-h100"\nsource = "b"\n'
+    with raises("machine-file.second-node", node="old", match='nodes = { "new" = 4, "old" = 1 }'):
+        read_machine(first + other, file="rack.toml")
+    # A table that another one is like is used.
+    both = first.replace('like = "dgx-h100"', 'like = "old"') + other
+    assert read_machine(both, file="rack.toml").node.name == "new"
+
+
+def test_the_number_of_nodes_of_several_kinds_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "rack.toml"
+    path.write_text(TWO_KINDS, encoding="utf-8")
+    assert find_machine(str(path)).nodes == 3
+    with raises("machine.several-kinds"):
+        find_machine(f"{path}:4")
+
+
+def test_a_file_says_its_leaves_and_a_fabric_for_more_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "rack.toml"
+    path.write_text(
+        '[machine]\nfabric = "2 ethernet-25g"\nnodes_per_leaf = 2\noversubscription = "2:1"\n'
+        '[[nodes]]\nname = "a"\nlike = "dgx-a100"\nsource = "b"\n',
+        encoding="utf-8",
+    )
+    machine = find_machine(f"{path}:8")
+    assert machine.fabric is not None
+    assert (machine.fabric[0], machine.fabric[1].name) == (2, "ethernet-25g")
+    assert machine.leaves == Leaves(nodes=2, oversubscription=2.0)
+    path.write_text(path.read_text(encoding="utf-8").replace('"2:1"', '"1:2"'), encoding="utf-8")
+    with raises("machine-file.wrong-value", match=r"machine\.nodes_per_leaf|oversubscription"):
+        find_machine(str(path))

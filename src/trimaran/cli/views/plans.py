@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,13 +12,11 @@ from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
-from trimaran.features.emulation import Emulated
-from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.measure.others import busy_note
-from trimaran.planner.analytical.candidates import AnalyticalCandidate
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
 from trimaran.planner.choice import Option, shown, simplicity
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
@@ -52,6 +50,11 @@ from trimaran.report.tables import (
     unit_of,
     utilization_table,
 )
+
+if TYPE_CHECKING:
+    # Results of training bring torch, which a plan does not need.
+    from trimaran.features.emulation import Emulated
+    from trimaran.features.training.train import Trained
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files
@@ -99,6 +102,11 @@ def print_plan(out: Console, planned: Planned) -> None:
         print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
     if isinstance(evidence, Simulated):
         _print_places(out, evidence)
+    if isinstance(evidence, Modelled):
+        traffic = AnalyticalModel(problem=evidence.problem).traffic(evidence.chosen.strategy)
+        if traffic:
+            order = ", ".join(evidence.chosen.strategy.rank_order)
+            out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"), soft_wrap=True)
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:
@@ -235,7 +243,7 @@ def print_candidates(out: Console, found: Search[Any], *, alone_s: float | None 
         out.print(f"[dim]{escape(f'rejected: {counts}')}[/]")
 
 
-def print_trained(out: Console, trained: Trained) -> None:
+def print_trained(out: Console, trained: "Trained") -> None:
     """Print the epochs, predicted against measured, and where everything is."""
     result, comparison = trained.result, trained.report.comparison
     if result.verified is not None:
@@ -414,7 +422,7 @@ def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, a
 # What `trimaran emulate` prints
 
 
-def print_emulation(out: Console, found: Emulated) -> None:
+def print_emulation(out: Console, found: "Emulated") -> None:
     """Print the simulated step and the emulated one, by rank and by kind of instruction."""
     out.print(rank_table(found.comparison))
     out.print(kind_table(found.comparison))
@@ -427,7 +435,7 @@ def print_emulation(out: Console, found: Emulated) -> None:
         print_notes(out, [note])
 
 
-def emulation_document(found: Emulated) -> dict[str, Any]:
+def emulation_document(found: "Emulated") -> dict[str, Any]:
     """The same for programs."""
     return {
         "strategy": to_plain(found.strategy, defaults=False),

@@ -28,7 +28,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
 from trimaran.planner.what_if import Change, changed
-from trimaran.planning.analytical import shape_of
+from trimaran.planning.analytical import decoder_shape, is_traceable
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
@@ -195,7 +195,7 @@ def _like(base: Worker, batch: int, strategy: str, speedup: float) -> Worker:
 
 
 def check_size(reference: str, request: PlanRequest, width: int) -> None:
-    """Refuse a decoder that is planned by the analytical model.
+    """Refuse a decoder that is too large to be traced: a crossover is simulated.
 
     Args:
         reference: of the job
@@ -205,10 +205,11 @@ def check_size(reference: str, request: PlanRequest, width: int) -> None:
     Raises:
         InputError: the decoder is that large
     """
-    if shape_of(reference, dataclasses.replace(request, devices=width)) is not None:
+    shape = decoder_shape(reference, request)
+    if shape is not None and not is_traceable(shape, dataclasses.replace(request, devices=width)):
         raise InputError(
-            f'"{reference}" is planned by the analytical model, not operation by operation, so its crossover is not '
-            "known: ask for a smaller size of it",
+            f'"{reference}" is planned by the analytical model there, not operation by operation, so its crossover is '
+            "not known: ask for a smaller size of it",
             reference=reference,
         )
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe
+from trimaran.features.export.recipe import Exported, Recipe, lost_order
 
 RELEASE = "1.15"
 
@@ -67,6 +67,7 @@ def _accelerator(recipe: Recipe) -> dict[str, object]:
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
+    yield from lost_order(recipe)
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
     if recipe.zero == 1:

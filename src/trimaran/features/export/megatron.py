@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe
+from trimaran.features.export.recipe import Exported, Recipe, lost_order
 
 RELEASE = "0.16"
 
@@ -42,6 +42,8 @@ def _model(recipe: Recipe) -> dict[str, object]:
         "context_parallel_size": recipe.cp,
         "sequence_parallel": recipe.sequence_parallel and recipe.tp > 1,
     }
+    if _stages_before_replicas(recipe):
+        section["use_tp_pp_dp_mapping"] = True
     if recipe.pp > 1:
         if recipe.chunks > 1:
             section["virtual_pipeline_model_parallel_size"] = recipe.chunks
@@ -57,6 +59,11 @@ def _model(recipe: Recipe) -> dict[str, object]:
         section["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
         section["recompute_num_layers"] = recipe.recompute_layers or 1
     return section
+
+
+def _stages_before_replicas(recipe: Recipe) -> bool:
+    """Whether ranks are in the one other order that Megatron's arguments have."""
+    return not recipe.has_order() and recipe.has_order("tp", "cp", "pp", "dp")
 
 
 def _data_parallel(recipe: Recipe) -> dict[str, object]:
@@ -97,6 +104,8 @@ def _layout(recipe: Recipe) -> str:
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
+    if not _stages_before_replicas(recipe):
+        yield from lost_order(recipe)
     if recipe.pp > 1 and recipe.schedule in ("gpipe", "zero-bubble"):
         yield f"schedule {recipe.schedule}: Megatron runs 1F1B, interleaved where a stage has several parts"
     if recipe.precision == "fp64":

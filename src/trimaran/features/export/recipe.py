@@ -25,13 +25,13 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
-from trimaran.planning.analytical import decoder_shape
+from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.plan import Plan
-from trimaran.program.strategy import Degrees, Schedule, Strategy
+from trimaran.program.strategy import RANK_ORDER, Axis, Degrees, Schedule, Strategy
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
@@ -117,6 +117,24 @@ class Recipe(Degrees):
     shard_ranks: int | None = None
     shape: TransformerShape | None = None
     source: Source | None = None
+
+    def has_order(self, *order: Axis) -> bool:
+        """Whether ranks have the devices in this order, as far as degrees are above 1."""
+        mine, other = (
+            [axis for axis in axes if getattr(self, axis) > 1] for axes in (self.rank_order, order or RANK_ORDER)
+        )
+        return mine == other
+
+
+def lost_order(recipe: Recipe) -> Iterator[str]:
+    """What is said of another order of ranks than the usual one to a runtime that has no other.
+
+    Args:
+        recipe: of a plan
+    """
+    if not recipe.has_order():
+        order, usual = (",".join(axes) for axes in (recipe.rank_order, RANK_ORDER))
+        yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,10 +374,10 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
 def _shape(plan: Plan) -> TransformerShape | None:
     """The shape of the plan's network, with the samples that it was planned for."""
     length = plan.premises.sequence_length
-    shape = decoder_shape(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
-    if shape is None or shape.layers != plan.premises.layers:
+    found = decoder_of_job(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
+    if found is None or found.shape.layers != plan.premises.layers:
         return None
-    return shape
+    return found.shape
 
 
 def _even(layers: int, segments: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe
+from trimaran.features.export.recipe import Exported, Recipe, lost_order
 
 RELEASE = "0.3"
 
@@ -92,6 +92,7 @@ def _compile(recipe: Recipe) -> dict[str, object]:
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
+    yield from lost_order(recipe)
     if recipe.precision in ("fp16", "fp64"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
     if recipe.zero == 1:

@@ -29,20 +29,31 @@ from typing import Literal
 from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape, layer_kinds
 from trimaran.pricing.analytical.step_time import (
-    Exchange,
+    MachineExchange,
     Program,
+    RankTraffic,
     TransformerStep,
     head_forward,
     layer_forward,
     least_seconds,
     machine_exchange,
     peak_of,
+    prediction_forward,
+    rank_traffic,
     step_constants,
     transformer_step,
 )
-from trimaran.program.strategy import Degrees, Recomputed, Schedule, Strategy, ZeroStage
+from trimaran.program.strategy import (
+    RANK_ORDER,
+    Degrees,
+    Recomputed,
+    Schedule,
+    Strategy,
+    ZeroStage,
+    missing_from_order,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +69,9 @@ class AnalyticalProblem:
         bookkeeping: bytes that it keeps
         pins: decided by the user
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
-        time_limit_s: after which a search ends with its best so far [s]; None: none
+        time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         most_priced: after this number of strategies it does so too
+        gap: it may also end when the best step is within this share of the least bound
         reserve: share of memory that is kept free for fragments of an allocator [0..1]
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
@@ -79,6 +91,7 @@ class AnalyticalProblem:
     memory_bytes: int | None = None
     time_limit_s: float | None = None
     most_priced: int = 40_000
+    gap: float = 0.0
     reserve: float = 0.05
     across_nodes: bool = False
     most_microbatch: int = 16
@@ -98,6 +111,9 @@ class AnalyticalProblem:
         """Memory limit of a rank [bytes]."""
         return self.device_bytes * (1.0 - self.reserve)
 
+
+EVERY_NUMBER = 64
+"""Up to this number of devices every smaller number is tried; of more devices, whole nodes."""
 
 PARTS: Mapping[str, str] = {
     "compute_s": "compute",
@@ -200,10 +216,14 @@ class AnalyticalModel:
     problem: AnalyticalProblem
 
     @cached_property
-    def _exchange(self) -> Exchange:
+    def _exchange(self) -> MachineExchange:
         """Prices collectives."""
         problem = self.problem
         return machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+
+    def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:
+        """Which ranks' messages cross nodes, by kind of rank."""
+        return rank_traffic(strategy, self._exchange)
 
     @cached_property
     def _model_flops(self) -> float:
@@ -220,10 +240,20 @@ class AnalyticalModel:
             device=problem.machine.node.device,
             exchange=self._exchange,
             constants=step_constants(),
+            chunks=max(_chunks(problem, strategy)),
         )
 
-    def price(self, strategy: Strategy) -> AnalyticalCandidate:
-        """A strategy with its costs."""
+    def memory(self, strategy: Strategy) -> RankMemory:
+        """Memory of the rank that needs most."""
+        return largest_rank(self.problem.shape, strategy, bookkeeping=self.problem.bookkeeping)
+
+    def price(self, strategy: Strategy, memory: RankMemory | None = None) -> AnalyticalCandidate:
+        """A strategy with its costs.
+
+        Args:
+            strategy: of the problem
+            memory: of its largest rank, where it is known; None: it is not
+        """
         problem, constants = self.problem, step_constants()
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(
@@ -234,7 +264,7 @@ class AnalyticalModel:
         return AnalyticalCandidate(
             strategy=strategy,
             step=step,
-            memory=largest_rank(shape, strategy, bookkeeping=problem.bookkeeping),
+            memory=self.memory(strategy) if memory is None else memory,
             interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
@@ -242,6 +272,8 @@ class AnalyticalModel:
 
 def model_flops(shape: TransformerShape) -> float:
     """Forward and backward of a sequence as papers count them: products three times, attention without its mask [FLOP].
+
+    Windows of attention count, as what lies outside is never computed, and so do modules that predict further tokens.
 
     Example:
         GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
@@ -252,9 +284,14 @@ def model_flops(shape: TransformerShape) -> float:
         1.028
     """
     whole = Degrees()
-    works = [layer_forward(shape, whole, attention="unfused", layer=layer) for layer in range(shape.layers)]
-    head = head_forward(shape, whole)
-    return 3.0 * (sum(work.products + work.attention for work in works) + head.products)
+    masked = 2.0 if shape.head == "causal" else 1.0
+    works = [
+        (layer_forward(shape, whole, attention="fused", layer=layer), count)
+        for layer, count in layer_kinds(shape, (range(shape.layers),))
+    ]
+    works.append((prediction_forward(shape, whole, attention="fused"), 1))
+    stack = sum(count * (work.products + masked * work.attention) for work, count in works)
+    return 3.0 * (stack + head_forward(shape, whole).products)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -295,10 +332,12 @@ def segment_layers(
 
 
 def head_weight(shape: TransformerShape) -> float:
-    """Cost of the output layer, in layers."""
+    """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
     layer = layer_forward(shape, whole, attention="fused", layer=shape.layers - 1)
-    return head_forward(shape, whole).products / (layer.products + layer.attention)
+    modules = prediction_forward(shape, whole, attention="fused")
+    after = head_forward(shape, whole).products + modules.products + modules.attention
+    return after / (layer.products + layer.attention)
 
 
 def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
@@ -326,13 +365,7 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         rejected: counts strategies that cannot be built, by reason
     """
     pins, shape = problem.pins, problem.shape
-    for tensor, pipeline, context in product(
-        _degrees(problem, pins.tp, "tp"), _degrees(problem, pins.pp, "pp"), _degrees(problem, pins.cp, "cp")
-    ):
-        model = tensor * pipeline * context
-        if model > problem.devices or problem.devices % model:
-            continue
-        data = problem.devices // model
+    for tensor, pipeline, context, data in _boxes(problem):
         reason = _refused(problem, tensor, pipeline, context, data)
         if reason:
             rejected[reason] += 1
@@ -352,6 +385,7 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+                rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
             )
             for expert, again in product(_experts(problem, whole), _recomputed(problem)):
                 yield replace(whole, ep=expert, recomputed=again)
@@ -364,6 +398,89 @@ def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
         for layers in segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in problem.pins.forbid):
             for zero in _levels(problem, group):
                 yield replace(group, chunks=chunks, segment_layers=layers, zero=zero, schedule=schedule)
+
+
+def _boxes(problem: AnalyticalProblem) -> Iterator[tuple[int, int, int, int]]:
+    """Ranks of a layer, stages, ranks of a sequence and replicas that are all the devices together."""
+    pins, devices = problem.pins, problem.devices
+    pipelines, contexts = _degrees(problem, pins.pp, "pp"), _degrees(problem, pins.cp, "cp")
+    for tensor in _degrees(problem, pins.tp, "tp"):
+        of_layer, rest = divmod(devices, tensor)
+        for pipeline in pipelines if not rest else ():
+            of_stage, rest = divmod(of_layer, pipeline)
+            for context in contexts if not rest else ():
+                if of_stage % context == 0:
+                    yield tensor, pipeline, context, of_stage // context
+
+
+def fewer_devices(problem: AnalyticalProblem, *, least: int) -> list[int]:
+    """Numbers of devices below the given one that a strategy may take, most first.
+
+    Up to `EVERY_NUMBER` each is there, of more whole nodes; which ones does not depend on how many devices there are.
+
+    Args:
+        problem: to plan
+        least: no fewer
+    """
+    pins, shape, node = problem.pins, problem.shape, problem.machine.node.devices
+    pipelines = [pins.pp] if pins.pp else [1] if pins.rules_out("pp") else range(1, shape.layers + 1)
+    replicas = [pins.dp] if pins.dp else [1] if pins.rules_out("dp") else _divisors(problem.batch)
+    found: set[int] = set()
+    for tensor, context, data in product(tensor_degrees(problem), _context_degrees(problem), replicas):
+        each = tensor * context * data
+        for pipeline in pipelines if isinstance(pipelines, list) else pipelines[max(0, -(-least // each) - 1) :]:
+            devices = each * pipeline
+            if devices >= problem.devices:
+                break
+            if devices >= least and (devices <= EVERY_NUMBER or devices % node == 0):
+                found.add(devices)
+    return sorted(found, reverse=True)
+
+
+def tensor_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
+    """Ranks that may share a layer, on any number of devices."""
+    pins, shape = problem.pins, problem.shape
+    if pins.tp is not None:
+        return (pins.tp,)
+    most = 1 if pins.rules_out("tp") else shape.heads if problem.across_nodes else problem.machine.node.devices
+    return tuple(degree for degree in _divisors(shape.heads) if degree <= most)
+
+
+def _context_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
+    pins, shape = problem.pins, problem.shape
+    if pins.cp is not None:
+        return (pins.cp,)
+    most = 1 if pins.rules_out("cp") else max(1, shape.sequence // problem.least_context)
+    return tuple(degree for degree in range(1, most + 1) if degree == 1 or shape.sequence % (2 * degree) == 0)
+
+
+def least_share(problem: AnalyticalProblem) -> float:
+    """Time of a sequence times devices, which no strategy on any number of devices is below [s].
+
+    Ranks that share a layer divide its work, and those that share the stack, the sequence or the batch too; nothing
+    waits for an exchange, and there is no bubble.
+
+    Args:
+        problem: to plan
+    """
+    pins = problem.pins
+    sizes = [size for size in _divisors(problem.batch) if size in range(1, problem.most_microbatch + 1)]
+    sizes = [pins.microbatch] if pins.microbatch else sizes
+    expert_tp, sharded = 1 if problem.shape.experts is not None else None, pins.sequence_parallel is not False
+    return min(
+        tensor
+        / size
+        * least_seconds(
+            problem.shape,
+            Strategy(tp=tensor, microbatch=size, expert_tp=expert_tp, sequence_parallel=tensor > 1 and sharded),
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=lambda *_: 0.0,
+            constants=step_constants(),
+        )
+        for tensor in tensor_degrees(problem)
+        for size in sizes
+    )
 
 
 def _degrees(problem: AnalyticalProblem, pinned: int | None, name: str) -> tuple[int, ...]:
@@ -382,6 +499,10 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "more stages than layers"
     if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
         return "heads or inner channels do not divide over tensor-parallel ranks"
+    order = RANK_ORDER if pins.rank_order is None else pins.rank_order
+    missing = missing_from_order(order, {"tp": tensor, "cp": context, "dp": data, "pp": pipeline})
+    if missing:
+        return f"the order of ranks leaves {missing[0]} out"
     if tensor > problem.machine.node.devices and not problem.across_nodes and pins.tp is None:
         return "tensor-parallel ranks on several nodes"
     if context > 1 and pins.cp is None and shape.sequence // context < problem.least_context:

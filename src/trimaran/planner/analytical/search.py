@@ -8,16 +8,20 @@ Bounds come first: strategies with the same degrees, microbatch and recomputatio
 the time of evenly loaded stages without bubble and without exchanges between replicas. Groups are priced in the order
 of that bound (`best_first.py`), until it is some times the best step found; the rest can be neither chosen nor
 a runner-up. The bound of the whole is the least of the groups in which something fits, or that were not looked at.
-After a number of strategies, or with a time limit of the user's, the search ends early and says so. Left out: devices
-that differ, expert placement, offloading.
+After a number of strategies, or with a time limit of the user's, which is kept in work (`planner/work.py`), the search
+ends early and says so. Left out: devices that differ, expert placement, offloading.
+
+Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly
+over them, takes less time than the best step so far.
 
 Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the field's rule of thumb: the fastest of what
 the guides of Megatron-LM and torchtitan say to try (`guides.py`).
 """
 
+import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
@@ -28,7 +32,9 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
     AnalyticalModel,
     AnalyticalProblem,
+    fewer_devices,
     groups,
+    least_share,
     members,
 )
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
@@ -36,6 +42,7 @@ from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
+from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
@@ -59,6 +66,7 @@ def transformer_problem(
     memory_bytes: int | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
+    gap: float = 0.0,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -71,7 +79,8 @@ def transformer_problem(
         devices: in use; None: all of the machine
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
         pins: decisions of the user
-        time_limit_s: after which a search ends with its best so far [s]; None: none
+        time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
+        gap: it may also end when the best step is within this share of the least bound
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -98,6 +107,7 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        gap=gap,
     )
 
 
@@ -125,62 +135,118 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
 
 
+PRICED_S = 0.0002
+"""Work of pricing a step [s on the reference, see `planner/work.py`]."""
+
+MEASURED_S = 0.0001
+"""Work of adding up the memory of a strategy [s, likewise]."""
+
+BOUNDED_S = 0.0001
+"""Work of bounding a group of strategies [s, likewise]."""
+
+WORTH_NAMING = 0.02
+"""A neighbouring batch that is faster per sample by a smaller share is not named."""
+
+_NEAR = 0.25
+"""Neighbouring batches are at most this share smaller or larger."""
+
+_MOST_ON_A_SIDE = 4
+"""Batches that are searched below, and above."""
+
+
+_Node = tuple[float, int, Strategy | None]
+"""Of the search: a bound [s], a number of devices, and a group of strategies there; None: all groups."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Hunt:
-    """A search under way: the space of `best_first`, whose nodes are groups with their bounds [s].
+    """A search under way: the space of `best_first`, whose nodes are numbers of devices, then groups.
 
     Attributes:
-        model: prices strategies
-        until_s: when its time is over, by `time.monotonic` [s]
+        problem: to plan
+        work: done by it, and its limit
         rejected: how many were not priced or do not fit, by reason
         fitting: candidates that fit
         lowest_s: the least bound of a group in which something fits, or that was not looked at [s]
         least_bytes: the smallest peak of all that were priced [bytes]
         is_complete: neither time nor number ended it
+        best_s: the best step so far; less where only faster ones are asked for [s]
     """
 
-    model: AnalyticalModel
-    until_s: float
+    problem: AnalyticalProblem
+    work: Work
     rejected: Counter[str] = field(default_factory=Counter)
     fitting: list[AnalyticalCandidate] = field(default_factory=list)
     lowest_s: float = float("inf")
     least_bytes: float = float("inf")
     is_complete: bool = True
-    _best_s: float = float("inf")
+    best_s: float = float("inf")
     _priced: int = 0
+    _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
-    def order(self, node: tuple[float, Strategy]) -> tuple[float]:
-        """By bounds."""
-        return node[:1]
+    def model(self, devices: int) -> AnalyticalModel:
+        """Prices strategies on a number of devices."""
+        if devices not in self._models:
+            self._models[devices] = AnalyticalModel(problem=replace(self.problem, devices=devices))
+        return self._models[devices]
 
-    def expand(self, node: tuple[float, Strategy]) -> Iterable[tuple[float, Strategy]]:
-        """Price all strategies of a group."""
-        bound_s, group = node
-        problem = self.model.problem
-        for strategy in members(problem, group):
-            found = self.model.price(strategy)
-            self._priced += 1
-            self.least_bytes = min(self.least_bytes, found.memory.peak)
-            if found.memory.peak > problem.memory_limit:
+    def order(self, node: _Node) -> tuple[float, int]:
+        """By bounds, more devices first."""
+        return node[0], -node[1]
+
+    def expand(self, node: _Node) -> Iterable[_Node]:
+        """Bound the groups of a number of devices, price all strategies of a group."""
+        bound_s, devices, group = node
+        model = self.model(devices)
+        if group is None:
+            return self._groups(model, bound_s)
+        for strategy in members(model.problem, group):
+            memory = model.memory(strategy)
+            self.work.spend(MEASURED_S)
+            self.least_bytes = min(self.least_bytes, memory.peak)
+            if memory.peak > self.problem.memory_limit:
                 self.rejected["does not fit the memory of a device"] += 1
                 continue
+            found = model.price(strategy, memory)
+            self.work.spend(PRICED_S)
+            self._priced += 1
             self.fitting.append(found)
-            self._best_s, self.lowest_s = min(self._best_s, found.step_time_s), min(self.lowest_s, bound_s)
+            self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
         return ()
+
+    def _groups(self, model: AnalyticalModel, least_s: float) -> Iterable[_Node]:
+        devices = model.problem.devices
+        is_all = devices == self.problem.devices
+        for group in groups(model.problem, self.rejected if is_all else Counter()):
+            self.work.spend(BOUNDED_S)
+            bound_s = max(least_s, model.bound(group))
+            # On fewer devices only what is faster is of interest.
+            if is_all or bound_s < self.best_s:
+                yield bound_s, devices, group
 
     def is_done(self, bound_s: float) -> bool:
         """Whether a bound is some times the best step, or time or number end the search."""
-        if bound_s > self.model.problem.ratio * self._best_s:
+        if bound_s > self.problem.ratio * self.best_s:
             return True
-        if self.fitting and (self._priced >= self.model.problem.most_priced or time.monotonic() > self.until_s):
+        if self.fitting and self.problem.gap and self.best_s <= bound_s * (1.0 + self.problem.gap):
+            self.lowest_s = min(self.lowest_s, bound_s)
+            return True
+        if self.fitting and (self._priced >= self.problem.most_priced or self.work.is_over):
             self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
         return not self.is_complete
 
 
-def _hunt(problem: AnalyticalProblem, until_s: float) -> _Hunt:
-    hunt = _Hunt(model=AnalyticalModel(problem=problem), until_s=until_s)
-    left = best_first(hunt, [(hunt.model.bound(group), group) for group in groups(problem, hunt.rejected)])
-    if left and hunt.is_complete:
+def _hunt(problem: AnalyticalProblem, work: Work, *, below_s: float = float("inf")) -> _Hunt:
+    """Search on all devices.
+
+    Args:
+        problem: to plan
+        work: of the search
+        below_s: only faster steps are of interest [s]
+    """
+    hunt = _Hunt(problem=problem, work=work, best_s=below_s)
+    left = best_first(hunt, list(hunt.expand((0.0, problem.devices, None))))
+    if left and hunt.is_complete and left[0][0] > problem.ratio * hunt.best_s:
         hunt.rejected[f"at least {problem.ratio:g} times the chosen step, by its bound"] += len(left)
     return hunt
 
@@ -195,12 +261,12 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
     """
     start_s = time.monotonic()
-    until_s = float("inf") if problem.time_limit_s is None else start_s + problem.time_limit_s
-    hunt = _hunt(problem, until_s)
-    if not hunt.fitting:
-        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
-    ordered = sorted(hunt.fitting, key=lambda found: found.rank)
-    chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], until_s)
+    work = work_within(problem.time_limit_s)
+    hunt = _hunt(problem, work)
+    whole = list(hunt.fitting)
+    _leave_idle(hunt)
+    ordered = _ordered(hunt)
+    chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
     references = tuple(one.candidate for one in others if one.candidate is not None)
     return Search(
@@ -218,7 +284,135 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         is_complete=hunt.is_complete,
         against=_against(problem, hunt),
         seconds=time.monotonic() - start_s,
+        on_all=min(whole, key=lambda found: found.rank, default=None),
     )
+
+
+def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
+    """The strategy that `search_degrees` chooses, without alternatives and what they cost.
+
+    Args:
+        problem: to plan
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    hunt = _hunt(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
+    _leave_idle(hunt)
+    return _ordered(hunt)[0]
+
+
+def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
+    """All that fit, best first.
+
+    Raises:
+        InfeasibleError: nothing does
+    """
+    if not hunt.fitting:
+        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
+    return sorted(hunt.fitting, key=lambda found: found.rank)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Devices that are left idle
+
+
+def _leave_idle(hunt: _Hunt) -> None:
+    """Search on fewer devices too, as far as that may be faster than all of them.
+
+    The more devices there are, the more numbers are looked at, and those of fewer devices are among them, so no plan
+    is slower for having more.
+    """
+    problem = hunt.problem
+    least_s = problem.batch * least_share(problem)
+    counts = fewer_devices(problem, least=math.ceil(least_s / hunt.best_s))
+    left = best_first(_Faster(hunt=hunt), [(least_s / count, count, None) for count in counts])
+    if not left:
+        hunt.lowest_s = min(hunt.lowest_s, hunt.best_s)
+    elif hunt.is_complete:
+        hunt.lowest_s = min(hunt.lowest_s, left[0][0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Faster:
+    """The same space, as far as it may be faster than the best."""
+
+    hunt: _Hunt
+
+    def order(self, node: _Node) -> tuple[float, int]:
+        """As of the hunt."""
+        return self.hunt.order(node)
+
+    def expand(self, node: _Node) -> Iterable[_Node]:
+        """As of the hunt."""
+        return self.hunt.expand(node)
+
+    def is_done(self, bound_s: float) -> bool:
+        """Whether nothing is faster than the best, or time or number end the search."""
+        return bound_s >= self.hunt.best_s or self.hunt.is_done(bound_s)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batches near by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearbyBatch:
+    """A batch near the one that is asked for, by which a sample takes less time.
+
+    Attributes:
+        batch: sequences of a step
+        step_time_s: of its best strategy on the same devices, or fewer of them [s]
+        strategy: that one, by its name
+        faster: how much more samples a second than at the batch that is asked for, as a share
+    """
+
+    batch: int
+    step_time_s: float
+    strategy: str
+    faster: float
+
+
+def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> tuple[NearbyBatch, ...]:
+    """The nearest batches below and above that are faster per sample, one of each at most.
+
+    Tried are the nearest multiples of the devices, of a half, a quarter and so on of them. Of those that are worth
+    naming the nearest is taken with at least half the gain of the best.
+
+    Args:
+        problem: that was searched
+        chosen: its best strategy
+    """
+    found = []
+    for side in (-1, 1):
+        batches = _nearest(problem, side)
+        gains = [near for batch in batches for near in _at_batch(problem, chosen, batch)]
+        most = max((near.faster for near in gains), default=0.0)
+        found += [near for near in gains if near.faster >= most / 2.0][:1]
+    return tuple(found)
+
+
+def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
+    """Batches on one side that divide, nearest first."""
+    batch, unit = problem.batch, problem.devices
+    found: set[int] = set()
+    while unit > 1:
+        near = (batch + side) // unit * unit if side < 0 else -(-(batch + side) // unit) * unit
+        if near >= 1 and abs(near - batch) <= _NEAR * batch:
+            found.add(near)
+        unit = unit // 2 if unit % 2 == 0 else 0
+    return sorted(found, key=lambda near: abs(near - batch))[:_MOST_ON_A_SIDE]
+
+
+def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int) -> Iterator[NearbyBatch]:
+    """The best strategy at a batch; nothing where a sample takes no less time than in the chosen one."""
+    below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
+    hunt = _hunt(replace(problem, batch=batch, ratio=1.0), Work(), below_s=below_s)
+    _leave_idle(hunt)
+    best = min(hunt.fitting, key=lambda one: one.rank, default=None)
+    if best is not None and best.step_time_s <= below_s:
+        faster = chosen.step_time_s * batch / (problem.batch * best.step_time_s) - 1.0
+        yield NearbyBatch(batch=batch, step_time_s=best.step_time_s, strategy=best.name, faster=faster)
 
 
 def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
@@ -228,15 +422,15 @@ def _against(problem: AnalyticalProblem, hunt: _Hunt) -> str:
     return "" if replace(problem.pins, compress=False) == NO_PINS else "what you decided"
 
 
-def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, until_s: float) -> list[AnalyticalCandidate]:
-    """The best of half and of a quarter of the devices, in the remaining time."""
+def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: Work) -> list[AnalyticalCandidate]:
+    """The best of half and of a quarter of the devices, with the work that is left."""
     found = []
     for share in (2, 4):
         count = problem.devices // share
-        if problem.devices % share or count < 1 or until_s <= time.monotonic():
+        if problem.devices % share or count < 1 or work.is_over:
             continue
         fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.05)
-        found += sorted(_hunt(fewer, until_s).fitting, key=lambda one: one.rank)[:1]
+        found += sorted(_hunt(fewer, work).fitting, key=lambda one: one.rank)[:1]
     return [one for one in found if one.devices < chosen.devices]
 
 
@@ -250,7 +444,7 @@ def _others(ordered: Sequence[AnalyticalCandidate], most: int) -> tuple[Analytic
 
 
 def _nothing_fits(hunt: _Hunt) -> str:
-    problem, least = hunt.model.problem, hunt.least_bytes
+    problem, least = hunt.problem, hunt.least_bytes
     limit = problem.memory_limit / 1e9
     what = f"no strategy on {format_count(problem.devices, 'device')}"
     if least < float("inf"):

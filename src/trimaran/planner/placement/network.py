@@ -300,7 +300,7 @@ def place_for(
         cluster: the devices
         batch: samples of one update, over all ranks
         kept: operations that must be on a row, by id
-        time_limit_s: of the whole search [s]; None: it has none
+        time_limit_s: work of the whole search [s on the reference]; None: no limit
         gap: the solver stops when it is as close to its bound
 
     Raises:
@@ -323,8 +323,8 @@ def place_for(
         state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0,
         pinned=kept or {},
     )
-    limit_s = None if time_limit_s is None else _SHARE_OF_LIMIT * time_limit_s
-    answer = place(question, work_s=SOLVER_S, time_limit_s=limit_s, gap=gap)
+    work_s = SOLVER_S if time_limit_s is None else min(SOLVER_S, _SHARE_OF_LIMIT * time_limit_s)
+    answer = place(question, work_s=work_s, gap=gap)
     if len(set(answer.device_of.values())) < strategy.pp:
         raise InfeasibleError(
             f"the best placement of {graph.name} leaves one of {strategy.pp} rows without work: messages would cost "

@@ -22,12 +22,16 @@ Bytes of each token, with two bytes an element, of a layer of hidden size h, `a`
 ranks (Korthikanti et al.): `h (10 + 24/t) + 5 a s / t`; with the residual stream sharded too, `34 h / t + 5 a s / t`.
 The terms are counted apart here, so that grouped heads, gates, experts and fused attention follow from the same rules:
 
-    norms          input 2h, output 2h, twice
+    norms          input 2h, output 2h, twice; norms after a sub-layer: input 2h; a parallel block: one input 2h
     attention      queries, keys, values 2 (q + 2k); output 2q
                    probabilities 2as; with dropout, mask as and result 2as
                    fused: neither, but a second copy of its output 2q and 4 a of statistics
     feed-forward   before its activation 2f (gated 4f), after it 2f
     dropout        mask h, after attention and after the feed-forward network
+
+A window of attention changes none of it: keys and values of all tokens are kept, and so are the probabilities of an
+unfused kernel, which masks those outside the window. A module that predicts a further token keeps what a layer does,
+and inputs and outputs of its two norms, 8h; its logits are a head's.
 
 Source:
     Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.
@@ -41,13 +45,15 @@ from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
-    layer_elements,
+    largest_layer,
+    layer_kinds,
     passes_in_flight,
     query_size,
     stage_chunks,
     stage_elements,
     stream_bytes,
     tokens_of_rank,
+    vocabulary_rows,
 )
 from trimaran.program.strategy import Degrees
 
@@ -109,17 +115,30 @@ def layer_activations(
         239140864
         >>> 4096 * (34 * 512 + 5 * 8 * 1024 + 16)
         239140864
+
+        As a parallel block with one norm, it keeps an input and an output of a norm less, 2 · 2 h, and two of the four
+        statistics of 4 bytes; with norms after both sub-layers too, two inputs of 2 h and four statistics more.
+
+        >>> from dataclasses import replace
+        >>> kept = {}
+        >>> for norms, parallel in ((1, True), (2, False), (4, False)):
+        ...     block = replace(shape, norms=norms, parallel=parallel)
+        ...     kept[norms] = layer_activations(block, Degrees(microbatch=4), attention="unfused").kept // 4096
+        >>> kept[2] - kept[1] == 4 * 512 + 8, kept[4] - kept[2] == 4 * 512 + 16
+        (True, True)
     """
     tokens = tokens_of_rank(shape, degrees)
     shared = degrees.tp if degrees.sequence_parallel else 1
     stream = tokens * shape.hidden // shared
-    norms = 2 * stream * product_input_bytes + 4 * tokens * _STATISTIC // shared
+    # Two norms before sub-layers, or two after them, have an output each that a product or the stream keeps.
+    outputs = min(2, shape.norms)
+    norms = outputs * stream * product_input_bytes + 2 * shape.norms * tokens * _STATISTIC // shared
     masks = 2 * stream if shape.hidden_dropout else 0
     core = _attention_core(shape, degrees, attention, element_bytes)
     made, up = _attention_inputs(shape, degrees, element_bytes)
     before, after = _feed_forward(shape, degrees, layer, element_bytes)
     after = after * product_input_bytes // element_bytes
-    inputs = 2 * stream * element_bytes
+    inputs = ((1 if shape.parallel else 2) + max(0, shape.norms - 2)) * stream * element_bytes
     whole = inputs + norms + masks + core + made + before + after
     again = degrees.recomputed
     if "layers" in again:
@@ -281,8 +300,8 @@ def rank_memory(
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     dense, experts = stage_elements(shape, degrees, stage)
     # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = max(layer_elements(shape, index, tensor=degrees.tp) for index in {0, shape.layers - 1})
-    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=2 * layer)
+    gathered = 2 * largest_layer(shape, degrees.tp)
+    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=gathered)
     activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
     return RankMemory(
         stage=stage,
@@ -333,9 +352,15 @@ def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
     chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
-    # Layers of one kind keep the same, and there are two kinds at most.
+    first, last = stage == 0, stage == degrees.pp - 1
+    predicted = shape.prediction_layers if last else 0
+    kinds = [dict(layer_kinds(shape, (chunk,))) for chunk in chunks]
+    if predicted:
+        ((of_last, _),) = layer_kinds(shape, (range(shape.layers - 1, shape.layers),))
+        kinds[-1][of_last] = kinds[-1].get(of_last, 0) + predicted
+    # Layers of one kind keep the same.
     of_kind = {
-        kind: layer_activations(
+        layer: layer_activations(
             shape,
             degrees,
             attention=keeping.attention,
@@ -343,12 +368,12 @@ def _peak_of_activations(
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
         )
-        for kind, layer in {shape.has_experts(layer): layer for chunk in chunks for layer in chunk}.items()
+        for layer in {layer for counted in kinds for layer in counted}
     }
-    of_chunk = [sum(of_kind[shape.has_experts(layer)].kept for layer in chunk) for chunk in chunks]
-    kept = sum(of_chunk[chunk] for chunk in passes)
-    first, last = stage == 0, stage == degrees.pp - 1
+    of_chunk = [sum(count * of_kind[layer].kept for layer, count in counted.items()) for counted in kinds]
     tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
+    of_chunk[-1] += 4 * predicted * stream
+    kept = sum(of_chunk[chunk] for chunk in passes)
     if keeping.dense_mask:
         kept += tokens * shape.sequence * min(degrees.pp, degrees.microbatches)
     if first:
@@ -357,9 +382,11 @@ def _peak_of_activations(
     backward = max((layer.whole - layer.kept + layer.transient for layer in of_kind.values()), default=0)
     if not last:
         return kept, backward
-    # The norm before the head: its input and its output, which the product with the vocabulary keeps.
-    at_loss = 2 * stream + (3 * stream if shape.head == "masked" else 0)
-    logits = tokens * (shape.vocabulary // degrees.tp) * keeping.logit_bytes
+    # The norm before the head: its input and its output, which the product with the vocabulary keeps. Each module that
+    # predicts a further token has a head's pass, and all losses come before the first backward.
+    heads = 1 + predicted
+    at_loss = heads * (2 * stream + (3 * stream if shape.head != "causal" else 0))
+    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * keeping.logit_bytes
     if at_loss + logits >= backward:
         return kept + at_loss, logits
     return kept, backward

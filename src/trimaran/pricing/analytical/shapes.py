@@ -1,7 +1,8 @@
 """The shape of a transformer, how many elements its parameters have, and how it is sharded over devices.
 
-Decoders (GPT, Llama, mixtures of experts, latent attention) and encoders with a masked-language head (BERT). Left out:
-networks of two stacks, state-space layers, vision towers.
+Decoders (GPT, Llama, mixtures of experts, latent attention, windows of attention, parallel blocks, layers that predict
+further tokens) and encoders with a masked-language head (BERT). Left out: networks of two stacks, state-space layers,
+vision towers. `decoders.py` reads shapes from Hugging Face configurations.
 
 Ranks of a sharded transformer form a box: `tp` ranks share each layer, `cp` ranks each sequence, `pp` stages the stack,
 `dp` replicas the batch. With experts, `ep` of the ranks that hold replicas of attention hold different experts.
@@ -9,7 +10,8 @@ Ranks of a sharded transformer form a box: `tp` ranks share each layer, `cp` ran
 
 import functools
 import itertools
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.networks.names import canonical_network
@@ -46,6 +48,8 @@ class Experts:
         ffn: inner size of each
         shared_ffn: inner size of the one that every token visits; 0: none
         dense_layers: first layers that have an ordinary feed-forward network instead
+        every: of the layers after these, every n-th one of the stack has experts, the others an ordinary network
+        shared_gate: the output of the shared one is weighed by a product of the token's state
     """
 
     count: int
@@ -53,6 +57,18 @@ class Experts:
     ffn: int
     shared_ffn: int = 0
     dense_layers: int = 0
+    every: int = 1
+    shared_gate: bool = False
+
+
+Biased = Literal["qkv", "output", "feed_forward", "router", "head"]
+"""Linear layers that may have biases: queries with keys and values, attention's output, feed-forward networks and
+experts, the choice of experts, the product with the vocabulary."""
+
+LAYER_BIASES: frozenset[Biased] = frozenset({"qkv", "output", "feed_forward"})
+"""Biases of all linear layers of GPT's blocks."""
+
+NO_BIASES: frozenset[Biased] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +82,35 @@ class TransformerShape:
         kv_heads: of keys and values
         head_size: of each head
         ffn: inner size of the feed-forward network
-        vocabulary: rows of the embedding, padding included
+        vocabulary: rows of the embedding
         sequence: tokens of a sequence
+        padding: the training program makes the rows of the embedding a multiple of this number
         gated: the feed-forward network has two inner products (SwiGLU)
-        biases: linear layers have biases
+        biases: which linear layers have them
         tied: the output layer uses the embedding's weights
         positions: rows of learned position embeddings; 0: rotary ones or none
+        segments: rows of learned embeddings of segments; 0: none
         rotary: queries and keys are rotated
+        norms: of the residual stream in a layer: before or after attention and feed-forward network (2), before and
+            after (4); in a parallel block one that both share, or two
         centred_norm: norms have a bias (LayerNorm), not a scale alone (RMSNorm)
-        query_key_norm: queries and keys are normalized
+        norm_scales: norms have parameters
+        embedding_norm: the embedding is normalized
+        query_key_norm: queries and keys are normalized, by scales that heads share ("head"), by a scale for each
+            channel of all heads ("whole"), or without parameters ("bare"); None: they are not
+        parallel: attention and feed-forward network both start from the layer's input, and one sum joins them to it
+        windows: tokens that a token attends to, itself included, layer by layer, repeated over the stack; 0: all
+            before it; empty: all layers to all
+        chunked: windows do not slide: a sequence is split into chunks of that length, and attention stays inside
+        sinks: each head has a learned score that takes part of attention's probability
         hidden_dropout: dropout after the embedding and each sub-layer
         attention_dropout: dropout of attention's probabilities
         experts: in place of feed-forward networks
         latent: in place of ordinary attention
-        head: layers after the stack: "causal" (products with the vocabulary) or "masked" (one dense layer before)
+        prediction_layers: modules after the stack that each predict one token further ahead (MTP): a projection of
+            two states to one, a layer as the last of the stack, three norms, and another pass of the head
+        head: layers after the stack: "causal" (products with the vocabulary), "masked_tokens" (one dense layer before),
+            "masked" (likewise, and a choice whether the next sentence follows)
     """
 
     layers: int
@@ -90,22 +121,61 @@ class TransformerShape:
     ffn: int
     vocabulary: int
     sequence: int
+    padding: int = 1
     gated: bool = False
-    biases: bool = True
+    biases: frozenset[Biased] = LAYER_BIASES
     tied: bool = True
     positions: int = 0
+    segments: int = 0
     rotary: bool = False
+    norms: int = 2
     centred_norm: bool = True
-    query_key_norm: bool = False
+    norm_scales: bool = True
+    embedding_norm: bool = False
+    query_key_norm: Literal["head", "whole", "bare"] | None = None
+    parallel: bool = False
+    windows: tuple[int, ...] = ()
+    chunked: bool = False
+    sinks: bool = False
     hidden_dropout: bool = False
     attention_dropout: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
-    head: Literal["causal", "masked"] = "causal"
+    prediction_layers: int = 0
+    head: Literal["causal", "masked", "masked_tokens"] = "causal"
+
+    def __hash__(self) -> int:
+        """By the figures in which networks differ most: a search asks for it very often."""
+        return hash((self.layers, self.hidden, self.heads, self.ffn, self.vocabulary, self.sequence))
 
     def has_experts(self, layer: int) -> bool:
-        """Whether a layer has experts."""
-        return self.experts is not None and layer >= self.experts.dense_layers
+        """Whether a layer has experts.
+
+        Example:
+            Every second layer, the second one of the stack first (Llama 4 Maverick):
+
+            >>> shape = gpt_shape(layers=4, hidden=64, heads=4)
+            >>> shape = replace(shape, experts=Experts(count=8, active=1, ffn=64, every=2))
+            >>> [shape.has_experts(layer) for layer in range(4)]
+            [False, True, False, True]
+        """
+        experts = self.experts
+        return experts is not None and layer >= experts.dense_layers and (layer + 1) % experts.every == 0
+
+    def window(self, layer: int) -> int:
+        """Tokens that a token of a layer attends to at most, itself included; 0: all before it.
+
+        Example:
+            Gemma 3: five layers of 1,024 tokens, then one of all. A window as long as the sequence is none.
+
+            >>> shape = replace(gpt_shape(layers=12, hidden=64, heads=4, sequence=4096), windows=(1024,) * 5 + (0,))
+            >>> [shape.window(layer) for layer in (0, 4, 5, 6)]
+            [1024, 1024, 0, 1024]
+            >>> replace(shape, sequence=1024).window(0)
+            0
+        """
+        tokens = self.windows[layer % len(self.windows)] if self.windows else 0
+        return tokens if tokens < self.sequence else 0
 
 
 def gpt_shape(
@@ -148,11 +218,21 @@ def attention_elements(shape: TransformerShape, tensor: int = 1) -> int:
         keys_values = shape.heads * (latent.head_size + latent.value_size) // tensor
         made = hidden * latent.query_rank + latent.query_rank * (queries + 1) if latent.query_rank else hidden * queries
         down = hidden * (latent.key_rank + latent.rotary_size) + latent.key_rank
-        return made + down + latent.key_rank * keys_values + values * hidden
+        # Down projections have biases, up projections never.
+        biases = latent.query_rank + latent.key_rank + latent.rotary_size if "qkv" in shape.biases else 0
+        biases += shape.hidden if "output" in shape.biases else 0
+        return made + down + latent.key_rank * keys_values + values * hidden + biases
     out = query_size(shape, tensor)
-    inward = out + 2 * key_size(shape, tensor)
-    norms = 2 * shape.head_size * (1 + shape.centred_norm) if shape.query_key_norm else 0
-    return hidden * (inward + out) + shape.biases * (inward + hidden) + norms
+    keys = key_size(shape, tensor)
+    inward = out + 2 * keys
+    biases = (inward if "qkv" in shape.biases else 0) + (shape.hidden if "output" in shape.biases else 0)
+    sinks = shape.heads // tensor if shape.sinks else 0
+    norms = 0
+    if shape.query_key_norm == "head":
+        norms = 2 * shape.head_size * (1 + shape.centred_norm)
+    elif shape.query_key_norm == "whole":
+        norms = out + keys
+    return hidden * (inward + out) + biases + sinks + norms
 
 
 def query_size(shape: TransformerShape, tensor: int = 1) -> int:
@@ -168,37 +248,69 @@ def key_size(shape: TransformerShape, tensor: int = 1) -> int:
 def feed_forward_elements(shape: TransformerShape, inner: int) -> int:
     """Elements of a feed-forward network with `inner` inner channels on this rank."""
     products = 3 if shape.gated else 2
-    biases = inner * (products - 1) + shape.hidden if shape.biases else 0
+    biases = inner * (products - 1) + shape.hidden if "feed_forward" in shape.biases else 0
     return products * shape.hidden * inner + biases
 
 
 def norm_elements(shape: TransformerShape) -> int:
     """Elements of one norm of the residual stream."""
-    return shape.hidden * (1 + shape.centred_norm)
+    return shape.hidden * (1 + shape.centred_norm) if shape.norm_scales else 0
+
+
+def vocabulary_rows(shape: TransformerShape, tensor: int = 1) -> int:
+    """Rows of the table of tokens on one of `tensor` ranks, as the training program pads them.
+
+    Example:
+        50,257 entries of GPT-2, padded to a multiple of 128:
+
+        >>> vocabulary_rows(replace(gpt_shape(layers=12, hidden=768, heads=12, vocabulary=50257), padding=128))
+        50304
+    """
+    padded = -(-shape.vocabulary // shape.padding) * shape.padding
+    return -(-padded // tensor)
 
 
 def embedding_elements(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of the table of tokens on one of `tensor` ranks."""
-    return shape.vocabulary * shape.hidden // tensor
+    """Elements of the table of tokens on one of `tensor` ranks, as the training program pads it."""
+    return vocabulary_rows(shape, tensor) * shape.hidden
+
+
+def position_elements(shape: TransformerShape) -> int:
+    """Elements that join the table of tokens: positions, segments, the norm of the embedding."""
+    learned = (shape.positions + shape.segments) * shape.hidden
+    return learned + (norm_elements(shape) if shape.embedding_norm else 0)
 
 
 def head_elements(shape: TransformerShape, tensor: int = 1) -> int:
-    """Elements of the layers after the stack, without the product with the vocabulary."""
+    """Elements of the layers after the stack, without the product with the vocabulary.
+
+    Of a masked head the two norms are that of the embedding and its own; "masked" has a dense layer and a choice of
+    two more, for the next sentence.
+    """
+    rows = vocabulary_rows(shape, tensor)
     if shape.head == "causal":
-        return norm_elements(shape)
+        return norm_elements(shape) + (rows if "head" in shape.biases else 0)
     dense = shape.hidden * (shape.hidden + 1)
-    return 2 * norm_elements(shape) + 2 * dense + shape.vocabulary // tensor + 2 * (shape.hidden + 1)
+    sentence = dense + 2 * (shape.hidden + 1) if shape.head == "masked" else 0
+    return 2 * norm_elements(shape) + dense + rows + sentence
 
 
 def layer_elements(shape: TransformerShape, layer: int, *, tensor: int = 1) -> int:
     """Elements of a layer on one of `tensor` ranks, experts not included."""
     if shape.experts is not None and shape.has_experts(layer):
         shared = shape.experts.shared_ffn
-        inner = shape.experts.count * shape.hidden
+        inner = shape.experts.count * (shape.hidden + ("router" in shape.biases))
         inner += feed_forward_elements(shape, shared // tensor) if shared else 0
+        inner += shape.hidden if shape.experts.shared_gate else 0
     else:
         inner = feed_forward_elements(shape, shape.ffn // tensor)
-    return attention_elements(shape, tensor) + inner + 2 * norm_elements(shape)
+    return attention_elements(shape, tensor) + inner + shape.norms * norm_elements(shape)
+
+
+@functools.lru_cache(maxsize=1024)
+def largest_layer(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of the layer with the most on one of `tensor` ranks, experts not included."""
+    return max(layer_elements(shape, layer, tensor=tensor) for layer, _ in layer_kinds(shape, (range(shape.layers),)))
 
 
 def expert_elements(shape: TransformerShape, layer: int, *, expert: int = 1, expert_tensor: int = 1) -> int:
@@ -208,8 +320,49 @@ def expert_elements(shape: TransformerShape, layer: int, *, expert: int = 1, exp
     return shape.experts.count // expert * feed_forward_elements(shape, shape.experts.ffn // expert_tensor)
 
 
+def prediction_elements(shape: TransformerShape, tensor: int = 1) -> int:
+    """Elements of all modules that predict further tokens on one of `tensor` ranks, their experts not included.
+
+    Source:
+        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2: two norms, a projection `2h -> h`, a layer; the
+        published weights have a third norm, before the shared head.
+
+    Example:
+        A projection of 2 h² and three norms of 2 h, and a layer:
+
+        >>> shape = gpt_shape(layers=2, hidden=64, heads=4)
+        >>> prediction_elements(replace(shape, prediction_layers=1)) - layer_elements(shape, 1) == 2 * 64**2 + 3 * 128
+        True
+    """
+    projection = 2 * shape.hidden * shape.hidden // tensor + 3 * norm_elements(shape)
+    return shape.prediction_layers * (projection + layer_elements(shape, shape.layers - 1, tensor=tensor))
+
+
+def prediction_count(shape: TransformerShape) -> int:
+    """Parameters of the modules that predict further tokens, experts included; the tables of tokens are shared."""
+    experts = shape.prediction_layers * expert_elements(shape, shape.layers - 1)
+    return prediction_elements(shape) + experts
+
+
+def active_count(shape: TransformerShape) -> int:
+    """Parameters that a token visits: all but those of the experts that it is not routed to.
+
+    Example:
+        Two of eight experts, in two layers: six of them less each.
+
+        >>> shape = replace(gpt_shape(layers=2, hidden=64, heads=4), experts=Experts(count=8, active=2, ffn=256))
+        >>> parameter_count(shape) - active_count(shape) == 2 * 6 * feed_forward_elements(shape, 256)
+        True
+    """
+    if shape.experts is None:
+        return parameter_count(shape)
+    idle = shape.experts.count - shape.experts.active
+    layers = sum(shape.has_experts(layer) for layer in range(shape.layers))
+    return parameter_count(shape) - layers * idle * feed_forward_elements(shape, shape.experts.ffn)
+
+
 def parameter_count(shape: TransformerShape) -> int:
-    """Parameters of the whole network.
+    """Parameters of the whole network, without padding and without modules that predict further tokens.
 
     Example:
         GPT-2 with its own 50,257 entries and 1,024 positions has 124,439,808:
@@ -217,10 +370,51 @@ def parameter_count(shape: TransformerShape) -> int:
         >>> parameter_count(gpt_shape(layers=12, hidden=768, heads=12, vocabulary=50257))
         124439808
     """
-    stack = sum(layer_elements(shape, layer) + expert_elements(shape, layer) for layer in range(shape.layers))
-    tables = embedding_elements(shape) * (1 if shape.tied else 2) + shape.positions * shape.hidden
+    shape = replace(shape, padding=1)
+    kinds = layer_kinds(shape, (range(shape.layers),))
+    stack = sum(count * (layer_elements(shape, layer) + expert_elements(shape, layer)) for layer, count in kinds)
+    tables = embedding_elements(shape) * (1 if shape.tied else 2) + position_elements(shape)
     return stack + tables + head_elements(shape)
 
+
+@functools.lru_cache(maxsize=4096)
+def layer_kinds(shape: TransformerShape, chunks: tuple[range, ...]) -> tuple[tuple[int, int], ...]:
+    """Kinds of layers in chunks of the stack: with or without experts, and by windows of attention.
+
+    Args:
+        shape: the network
+        chunks: layers of a stage
+
+    Returns:
+        Of each kind the first layer of the whole stack that is of it, and how many layers of the chunks are.
+
+    Example:
+        Three first layers of 61 without experts, of which a first stage of 16 layers has all:
+
+        >>> shape = replace(gpt_shape(layers=61, hidden=64, heads=4), experts=Experts(count=8, active=2, ffn=64))
+        >>> shape = replace(shape, experts=replace(shape.experts, dense_layers=3))
+        >>> layer_kinds(shape, (range(16),)), layer_kinds(shape, (range(16, 32),))
+        (((0, 3), (3, 13)), ((3, 16),))
+    """
+    firsts = _first_of_kind(shape)
+    counted = Counter(firsts[layer] for chunk in chunks for layer in chunk)
+    return tuple(sorted(counted.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _first_of_kind(shape: TransformerShape) -> tuple[int, ...]:
+    known: dict[tuple[bool, int], int] = {}
+    return tuple(
+        known.setdefault((shape.has_experts(layer), shape.window(layer)), layer) for layer in range(shape.layers)
+    )
+
+
+PADDING = 128
+"""Rows of the table of tokens that Megatron pads to a multiple of.
+
+Source:
+    NVIDIA/Megatron-LM, megatron/training/arguments.py, `--make-vocab-size-divisible-by`.
+"""
 
 _LLAMA_LIKE = frozenset({"llama", "llama1", "llama2", "llama3"})
 
@@ -253,10 +447,11 @@ def decoder_of(text: str, sequence: int) -> TransformerShape | None:
         kv_heads=figures.groups,
         head_size=figures.head_size,
         ffn=figures.dense,
-        vocabulary=-(-figures.vocabulary // 128) * 128,
+        vocabulary=figures.vocabulary,
         sequence=sequence,
+        padding=PADDING,
         gated=llama,
-        biases=not (llama or mosaic),
+        biases=NO_BIASES if llama or mosaic else LAYER_BIASES,
         tied=figures.tied,
         positions=0 if llama or mosaic else sequence,
         rotary=llama,
@@ -340,20 +535,40 @@ def stream_bytes(shape: TransformerShape, degrees: Degrees, element_bytes: int =
 def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
     """Parameters that a rank of a stage holds: those that all replicas hold, and those of its experts.
 
-    The last stage holds the output layer; where it is tied to the embedding, as a copy of it.
+    The last stage holds the output layer; where it is tied to the embedding, as a copy of it. Modules that predict
+    further tokens are there too.
     """
-    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
-    tensor = degrees.tp
+    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    return _held(
+        shape, kinds, degrees.tp, degrees.ep, degrees.expert_ranks, first=stage == 0, last=stage == degrees.pp - 1
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _held(
+    shape: TransformerShape,
+    kinds: tuple[tuple[int, int], ...],
+    tensor: int,
+    expert: int,
+    expert_tensor: int,
+    *,
+    first: bool,
+    last: bool,
+) -> tuple[int, int]:
+    share = {"expert": expert, "expert_tensor": expert_tensor}
     dense = experts = 0
-    for layer in {shape.has_experts(layer): layer for layer in layers}.values():
-        alike = sum(shape.has_experts(other) == shape.has_experts(layer) for other in layers)
-        dense += alike * layer_elements(shape, layer, tensor=tensor)
-        experts += alike * expert_elements(shape, layer, expert=degrees.ep, expert_tensor=degrees.expert_ranks)
+    for layer, count in kinds:
+        dense += count * layer_elements(shape, layer, tensor=tensor)
+        experts += count * expert_elements(shape, layer, **share)
     table = embedding_elements(shape, tensor)
-    last = stage == degrees.pp - 1
-    if stage == 0:
-        dense += table + shape.positions * shape.hidden
+    if first:
+        dense += table + position_elements(shape)
     if last:
         dense += head_elements(shape, tensor)
-        dense += table if (not shape.tied or degrees.pp > 1) else 0
+        dense += table if (not shape.tied or not first) else 0
+        if shape.prediction_layers:
+            dense += prediction_elements(shape, tensor)
+            experts += shape.prediction_layers * expert_elements(shape, shape.layers - 1, **share)
+            # Modules embed the tokens that they predict from, so an untied table of a first stage is copied.
+            dense += table if not shape.tied and not first else 0
     return dense, experts

@@ -11,13 +11,15 @@ Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of sharded states.
 
-Collectives between ranks of a sharded step, priced on a machine: ranks stand in the order tensor, context, data,
-pipeline, and experts with their replicas in place of context and data. `collectives.links` says which links the groups
-of a kind cross, all at the same time; the slowest group counts.
+Collectives between ranks of a sharded step, priced on a machine: ranks are numbered in the order tensor, context, data,
+pipeline, and experts with their replicas in place of context and data. They have the devices in that order, or in
+another one (`Degrees.rank_order`). `collectives.links` says which links the groups of a kind cross, all at the same
+time; the slowest group counts.
 
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
-    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed
+    tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed; half of them in
+                parallel blocks, whose two sub-layers are summed at once
     context     keys and values of all ranks gathered in the forward and twice in the backward
     experts     tokens sent to their experts and back, forward and backward
     stages      the residual stream, once forward and once backward, for each chunk
@@ -33,12 +35,18 @@ Work of a stage of a sharded transformer for one microbatch: FLOP of products an
 For each token of a layer, forward, on one of `t` ranks:
 
     products     2 (h (q + 2k) + q h + g h f + f h) / t       g: inner products of the feed-forward network, 1 or 2
-    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens
-    elementwise  8 h (two norms) + 14 h (two sums with dropout) + 2 (g + 1) f / t (activation), read and written
+    attention    4 s q / t                                     half of it where a fused kernel skips masked tokens; of a
+                                                               window of w tokens a share r (2 - r) of that, r = w / s;
+                                                               of chunks of w tokens the share r
+    elementwise  8 h (two norms, 4 h each) + 14 h (two sums with dropout; in a parallel block one sum of three, 9 h)
+                 + 2 (g + 1) f / t (activation), read and written
     experts      12 e h: tokens put in the order of the `e` experts that each visits, and back
     unfused      20 a s / t in all three passes: scores scaled, masked and normalized (2 + 2; backward 4 + 2), dropped
                  out (2 + 3; backward 3 + 2); three times 20 a s / t more where the kernel that does the first three
                  at once cannot run (`softmax_kernel_fits`), for the same in 32 bits, one after another
+
+Biases are added in the epilogue of their product. Modules that predict further tokens are on the last stage: each is a
+layer as the last of the stack, a projection 4 h² of a token, two norms and another pass of the head.
 
 A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
@@ -50,9 +58,10 @@ Source:
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
@@ -61,15 +70,18 @@ from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
     layer_elements,
+    layer_kinds,
+    prediction_elements,
     query_size,
     stage_chunks,
     stage_elements,
     stream_bytes,
     tokens_of_rank,
+    vocabulary_rows,
 )
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Work of a stage for one microbatch
@@ -117,9 +129,36 @@ class PassWork:
         )
 
 
-def layer_forward(
-    shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int, causal: bool = True
-) -> PassWork:
+def attended_tokens(shape: TransformerShape, layer: int) -> float:
+    """Tokens that one of a layer's windows spans, such that a mask of causality halves them.
+
+    Of `s` tokens, those of a window of `w` attend to `w s - w²/2` others in all, where a sequence without a window has
+    `s²/2`. A chunk of `w` tokens is a whole sequence, so `s / w` chunks have `s w / 2`.
+
+    Args:
+        shape: the network
+        layer: of the stack
+
+    Returns:
+        Twice the mean number of tokens that a token attends to.
+
+    Example:
+        Mistral 7B, 4,096 of 8,192 tokens: three quarters of all; in chunks of 4,096: half of all.
+
+        >>> from dataclasses import replace
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=1, hidden=512, heads=8, sequence=8192), windows=(4096,))
+        >>> attended_tokens(shape, 0) / 8192, attended_tokens(replace(shape, chunked=True), 0) / 8192
+        (0.75, 0.5)
+    """
+    window = shape.window(layer)
+    if not window:
+        return float(shape.sequence)
+    share = window / shape.sequence
+    return shape.sequence * (share if shape.chunked else share * (2.0 - share))
+
+
+def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel, layer: int) -> PassWork:
     """Forward of a layer on one rank.
 
     Example:
@@ -129,6 +168,14 @@ def layer_forward(
         >>> work = layer_forward(gpt_shape(layers=1, hidden=512, heads=8), Degrees(), attention="unfused", layer=0)
         >>> work.products / 1024 == 24 * 512**2, work.attention / 1024 == 4 * 1024 * 512
         (True, True)
+
+        In a parallel block with one norm, 4 h fewer bytes move for the norm and 5 h for the sum.
+
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> block = replace(shape, norms=1, parallel=True)
+        >>> each = [layer_forward(one, Degrees(), attention="fused", layer=0).nbytes / 1024 for one in (shape, block)]
+        >>> each[0] - each[1] == 9 * 512
+        True
     """
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
@@ -146,9 +193,12 @@ def layer_forward(
             + shape.heads // tensor * latent.value_size * shape.hidden
         )
         queries = wide
-    skipped = 0.5 if attention == "fused" and causal else 1.0
+    # A kernel that is not fused computes all pairs and masks them.
+    spanned = attended_tokens(shape, layer) if attention == "fused" else float(shape.sequence)
+    spanned *= 0.5 if attention == "fused" and shape.head == "causal" else 1.0
     shared = tensor if degrees.sequence_parallel else 1
-    moved = 22 * shape.hidden / shared + 2 * (gates + 1) * inner
+    stream = 4 * shape.norms + (9 if shape.parallel else 14)
+    moved = stream * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
@@ -158,7 +208,7 @@ def layer_forward(
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
-        attention=4.0 * tokens * shape.sequence * queries * skipped,
+        attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
@@ -185,9 +235,41 @@ def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
 
 
 def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
-    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized."""
-    tokens, rows = tokens_of_rank(shape, degrees), shape.vocabulary // degrees.tp
-    return PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    """Forward of the output layer and the loss on one rank: logits written, made 32 bits, reduced and normalized.
+
+    Each module that predicts a further token passes the head once more.
+    """
+    tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
+    once = PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    passes = 1.0 + shape.prediction_layers
+    return once.times(passes, passes, passes)
+
+
+def prediction_forward(shape: TransformerShape, degrees: Degrees, *, attention: AttentionKernel) -> PassWork:
+    """Forward of all modules that predict further tokens, without their passes of the head.
+
+    Source:
+        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2.
+
+    Example:
+        One module of h = 512: a layer, and 4 h² for each token of the projection `2h -> h`.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = replace(gpt_shape(layers=4, hidden=512, heads=8), prediction_layers=1)
+        >>> layer = layer_forward(shape, Degrees(), attention="fused", layer=3)
+        >>> module = prediction_forward(shape, Degrees(), attention="fused")
+        >>> (module.products - layer.products) / 1024 == 4 * 512**2
+        True
+    """
+    if not shape.prediction_layers:
+        return PassWork()
+    tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
+    shared = tensor if degrees.sequence_parallel else 1
+    projection = PassWork(
+        products=4.0 * tokens * shape.hidden * shape.hidden / tensor, nbytes=8.0 * tokens * shape.hidden / shared
+    )
+    each = projection + layer_forward(shape, degrees, attention=attention, layer=shape.layers - 1)
+    return each.times(*[float(shape.prediction_layers)] * 3)
 
 
 def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
@@ -363,10 +445,67 @@ def peak_of(device: Device) -> float:
 
 Exchange = Callable[[str, float, int, int], float]
 """Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
-"send_recv": of a message to the rank so far on."""
+"send_recv": of a message to the rank so far on, each in a chain of ranks so far apart."""
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
+class MachineExchange:
+    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
+
+    Args:
+        machine: nodes and fabric
+        ranks: in all, on the first devices of the machine
+        year: of the library
+        devices: the device of each rank; empty: ranks have the devices node by node
+    """
+
+    def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
+        self.machine, self.ranks, self.year = machine, ranks, year
+        self._devices = devices
+        self._known: dict[tuple[str, float, int, int], float] = {}
+        self._crossings: dict[tuple[str, int, int], frozenset[Crossing]] = {}
+        self._placed: dict[tuple[object, ...], MachineExchange] = {}
+
+    def __call__(self, op: str, nbytes: float, members: int, near: int) -> float:
+        """Time [s] of the slowest group, by the name of the collective, its bytes, members and distance in ranks."""
+        if members <= 1 or nbytes <= 0:
+            return 0.0
+        key = (op, nbytes, members, near)
+        if key not in self._known:
+            self._known[key] = max(
+                crossing_cost(op, nbytes, machine=self.machine, crossing=crossing, year=self.year).seconds
+                for crossing in self.crossings(op, members, near)
+            )
+        return self._known[key]
+
+    def crossings(self, op: str, members: int, near: int) -> frozenset[Crossing]:
+        """Links that the groups of a kind cross at the same time; arguments as of a call."""
+        # What crosses the spine is the same for all collectives but an exchange of all with all.
+        op = op if op in ("send_recv", "all_to_all") else "all_reduce"
+        key = (op, members, near)
+        if key not in self._crossings:
+            ranks, devices = self.ranks, self._devices
+            if op == "send_recv":
+                found = message_crossings(self.machine, ranks=ranks, stride=near, members=members, devices=devices)
+            else:
+                found = group_crossings(self.machine, ranks=ranks, members=members, stride=near, devices=devices, op=op)
+            self._crossings[key] = found
+        return self._crossings[key]
+
+    def placed(self, degrees: Degrees) -> "MachineExchange":
+        """The same for ranks that have the devices in the order of these degrees."""
+        key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
+        if key not in self._placed:
+            order = devices_of_ranks(degrees)
+            natural = order == tuple(range(len(order)))
+            self._placed[key] = (
+                self
+                if natural and not self._devices
+                else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
+            )
+        return self._placed[key]
+
+
+def machine_exchange(machine: Machine, *, ranks: int, year: float) -> MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
@@ -377,23 +516,105 @@ def machine_exchange(machine: Machine, *, ranks: int, year: float) -> Exchange:
     Returns:
         Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
     """
+    return MachineExchange(machine, ranks=ranks, year=year)
 
-    @functools.cache
-    def crossings(op: str, members: int, near: int) -> frozenset[Crossing]:
-        if op == "send_recv":
-            return message_crossings(machine, ranks=ranks, stride=near)
-        return group_crossings(machine, ranks=ranks, members=members, stride=near)
 
-    @functools.cache
-    def price(op: str, nbytes: float, members: int, near: int) -> float:
-        if members <= 1 or nbytes <= 0:
-            return 0.0
-        return max(
-            crossing_cost(op, nbytes, machine=machine, crossing=crossing, year=year).seconds
-            for crossing in crossings(op, members, near)
+def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
+    """Prices for ranks that have the devices in the order of some degrees.
+
+    Args:
+        exchange: for ranks in the usual order
+        degrees: with the order
+
+    Raises:
+        InputError: another order, and prices that know of no machine, or degrees that the order leaves out
+    """
+    if degrees.rank_order == RANK_ORDER:
+        return exchange
+    if not isinstance(exchange, MachineExchange):
+        raise InputError(
+            f"ranks in the order {'-'.join(degrees.rank_order)} are priced on a machine: give its exchange "
+            "(`machine_exchange`), or leave the order out",
+            code="analytical.order-needs-machine",
+            order=degrees.rank_order,
         )
+    return exchange.placed(degrees)
 
-    return price
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTraffic:
+    """Links that ranks of a kind cross when they exchange, the largest figure of any of their groups.
+
+    Attributes:
+        kind: of ranks: "tp", "cp", "dp" (with cp), "pp" (messages to the next stage), "ep", "expert dp"
+        members: of a group; of "pp" stages
+        nodes: that a group sits on; of "pp" 2 where a message goes to another node
+        cards: of each node that a group sends by; 0 inside a node
+        sharing: groups that send by the same card at the same time
+        uplinks: as of `Crossing`; 0: nothing crosses the spine
+    """
+
+    kind: str
+    members: int
+    nodes: int
+    cards: int
+    sharing: int
+    uplinks: float
+
+    def __str__(self) -> str:
+        if self.nodes == 1:
+            return f"{self.kind} stays inside nodes"
+        if self.kind == "pp":
+            where = "pp messages cross nodes"
+        else:
+            cards = f"{self.cards} card{'s' if self.cards > 1 else ''}"
+            where = f"{self.kind} crosses {self.nodes} nodes by {cards} of each"
+        shared = f", {self.sharing} at a time on a card" if self.sharing > 1 else ""
+        slowed = f", waiting {self.uplinks:.2g} times as long for the spine" if self.uplinks > self.sharing else ""
+        return f"{where}{shared}{slowed}"
+
+
+def rank_traffic(degrees: Degrees, exchange: MachineExchange) -> tuple[RankTraffic, ...]:
+    """Which ranks' messages cross nodes, by kind of rank; kinds of one member are left out.
+
+    Args:
+        degrees: of the ranks, with their order
+        exchange: of their machine
+
+    Example:
+        >>> from trimaran.machine.find import find_machine
+        >>> prices = machine_exchange(find_machine("dgx-h100:4"), ranks=32, year=2024.0)
+        >>> [str(each) for each in rank_traffic(Degrees(tp=4, dp=8), prices)]
+        ['tp stays inside nodes', 'dp crosses 4 nodes by 2 cards of each']
+        >>> stages_near = Degrees(tp=4, pp=2, dp=4, rank_order=("tp", "pp", "dp"))
+        >>> [str(each) for each in rank_traffic(stages_near, prices)][1:]
+        ['dp crosses 4 nodes by 1 card of each', 'pp stays inside nodes']
+    """
+    exchange = exchange.placed(degrees)
+    experts = degrees.expert_ranks
+    kinds = (
+        ("tp", "all_reduce", degrees.tp, 1),
+        ("cp", "all_gather", degrees.cp, degrees.tp),
+        ("ep", "all_to_all", degrees.ep, experts),
+        ("dp", "all_reduce", degrees.dp * degrees.cp if degrees.dp > 1 else 1, degrees.tp),
+        ("expert dp", "all_reduce", degrees.expert_data if degrees.ep > 1 else 1, degrees.ep * experts),
+        ("pp", "send_recv", degrees.pp, degrees.devices // degrees.pp),
+    )
+    found = []
+    for kind, op, members, near in kinds:
+        if members > 1:
+            crossings = exchange.crossings(op, members, near)
+            found.append(
+                RankTraffic(
+                    kind=kind,
+                    members=members,
+                    nodes=max(each.nodes for each in crossings),
+                    cards=max(each.cards for each in crossings),
+                    sharing=max(each.sharing for each in crossings),
+                    uplinks=max(each.uplinks for each in crossings),
+                )
+            )
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -430,19 +651,25 @@ class Program:
 
 
 def tensor_seconds(
-    shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange, constants: StepConstants
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    exchange: Exchange,
+    constants: StepConstants,
+    *,
+    layer: int,
 ) -> float:
-    """Exchanges of one layer and one microbatch, as far as they are waited for [s]."""
+    """Exchanges of one layer and one microbatch, as far as they are waited for [s]; only experts send tokens."""
     tokens = tokens_of_rank(shape, degrees)
     seconds = 0.0
     if degrees.tp > 1:
         each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
-        seconds += sum_count(degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+        seconds += sum_count(shape, degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     if degrees.cp > 1:
         keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
-    if shape.experts is not None and degrees.ep > 1:
+    if shape.experts is not None and shape.has_experts(layer) and degrees.ep > 1:
         sent = tokens * shape.experts.active * shape.hidden * 2
         sent //= degrees.tp if degrees.sequence_parallel else 1
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
@@ -450,9 +677,21 @@ def tensor_seconds(
     return seconds
 
 
-def sum_count(degrees: Degrees) -> int:
-    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch."""
-    return 6 if "layers" in degrees.recomputed else 4
+def sum_count(shape: TransformerShape, degrees: Degrees) -> int:
+    """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch.
+
+    One after attention and one after the feed-forward network, in each pass; a parallel block has one for both.
+
+    Source:
+        Korthikanti et al., 2022, section 4; Wang & Komatsuzaki, "GPT-J-6B", 2021, for parallel blocks.
+
+    Example:
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> sum_count(shape, Degrees(tp=2)), sum_count(replace(shape, parallel=True), Degrees(tp=2))
+        (4, 2)
+    """
+    return (3 if "layers" in degrees.recomputed else 2) * (1 if shape.parallel else 2)
 
 
 def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
@@ -573,18 +812,23 @@ def transformer_step(
     Returns:
         By part.
     """
-    tensor_s = tensor_seconds(shape, degrees, program, exchange, constants)
-    known: dict[tuple[int, int, bool, bool], float] = {}
-    per_stage = []
+    exchange = placed(exchange, degrees)
+    known: dict[tuple[tuple[tuple[int, int], ...], bool, bool], tuple[float, float]] = {}
+    per_stage, inside = [], []
     for stage in range(degrees.pp):
         # Stages with the same number of layers of each kind are alike, but for those with the embedding and the head.
-        kind = (*_layers_of_kinds(shape, degrees, stage), stage == 0, stage == degrees.pp - 1)
+        kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+        kind = (kinds, stage == 0, stage == degrees.pp - 1)
         if kind not in known:
-            known[kind] = _stage_seconds(shape, degrees, program, stage, device, constants)
-        per_stage.append(known[kind] + tensor_s * _layers(shape, degrees, stage))
+            known[kind] = (
+                _stage_seconds(shape, degrees, program, stage, device, constants),
+                _inside_seconds(shape, degrees, program, stage, exchange, constants),
+            )
+        inside.append(known[kind][1])
+        per_stage.append(sum(known[kind]))
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
-    inner = tensor_s * _layers(shape, degrees, slowest_at)
+    inner = inside[slowest_at]
     stream = stream_bytes(shape, degrees)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
     sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
@@ -612,32 +856,45 @@ def least_seconds(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
+    chunks: int = 1,
 ) -> float:
-    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
+    """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
 
-    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
-    least the mean load.
+    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
+    slowest stage computes `m` times, and one microbatch passes through the others, `1 / v` of it where stages have `v`
+    chunks. That is least where all `p` of them are equal: `m + (p - 1) / v` times the mean.
+
+    Args:
+        shape: the network
+        degrees: of it and of its batch
+        program: settings of the training program
+        device: each rank's
+        exchange: prices collectives between ranks
+        constants: shares of peak and overheads
+        chunks: of each stage, at most
     """
+    exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
-    inside = tensor_seconds(shape, degrees, program, exchange, constants) * shape.layers / degrees.pp
-    return degrees.microbatches * (alone + inside)
+    inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
+    return (degrees.microbatches + (degrees.pp - 1) / chunks) * (alone + inside)
 
 
-def _layers(shape: TransformerShape, degrees: Degrees, stage: int) -> int:
-    return sum(len(chunk) for chunk in stage_chunks(shape, degrees, stage))
-
-
-def _layers_of_kinds(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[int, int]:
-    """Layers of a stage with an ordinary feed-forward network, and with experts."""
-    every = _layers(shape, degrees, stage)
-    if shape.experts is None:
-        return every, 0
-    plain = sum(
-        len(range(chunk.start, min(chunk.stop, shape.experts.dense_layers)))
-        for chunk in stage_chunks(shape, degrees, stage)
+def _inside_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    stage: int,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """Exchanges of one microbatch inside the layers of a stage, as far as they are waited for [s]."""
+    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    if stage == degrees.pp - 1 and shape.prediction_layers:
+        kinds = (*kinds, (shape.layers - 1, shape.prediction_layers))
+    return sum(
+        count * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer) for layer, count in kinds
     )
-    return plain, every - plain
 
 
 def _stage_seconds(
@@ -649,32 +906,39 @@ def _stage_seconds(
     constants: StepConstants,
 ) -> float:
     """Forward and backward of one microbatch on a stage [s]."""
-    work, held = PassWork(), 0
-    # Layers of one kind are alike, and there are two kinds at most.
-    layers = [layer for chunk in stage_chunks(shape, degrees, stage) for layer in chunk]
-    for kind in (False, True):
-        alike = [layer for layer in layers if shape.has_experts(layer) is kind]
-        if alike:
-            forward = layer_forward(shape, degrees, attention=program.attention, layer=alike[0])
-            each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-            each = each + forward.times(*_again(degrees))
-            work = work + each.times(len(alike), len(alike), len(alike))
-            held += len(alike) * layer_elements(shape, alike[0], tensor=degrees.tp)
+    work, held, layers = PassWork(), 0, 0
+    last = stage == degrees.pp - 1
+    passes = [
+        (layer_forward(shape, degrees, attention=program.attention, layer=layer), count, layer)
+        for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage))
+    ]
+    for forward, count, layer in passes:
+        each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
+        each = each + forward.times(*_again(degrees))
+        work = work + each.times(count, count, count)
+        held += count * layer_elements(shape, layer, tensor=degrees.tp)
+        layers += count
+    if last and shape.prediction_layers:
+        module = prediction_forward(shape, degrees, attention=program.attention)
+        work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
+        work = work + module.times(*_again(degrees))
+        held += prediction_elements(shape, degrees.tp)
+        layers += shape.prediction_layers
     if stage == 0:
         rows = embedding_forward(shape, degrees)
         work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
-    if stage == degrees.pp - 1:
+    if last:
         head = head_forward(shape, degrees)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        rows_of_rank = shape.vocabulary // degrees.tp
+        rows_of_rank = vocabulary_rows(shape, degrees.tp)
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
         work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
-    calls = sum_count(degrees) * len(layers) if degrees.tp > 1 else 0
+    calls = sum_count(shape, degrees) * layers if degrees.tp > 1 else 0
     host_s = constants.host_seconds(work) + calls * constants.call_s
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))

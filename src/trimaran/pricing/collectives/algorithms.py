@@ -85,7 +85,7 @@ def collective_cost(
         InputError: an unknown operation or timing method, a size below zero, or a group that the machine has not
     """
     check_group(op, devices)
-    crossing = first_devices(machine, devices, nodes)
+    crossing = first_devices(machine, devices, nodes, op=op)
     return crossing_cost(
         op, nbytes, machine=machine, crossing=crossing, library=library, year=year, correction=correction
     )

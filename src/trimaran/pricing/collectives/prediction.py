@@ -181,7 +181,7 @@ def transfer_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float
 
 def inside_rate(op: str, group: Group, known: Mapping[str, float], *, year: float) -> float:
     """Bus rate inside a node [bytes/s]."""
-    rate = group.exchange_bytes_per_s if op == "all_to_all" else group.ring_bytes_per_s
+    rate = (group.exchange_bytes_per_s if op == "all_to_all" else group.ring_bytes_per_s) / group.inside
     rate *= known[f"reached_{group.kind}"]
     if op in ("broadcast", "reduce"):
         rate *= known["reached_one_way"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives import collective_cost
 from trimaran.pricing.collectives.corrections import Correction
-from trimaran.pricing.collectives.links import fabric_of
+from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import byteps_time
 from trimaran.pricing.exchange.frameworks import Recipe, exchange_constants
 from trimaran.pricing.exchange.step import Sync
@@ -81,8 +81,8 @@ def call_price(
 
 def _over_servers_s(nbytes: int, machine: Machine, *, nodes: int, servers: int) -> float:
     """Push and pull of BytePS, whose servers are on the workers' machines and on spare ones [s]."""
-    count, link = fabric_of(machine)
-    rate = count * link.bytes_per_s
+    _, link = fabric_of(machine)
+    rate = all_with_all_rate(machine, nodes + servers)
     return 2 * link.latency_s + byteps_time(nbytes, workers=nodes, servers=servers, bytes_per_s=rate)
 
 

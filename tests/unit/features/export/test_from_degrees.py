@@ -68,6 +68,21 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     assert to_megatron(found).sections["model"]["recompute_granularity"] == "selective"
 
 
+def test_another_order_of_ranks_is_exported_or_named() -> None:
+    found = dataclasses.replace(recipe(8, tensor=2, pipeline=2, data=4), rank_order=("tp", "pp", "dp"))
+    assert to_megatron(found).sections["model"]["use_tp_pp_dp_mapping"] is True
+    assert "--use-tp-pp-dp-mapping" in to_megatron(found).text
+    assert not any("ranks by" in line for line in to_megatron(found).lost)
+    assert any("ranks by tp,pp,dp" in line for line in to_torchtitan(found).lost)
+    found = dataclasses.replace(found, rank_order=("pp", "tp", "dp"))
+    assert "use_tp_pp_dp_mapping" not in to_megatron(found).sections["model"]
+    assert any("ranks by pp,tp,dp" in line for line in to_megatron(found).lost)
+    # An order that differs in degrees of 1 alone is the usual one.
+    same = dataclasses.replace(recipe(8, tensor=2, data=4), rank_order=("tp", "pp", "cp", "dp"))
+    assert same.has_order()
+    assert "use_tp_pp_dp_mapping" not in to_megatron(same).sections["model"]
+
+
 @pytest.fixture(scope="module")
 def planned() -> Planned:
     request = builders.cluster_request(

@@ -19,10 +19,11 @@ from trimaran.planner.analytical.candidates import (
     members,
 )
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
-from trimaran.planner.pins import Pins
+from trimaran.planner.pins import Pins, parse_pins
 from trimaran.planner.result import Search
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import parse_request
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, gpt_shape
 
@@ -36,9 +37,12 @@ def find(shape: TransformerShape, machine: str, **asked: Any) -> Search[Analytic
 
 
 def everything(problem: AnalyticalProblem) -> list[AnalyticalCandidate]:
-    """Every strategy that can be built and fits, priced without any bound."""
-    model = AnalyticalModel(problem=problem)
-    every = [model.price(each) for group in groups(problem, Counter()) for each in members(problem, group)]
+    """Every strategy that can be built on any number of devices and fits, priced without any bound."""
+    every: list[AnalyticalCandidate] = []
+    for count in range(1, problem.devices + 1):
+        fewer = replace(problem, devices=count)
+        model = AnalyticalModel(problem=fewer)
+        every += [model.price(each) for group in groups(fewer, Counter()) for each in members(fewer, group)]
     return [found for found in every if found.memory.peak <= problem.memory_limit]
 
 
@@ -64,7 +68,8 @@ def test_the_search_finds_what_pricing_everything_finds(
     assert found.is_complete
     assert found.chosen == best
     assert found.bound_s <= best.step_time_s
-    near = [priced for priced in every if priced.step_time_s <= problem.ratio * best.step_time_s]
+    whole = [priced for priced in every if priced.devices == problem.devices]
+    near = [priced for priced in whole if priced.step_time_s <= problem.ratio * best.step_time_s]
     assert found.priced >= len(near)
     for kept in (priced for priced in found.pareto if priced.devices == problem.devices):
         beaten = [each for each in near if each.step_time_s < kept.step_time_s and each.memory.peak <= kept.memory.peak]
@@ -123,11 +128,11 @@ def test_a_search_without_time_still_answers_and_says_that_it_is_not_complete() 
     assert found.chosen.step_time_s >= found.bound_s
 
 
-def test_a_strategy_uses_all_devices_and_its_batch_exactly() -> None:
+def test_a_strategy_uses_its_devices_and_its_batch_exactly() -> None:
     found = find(WIDE, "dgx-a100:2", batch=48)
+    assert found.chosen.devices == 16
     for priced in found.candidates:
         strategy = priced.strategy
-        assert strategy.devices == 16
         assert strategy.dp * strategy.microbatch * strategy.microbatches == 48
         assert sum(strategy.segment_layers) in (0, WIDE.layers)
 
@@ -203,3 +208,47 @@ def test_one_device_is_a_strategy_too() -> None:
     found = find(SMALL, "dgx-a100", batch=8, devices=1)
     strategy = found.chosen.strategy
     assert (strategy.devices, strategy.microbatch * strategy.microbatches, strategy.zero) == (1, 8, 0)
+
+
+def test_a_pinned_order_of_ranks_is_that_of_every_candidate() -> None:
+    order = parse_pins(rank_order="tp-pp-dp").rank_order
+    assert order == ("tp", "pp", "dp")
+    found = find(WIDE, "dgx-h100:2@ethernet-10g", batch=32, pins=Pins(rank_order=order))
+    assert {one.strategy.rank_order for one in found.candidates} == {order}
+    assert all(one.strategy.cp == 1 for one in found.candidates)
+    assert found.counts["the order of ranks leaves cp out"] > 0
+    # Stages in a node, so that messages between them stay there, cost no more than stages on two.
+    near, far = (
+        find(WIDE, "dgx-h100:2@ethernet-10g", batch=32, pins=Pins(tp=1, pp=8, dp=2, cp=1, rank_order=each)).chosen
+        for each in (order, ("tp", "dp", "pp"))
+    )
+    assert near.step.bubble_s < far.step.bubble_s
+    assert near.step.data_s > far.step.data_s
+
+
+def test_a_plan_says_which_ranks_exchange_across_nodes() -> None:
+    request = parse_request(cluster="dgx-h100:16", batch=512, pins=parse_pins(tp=8, pp=2, rank_order="tp,pp,dp,cp"))
+    planned = make_plan("llama3:8b", request)
+    layout = plan_document(planned)["chosen"]["layout"]
+    assert [axis["axis"] for axis in layout["device_order"]] == ["tp", "pp", "dp", "cp"]
+    traffic = {each["kind"]: each for each in layout["traffic"]}
+    assert (traffic["tp"]["nodes"], traffic["pp"]["nodes"]) == (1, 2)
+    assert traffic["dp"]["nodes"] == traffic["dp"]["members"] == 8
+
+
+def test_an_order_of_ranks_is_refused_where_a_program_is_planned() -> None:
+    for cluster in ("dgx-h100:2", None):
+        request = parse_request(cluster=cluster, batch=64, pins=parse_pins(rank_order="tp,pp,dp"))
+        with raises("rank-order.not-of-programs", job="digits"):
+            make_plan("digits", request)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("tp,pp,tp", "rank-order.malformed"), ("tp,xp", "rank-order.malformed"), ("ep,tp,dp", "rank-order.experts-apart")],
+)
+def test_an_order_of_ranks_that_means_nothing_is_refused(text: str, code: str) -> None:
+    with raises(code):
+        parse_pins(rank_order=text)
+    with raises("pin.strategy-and-others"):
+        parse_pins(strategy="dp8", rank_order="tp,dp")

@@ -1,0 +1,113 @@
+"""Devices that stay idle where that is faster, batches near by, and limits of work."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from tests import builders
+
+from trimaran.machine.find import find_machine
+from trimaran.planner.analytical.candidates import (
+    AnalyticalCandidate,
+    AnalyticalModel,
+    AnalyticalProblem,
+    fewer_devices,
+    least_share,
+)
+from trimaran.planner.analytical.search import fastest, nearby_batches, search_degrees, transformer_problem
+from trimaran.planner.pins import Pins
+from trimaran.pricing.analytical.shapes import decoder_of, gpt_shape
+
+SMALL = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200, sequence=1024)
+
+
+def problem(nodes: int, batch: int, network: str = "llama2:70b", **asked: object) -> AnalyticalProblem:
+    shape = decoder_of(network, 4096)
+    assert shape is not None
+    return transformer_problem(shape, find_machine(f"dgx-h100:{nodes}"), batch=batch, **asked)  # type: ignore[arg-type]
+
+
+def test_a_hundred_nodes_are_not_slower_than_96() -> None:
+    """1,024 sequences divide over 768 devices in more ways than over 800."""
+    fewer, more = fastest(problem(96, 1024)), search_degrees(problem(100, 1024))
+    assert more.chosen.step_time_s <= fewer.step_time_s
+    assert more.chosen.devices <= 768
+    assert more.on_all is not None
+    assert more.on_all.devices == 800
+    assert more.on_all.step_time_s > 1.1 * more.chosen.step_time_s
+
+
+def test_numbers_of_fewer_devices_do_not_depend_on_how_many_there_are() -> None:
+    """Each up to 64, then whole nodes; of 36 nodes all that 35 have."""
+    few, many = fewer_devices(problem(35, 96), least=1), fewer_devices(problem(36, 96), least=1)
+    assert set(few) <= set(many)
+    assert max(many) < 36 * 8
+    assert {count for count in many if count > 64 and count % 8} == set()
+    assert {1, 2, 3, 5, 7, 12, 63} <= set(many)
+
+
+def test_pins_decide_which_numbers_there_are() -> None:
+    pinned = problem(4, 64, pins=Pins(tp=8, pp=1, cp=1))
+    assert fewer_devices(pinned, least=1) == [16, 8]
+    found = search_degrees(replace(pinned, pins=Pins(dp=2, tp=8, pp=1, cp=1)))
+    assert (found.chosen.devices, found.on_all) == (16, None)
+
+
+def test_no_strategy_takes_less_of_its_devices_than_the_least_share() -> None:
+    asked = transformer_problem(SMALL, find_machine("dgx-a100:2"), batch=24)
+    found = search_degrees(asked)
+    for one in (*found.candidates, *found.pareto):
+        assert one.step_time_s * one.devices >= asked.batch * least_share(asked)
+
+
+def test_a_batch_that_does_not_divide_names_those_near_by_that_do() -> None:
+    """331 is prime, and 8 devices have equal shares of 328 and 336; of few more there are several ways."""
+    asked = transformer_problem(SMALL, find_machine("dgx-h100"), batch=331)
+    chosen = fastest(asked)
+    below, above = nearby_batches(asked, chosen)
+    assert below.batch < 331 < above.batch
+    for near in (below, above):
+        own = fastest(replace(asked, batch=near.batch))
+        assert near.step_time_s == pytest.approx(own.step_time_s)
+        rate, before = near.batch / near.step_time_s, 331 / chosen.step_time_s
+        assert near.faster == pytest.approx(rate / before - 1.0)
+        assert near.faster > 0.02
+
+
+def test_of_a_batch_that_divides_nothing_is_named() -> None:
+    asked = transformer_problem(SMALL, find_machine("dgx-h100"), batch=512)
+    assert nearby_batches(asked, fastest(asked)) == ()
+
+
+def test_the_fastest_alone_is_the_one_that_the_search_chooses() -> None:
+    asked = problem(13, 200)
+    found = search_degrees(asked)
+    assert fastest(asked) == found.chosen
+    model = AnalyticalModel(problem=replace(asked, devices=found.chosen.devices))
+    assert isinstance(found.chosen, AnalyticalCandidate)
+    assert model.price(found.chosen.strategy) == found.chosen
+
+
+@pytest.mark.parametrize("batch", [30240, 16384, 16000])
+def test_sixteen_thousand_devices_take_seconds(batch: int) -> None:
+    """On an idle core less than 3 s; the time of this process counts, not that of the clock."""
+    began = time.process_time()
+    found = search_degrees(problem(2048, batch))
+    assert time.process_time() - began < 10
+    assert found.is_complete
+
+
+def test_a_limit_of_work_ends_a_search_at_the_same_place_each_time() -> None:
+    once, twice = (search_degrees(problem(16, 256, time_limit_s=0.05)) for _ in range(2))
+    assert not once.is_complete
+    assert replace(once, seconds=0.0) == replace(twice, seconds=0.0)
+    experts = replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048))
+    whole = search_degrees(transformer_problem(experts, find_machine("dgx-a100"), batch=16, time_limit_s=60.0))
+    assert whole.is_complete
+
+
+def test_a_search_may_end_when_it_is_as_near_to_its_bound_as_asked() -> None:
+    whole, near = search_degrees(problem(16, 256)), search_degrees(problem(16, 256, gap=0.5))
+    assert near.gap is not None
+    assert near.gap <= 0.5
+    assert near.priced < whole.priced

@@ -1,0 +1,99 @@
+"""Which model answers for a decoder: the question decides, and both agree where both can answer."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from tests.raising import raises
+
+from trimaran.base.errors import InputError
+from trimaran.jobs.resolve import JobSource
+from trimaran.planner.pins import Pins
+from trimaran.planning.analytical import Analytical, reason_to_trace, shape_of
+from trimaran.planning.estimated import Estimated
+from trimaran.planning.plan import find_backend, make_plan
+from trimaran.planning.requests import PlanRequest, parse_request
+from trimaran.planning.results import Modelled
+
+SMALL, LARGE = "gpt2:1.5b", "llama2:70b"
+
+
+def asked(**options: object) -> PlanRequest:
+    return parse_request(**{"cluster": "dgx-h100:2", "batch": 64} | options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("devices", [1, 8, 64, 72])
+def test_a_decoder_has_one_model_on_any_number_of_devices(devices: int) -> None:
+    request = asked(cluster="dgx-h100:9", devices=devices, batch=144)
+    planned = make_plan(SMALL, request)
+    assert isinstance(planned.evidence, Modelled)
+    assert planned.chosen.devices <= devices
+    assert "torch" not in vars(sys.modules["trimaran.planning.analytical"])
+
+
+ONLY_SIMULATED = (
+    ({"software": "pytorch:2024"}, "--software pytorch"),
+    ({"precision": "fp32"}, "--precision fp32"),
+    ({"execution": "compiled"}, "--execution compiled"),
+    ({"pins": Pins(keep=(("layer4", 1),))}, "--keep"),
+    ({"pins": Pins(schedule="gpipe")}, "--schedule gpipe"),
+    ({"pins": Pins(compression="fp16")}, "--compression fp16"),
+    ({"pins": Pins(allow=("placement",))}, "--allow placement"),
+    ({"objective": "epoch"}, "--objective epoch"),
+)
+
+
+@pytest.mark.parametrize(("options", "option"), ONLY_SIMULATED, ids=lambda one: one if isinstance(one, str) else "")
+def test_what_only_a_simulation_answers_is_simulated_and_said_or_refused(
+    options: dict[str, object], option: str
+) -> None:
+    """Small ones are simulated with a note; large ones, which no option is ignored for, are refused."""
+    request = asked(**options)
+    assert shape_of(SMALL, request) is None
+    assert reason_to_trace(SMALL, request).startswith(option)
+    assert isinstance(find_backend(JobSource(reference=SMALL), request), Estimated)
+    with pytest.raises(InputError):
+        make_plan(LARGE, request)
+
+
+def test_an_option_of_programs_is_refused_where_the_analytical_model_plans() -> None:
+    with raises("analytical.option-unsupported", match="--execution compiled"):
+        make_plan(LARGE, asked(execution="compiled"))
+
+
+def test_nothing_that_is_not_asked_for_is_simulated() -> None:
+    assert reason_to_trace(SMALL, asked()) == ""
+    assert isinstance(find_backend(JobSource(reference=SMALL), asked()), Analytical)
+    assert isinstance(find_backend(JobSource(reference="resnet50"), asked()), Estimated)
+
+
+def test_a_plan_of_a_decoder_does_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from trimaran.cli.views.plans import show_plan\n"
+        "from trimaran.planning.plan import make_plan\n"
+        "from trimaran.planning.requests import parse_request\n"
+        "make_plan('llama3:8b', parse_request(cluster='dgx-h100', batch=64))\n"
+        "raise SystemExit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("devices", "batch"), [(2, 16), (4, 64)])
+def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> None:
+    """Replicas of a small decoder: the same degrees, and times within the interval of the simulation."""
+    request = asked(cluster="dgx-a100", devices=devices, batch=batch, software="megatron:2025")
+    source = JobSource(reference="gpt2:124m")
+    source = dataclasses.replace(source, global_batch_size=batch)
+    modelled = make_plan(source, request)
+    simulated = Estimated(source, request).plan()
+    assert isinstance(modelled.evidence, Modelled)
+    one, other = modelled.chosen.strategy, simulated.chosen.strategy
+    assert (one.dp, one.pp, one.tp) == (other.dp, other.pp, other.tp)
+
+
+def test_what_means_nothing_there_is_refused() -> None:
+    with pytest.raises(InputError, match="--oversubscribe"):
+        asked(oversubscribe=True)
