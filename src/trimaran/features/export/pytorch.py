@@ -170,8 +170,10 @@ def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str
 
 def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
     if recipe.zero >= 2:
-        yield f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the "
-            "last microbatch (plan with zero1)"
+        yield (
+            f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the last microbatch "
+            "(plan with ZeRO-1)"
+        )
     if recipe.schedule not in _SCHEDULES:
         yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
     if recipe.schedule == "interleaved":
