@@ -109,8 +109,9 @@ def _score(answers: Iterable[Answer]) -> Score | None:
     return score(scored(answer) for answer in answers)
 
 
-def _unfit(answers: Iterable[Answer]) -> int:
-    return sum(answer.fits is False for answer in answers)
+def _unfit(answers: Iterable[Answer]) -> int | None:
+    known = [answer.fits for answer in answers if answer.fits is not None]
+    return sum(not fits for fits in known) if known else None
 
 
 def _grid_line(source: str, answers: Sequence[Answer], jobs: Sequence[Job], noise: Mapping[str, float]) -> Line:
