@@ -19,6 +19,7 @@ chunks, chunks must be equal, but for the first and the last one, which may have
 embedding and the loss as layers).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,7 @@ class AnalyticalProblem:
         most_chunks: of the stack on each stage
         ratio: strategies whose bound is this multiple of the best time are not priced
         runners_up: shown
+        not_said: what the question left to be assumed, each of which widens intervals
     """
 
     shape: TransformerShape
@@ -99,6 +101,7 @@ class AnalyticalProblem:
     most_chunks: int = 8
     ratio: float = 2.0
     runners_up: int = 5
+    not_said: tuple[str, ...] = ()
 
     @property
     def device_bytes(self) -> int:
@@ -121,6 +124,7 @@ PARTS: Mapping[str, str] = {
     "bubble_s": "idle stages",
     "data_s": "exchanges between replicas",
     "update_s": "update",
+    "slowest_s": "slowest rank",
 }
 """Fields of a `TransformerStep` in words; they sum to the step."""
 
@@ -259,13 +263,13 @@ class AnalyticalModel:
         step = transformer_step(
             shape, strategy, problem.program, device=device, exchange=self._exchange, constants=constants
         )
-        spread = constants.spread if shape.experts is None else constants.spread_experts
+        spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
             strategy=strategy,
             step=step,
             memory=self.memory(strategy) if memory is None else memory,
-            interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
+            interval_s=(step.seconds / spread, step.seconds * spread),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
 

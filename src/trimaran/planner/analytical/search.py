@@ -44,15 +44,13 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Strategy
 
 _NO_MODEL = ("cp", "pp", "tp")
-
-_EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
-"""Architectures without bfloat16, on which attention is two batched products."""
 
 
 def transformer_problem(
@@ -96,7 +94,7 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
-    program = program_of(device, precision, software)
+    program = program_of(device, precision, software, node_devices=machine.node.devices)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,
@@ -107,32 +105,33 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        not_said=("software",) if software is None else (),
         gap=gap,
     )
 
 
-def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
+def program_of(device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0) -> Program:
     """The training program of a transformer on a device.
 
     Args:
         device: old ones compute attention as two batched products
         precision: of products
-        software: Megatron and its year; None: of 2025, on old devices of 2022
+        software: the framework and its year; None: Megatron of 2025, on old devices of 2022
+        node_devices: devices of a node; 0: not known
 
     Raises:
-        InputError: another framework
+        InputError: a framework without figures of sharded transformers
     """
-    if software is not None and software.framework != "megatron":
-        raise InputError(
-            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
-            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
-            "and 5 billion parameters, where every operation is priced under any software",
-            code="software.not-priced",
-            software=software.framework,
-        )
-    early = device.architecture in _EARLY
-    year = (2022.0 if early else 2025.0) if software is None else software.year
-    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
+    if software is None:
+        software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    return training_program(
+        software.framework,
+        software.year,
+        device=device,
+        precision=precision,
+        compiled=software.compiled,
+        node_devices=node_devices,
+    )
 
 
 PRICED_S = 0.0002
