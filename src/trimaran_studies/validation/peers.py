@@ -25,7 +25,7 @@ from pathlib import Path
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.planner.analytical.search import program_of
+from trimaran.planner.analytical.search import transformer_problem
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank
 from trimaran.pricing.analytical.programs import training_program
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
@@ -215,8 +215,8 @@ def _simumax_table(checkout: Path) -> Iterator[_Case]:
             zero=1,
         )
         machine = find_machine("dgx-b200")
-        program = program_of(machine.node.device, "bf16", None)
         shape = replace(published, layers=said["l"])
+        program = transformer_problem(shape, machine, batch=degrees.dp * count).program
         yield _Case(
             run=_run(shape, degrees, program, machine, "B200"),
             machine=machine,
