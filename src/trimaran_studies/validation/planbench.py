@@ -3,7 +3,7 @@
     grids     the same network, batch and devices, measured under several degrees: error of each figure, and how much of
               the gap between the guides' plan and the best one our choice closes (`regret.py`)
     memory    peaks that were measured: error, and how many that ran are called unfit
-    runs      documented trainings, by their degrees: error, interval, verdict on memory, our own plan's step against
+    runs      documented trainings, by their degrees: error, interval, verdict on memory, our plan's step against
               that of the degrees that ran, both as predicted, and the time to answer
     peers     other predictors on the same rows (`peers.py`)
 
@@ -46,7 +46,7 @@ class Line:
         rule: the same of the guides' plan
         gap: that our choice closes; None without a choice
         peer: another predictor on the same rows
-        own: median predicted step of our own plan over that of the degrees that ran; None without runs
+        own: median predicted step of our plan over that of the degrees that ran; None without runs
         seconds: the longest time to answer [s]; None without runs
     """
 
@@ -126,7 +126,7 @@ def _unfit(answers: Iterable[Answer]) -> int | None:
 
 
 def _run_lines(answers: Sequence[Answer]) -> list[Line]:
-    """Documented trainings: their degrees as they ran, and our own plan for the same devices and batch."""
+    """Documented trainings: their degrees as they ran, and our plan for the same devices and batch."""
     known = [answer for answer in answers if answer.predicted is not None]
     if not known:
         return []
@@ -145,7 +145,7 @@ def _run_lines(answers: Sequence[Answer]) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A training: whether its degrees fit, our own plan's step over theirs, and the time of the search [s]."""
+    """A training: whether its degrees fit, our plan's step over theirs, and the time of the search [s]."""
 
     fits: bool
     own: float
@@ -272,6 +272,6 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
-        "runs: ours is the predicted step of our own plan over that of the degrees that ran; answer: longest search.",
+        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: longest search.",
         "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]
