@@ -25,7 +25,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
-from trimaran.planning.analytical import decoder_shape
+from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
@@ -373,10 +373,10 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
 def _shape(plan: Plan) -> TransformerShape | None:
     """The shape of the plan's network, with the samples that it was planned for."""
     length = plan.premises.sequence_length
-    shape = decoder_shape(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
-    if shape is None or shape.layers != plan.premises.layers:
+    found = decoder_of_job(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
+    if found is None or found.shape.layers != plan.premises.layers:
         return None
-    return shape
+    return found.shape
 
 
 def _even(layers: int, segments: int) -> tuple[int, ...]:
