@@ -165,6 +165,33 @@ Nodes = Annotated[
         show_default="as it pays, where ranks are on several hosts",
     ),
 ]
+Gradients = Annotated[
+    str | None,
+    typer.Option(
+        "--gradients",
+        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
+        "fp32 or bf16.",
+        show_default="fp32; bf16 where only that fits",
+    ),
+]
+OptimizerStateName = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer-state",
+        help="Of a transformer on many devices: what Adam keeps, fp32 (a copy and two moments), remainders (16 bits of "
+        "the copy), bf16-moments, precision-aware (both), or adam-8bit.",
+        show_default="fp32; others where only they fit",
+    ),
+]
+Reserve = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve",
+        help='Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
+        "of assumed buffers of collectives and fragments of the allocator.",
+        show_default=False,
+    ),
+]
 RankOrder = Annotated[
     str | None,
     typer.Option(
@@ -461,6 +488,8 @@ class PinOptions:
     nodes: Nodes = None
     compression: CompressionName = None
     powersgd_samples: PowersgdSamples = None
+    gradients: Gradients = None
+    optimizer_state: OptimizerStateName = None
     workers: Workers = None
     rank_order: RankOrder = None
 
@@ -512,6 +541,7 @@ class SearchOptions(RequestOptions):
     software: SoftwareName = None
     sequence: SequenceLength = None
     batch: Batch = None
+    reserve: Reserve = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0
 

@@ -30,6 +30,8 @@ from trimaran.program.gradients import Compression, parse_compression
 from trimaran.program.strategy import (
     RANK_ORDER,
     Axis,
+    GradientType,
+    OptimizerState,
     Schedule,
     Strategy,
     ZeroStage,
@@ -202,6 +204,8 @@ class Pins:
         microbatch: sequences of a microbatch
         recompute: what the backward computes again: "none", "selective" (some of it, never whole layers), "layers",
             "layers:N", or kinds of `Recomputed` joined by "+"
+        gradients: their type; only the analytical model has this and the following one
+        optimizer_state: what Adam keeps
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
         sequence_parallel: whether the residual stream is sharded over `tp` too
@@ -236,6 +240,8 @@ class Pins:
     microbatch: int | None = None
     recompute: str | None = None
     sequence_parallel: bool | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     bucket_bytes: int | None = None
     strategy: str = ""
     special: tuple[str, ...] = ()
@@ -273,6 +279,7 @@ class Pins:
             return (f"--strategy {self.strategy}",)
         found = [f"--keep {module}={row}" for module, row in self.keep]
         found += [f"--forbid {kind}" for kind in self.forbid]
+        found += [f"--{option} {value}" for option, value in self.types.items()]
         if self.allow:
             found.append(f"--allow {','.join(self.allow)}")
         if self.compress:
@@ -284,6 +291,17 @@ class Pins:
         found += [f"--allow {kind}" for kind in self.special]
         given = ((name, getattr(self, name)) for name in DEGREES)
         return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types of gradients and of the optimizer's state that are decided, by option.
+
+        Example:
+            >>> Pins(gradients="bf16").types
+            {'gradients': 'bf16'}
+        """
+        given = {"gradients": self.gradients, "optimizer-state": self.optimizer_state}
+        return {option: value for option, value in given.items() if value is not None}
 
     def rules_out(self, kind: str) -> bool:
         """Whether a kind of parallel degrees is forbidden, or others are allowed and it is not.
@@ -317,6 +335,8 @@ class Pins:
             return replace(self, special=tuple(kind for kind in self.special if kind != value))
         if option == "strategy":
             return NO_PINS
+        if option in self.types:
+            return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
         if option == "rank-order":
             return replace(self, rank_order=None)
         if option == "keep":
@@ -351,6 +371,9 @@ class Pins:
                 return f"--forbid {kind}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
+        for option, value in self.types.items():
+            if getattr(strategy, option.replace("-", "_")) != value:
+                return f"--{option} {value}"
         for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes", "chunks", "bucket_bytes"):
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
@@ -533,6 +556,8 @@ def parse_pins(
     nodes: int | None = None,
     compression: str | None = None,
     powersgd_samples: float | None = None,
+    gradients: str | None = None,
+    optimizer_state: str | None = None,
     workers: int | None = None,
     strategy: str | None = None,
     rank_order: str | None = None,
@@ -558,6 +583,8 @@ def parse_pins(
         nodes: as in `Pins`
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
         powersgd_samples: as in `Pins`
+        gradients: "fp32" or "bf16"; with `strategy` too
+        optimizer_state: as in `OptimizerState`; with `strategy` too
         workers: as in `Pins`
         strategy: the name of a whole strategy, in place of all other pins
         rank_order: such as "tp,cp,dp,pp"
@@ -580,7 +607,7 @@ def parse_pins(
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = pins_of_strategy(strategy)
+        pins = _with_types(pins_of_strategy(strategy), gradients, optimizer_state)
         return pins if workers is None else replace(pins, workers=workers)
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
@@ -647,6 +674,28 @@ def parse_pins(
             code="pin.powersgd-unused",
             value=powersgd_samples,
         )
+    return _with_types(pins, gradients, optimizer_state)
+
+
+def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) -> Pins:
+    """Pins with types that were typed."""
+    for option, value, known in (
+        ("gradients", gradients, get_args(GradientType)),
+        ("optimizer-state", optimizer_state, get_args(OptimizerState)),
+    ):
+        if value is not None and value not in known:
+            raise InputError(
+                f"--{option} must be one of {', '.join(known)}, got {value!r}", code="pin.unknown-type", value=value
+            )
+        said = pins.types.get(option)
+        if value is not None and said not in (None, value):
+            raise InputError(
+                f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
+                code="pin.type-and-strategy",
+                value=value,
+            )
+        if value is not None:
+            pins = replace(pins, **{option.replace("-", "_"): value})  # type: ignore[arg-type]  # one of two fields
     return pins
 
 
@@ -760,6 +809,8 @@ def pins_of_strategy(name: str) -> Pins:
         tensor_overlap=said.tensor_overlap,
         offload=said.offload,
         segment_layers=words.get("segment_layers"),
+        gradients=said.gradients,
+        optimizer_state=said.optimizer_state,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,

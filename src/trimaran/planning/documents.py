@@ -15,6 +15,7 @@ from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
+from trimaran.pricing.analytical.fit import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.program.json_files import finite, to_plain
@@ -110,6 +111,8 @@ def degrees(option: Option) -> dict[str, Any]:
             "recompute": sorted(strategy.recomputed),
             "recompute_layers": strategy.recompute_layers,
             "sequence_parallel": strategy.sequence_parallel,
+            "gradients": strategy.gradients,
+            "optimizer_state": strategy.optimizer_state,
             "shard_ranks": strategy.shard_ranks,
             "ulysses": strategy.ulysses,
             "tensor_overlap": strategy.tensor_overlap,
@@ -426,7 +429,8 @@ def option_document(option: Option) -> dict[str, Any]:
         "limiter": option.limiter,
     }
     if isinstance(option, AnalyticalCandidate):
-        return figures | {"parts_s": option.parts, "mfu": option.utilization}
+        need = {"least": option.need.least, "usual": option.need.usual, "most": option.need.most}
+        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": need}
     return figures
 
 
@@ -440,6 +444,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
+        memory = with_buffers(memory, strategy, reserve=problem.reserve, usual=problem.lenient)
         stages.append(
             {
                 "stage": stage,
@@ -447,6 +452,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
                 "peak_bytes": memory.peak,
                 "state_bytes": memory.state,
                 "activation_bytes": memory.activations + memory.transient,
+                "buffer_bytes": memory.buffers + memory.fragments + memory.workspace,
             }
         )
     # Neighbours first.

@@ -146,10 +146,29 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
-Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
+Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections", "second_products"]
 """What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
 between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
-attention."""
+attention; every second product and all that is neither a product nor attention (torchtitan's "selective")."""
+
+
+GradientType = Literal["fp32", "bf16"]
+"""Of the gradients that microbatches add into and replicas exchange. Megatron has "fp32" in training with bf16 unless
+told otherwise; with `grad_reduce_in_fp32=False` (NeMo's performance recipes) gradients are "bf16"."""
+
+OptimizerState = Literal["fp32", "remainders", "bf16-moments", "precision-aware", "adam-8bit"]
+"""What Adam keeps for a parameter that computes in 16 bits.
+
+"fp32": a copy of the parameter and two moments in 32 bits. "remainders": of the copy only the 16 bits that the bf16
+parameter lacks, so nothing is rounded. "bf16-moments": both moments in bf16. "precision-aware": both of these, as
+Megatron's precision-aware optimizer with `--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16`. "adam-8bit": moments in 8 bits
+with a scale for each block of 256.
+"""
+
+_GRADIENT_WORDS: dict[str, GradientType] = {f"{kind}-gradients": kind for kind in get_args(GradientType)}
+_OPTIMIZER_WORDS: dict[str, OptimizerState] = {
+    "fp32-optimizer" if kind == "fp32" else kind: kind for kind in get_args(OptimizerState)
+}
 
 SELECTIVE: frozenset[Recomputed] = frozenset({"attention"})
 """Megatron's selective recomputation: attention's core, which is large and cheap (Korthikanti et al., 2022, section
@@ -228,6 +247,8 @@ class Degrees:
         cp: ranks that share each sequence
         ep: ranks that hold different experts
         expert_tp: ranks that share each expert; None: those that share a layer
+        gradients: their type; None: as the training program keeps them
+        optimizer_state: what Adam keeps; None: as the training program does
         microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
         sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
         recomputed: what the backward recomputes
@@ -251,6 +272,8 @@ class Degrees:
     cp: int = 1
     ep: int = 1
     expert_tp: int | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     microbatch: int = 1
     sequence_parallel: bool = False
     recomputed: frozenset[Recomputed] = frozenset()
@@ -425,6 +448,8 @@ class Strategy(Degrees):
             'dp4 pp2 1f1b cp2 zero1 recompute'
             >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
             'dp2 bf16 w2'
+            >>> Strategy(dp=8, zero=1, gradients="bf16", optimizer_state="remainders").name
+            'dp8 zero1 bf16-gradients remainders'
             >>> Strategy(dp=8, tp=4, ep=8, expert_tp=1, zero=1, shard_ranks=4, microbatch=2).name
             'dp8 tp4 ep8 etp1 zero1 hsdp4 mb2'
             >>> Strategy(pp=2, schedule="1f1b", recomputed=frozenset({"layers"}), recompute_layers=4).name
@@ -492,6 +517,8 @@ class Strategy(Degrees):
             found.append(f"group{self.microbatch_group}")
         if self.tensor_overlap is not None:
             found.append("tp-overlap" if self.tensor_overlap else "no-tp-overlap")
+        found += [word for word, kind in _GRADIENT_WORDS.items() if kind == self.gradients]
+        found += [word for word, kind in _OPTIMIZER_WORDS.items() if kind == self.optimizer_state]
         return [*found, "offload"] if self.offload else found
 
 
@@ -588,6 +615,8 @@ def read_strategy(name: str) -> Strategy:
         ('pp4 pipedream stale', 4)
         >>> read_strategy("pp2 1f1b cp2 recompute").name
         'pp2 1f1b cp2 recompute'
+        >>> read_strategy("dp8 zero1 bf16-gradients adam-8bit").optimizer_state
+        'adam-8bit'
         >>> read_strategy("tp8 cp2 pp9 vp7 dp4 zero1 mb2 recompute:attention").name
         'dp4 pp9 interleaved x7 tp8 cp2 zero1 mb2 recompute:attention'
         >>> read_strategy("tp4 x cp2 x pp8 (8 chunks) x dp8 (ep8), zero1, 128 microbatches of 1").name
@@ -639,6 +668,10 @@ def said_by(name: str) -> dict[str, Any]:
             feeding["cached"] = True
         elif word == "stale":
             _check_stale(name)
+        elif word in _GRADIENT_WORDS:
+            found["gradients"] = _GRADIENT_WORDS[word]
+        elif word in _OPTIMIZER_WORDS:
+            found["optimizer_state"] = _OPTIMIZER_WORDS[word]
         elif word in get_args(Schedule):
             found["schedule"] = word
         elif word in get_args(Sync):
@@ -704,7 +737,8 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             strategy=name,
             word=word,
         )
-    choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
+    kinds = (get_args(Schedule), get_args(Sync), get_args(Execution), _GRADIENT_WORDS, _OPTIMIZER_WORDS)
+    choices = (str(index) for index, words in enumerate(kinds) if word in words)
     flag = _FLAGS[word][0] if word in _FLAGS else word.partition(":")[0].partition("=")[0]
     kind = _FIGURES.get(figure[1], figure[1]) if figure else next(choices, flag)
     if kind in seen:

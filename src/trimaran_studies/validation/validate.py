@@ -60,6 +60,8 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
 
 
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
+    if row.fault:
+        raise InputError(row.fault, code="rows.unreadable-row", row=row.row_id)
     if row.measured <= 0:
         raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
     if row.family == TIMES:
@@ -192,11 +194,13 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
         progress: called after every part
 
     Raises:
-        InputError: a file cannot be read or a cell of it is wrong
+        InputError: a file cannot be read
         TrimaranError: a fault of the predictor
     """
     if request.family == FEEDING:
-        answers = answer_feeding(_rows(request), anchor=request.anchor)
+        rows = _rows(request)
+        answers = answer_feeding([row for row in rows if not row.fault], anchor=request.anchor)
+        answers += tuple(Answer(row=row, predicted=None, skipped=row.fault) for row in rows if row.fault)
         if not request.files:
             answers = (*answers, *answer_measured_loaders())
         progress("rows", len(answers), len(answers))
@@ -221,7 +225,7 @@ def answer_rows(
     Raises:
         TrimaranError: a fault of the predictor
     """
-    together = [place for place, row in enumerate(rows) if row.family == TIMES]
+    together = [place for place, row in enumerate(rows) if row.family == TIMES and not row.fault]
     if together:
         return _with_times(rows, together, anchor, progress=progress, sizes=sizes, processes=processes)
     one = functools.partial(answer, anchor=anchor, sizes=sizes)
@@ -252,7 +256,7 @@ def _with_times(
 def _rows(request: ValidationRequest) -> list[Row]:
     if not request.files:
         return list(published_rows(request.family))
-    return [row for path in request.files for row in read_rows(path, family=request.family)]
+    return [row for path in request.files for row in read_rows(path, family=request.family, keeps_faulty=True)]
 
 
 def scored(found: Answer) -> Scored:

@@ -39,6 +39,7 @@ from typing import Any, Literal
 from trimaran.machine.types import Machine
 from trimaran.planner.analytical.given import schedule_obstacles, tensor_obstacle
 from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_kinds, query_size
 from trimaran.pricing.analytical.step_time import (
@@ -84,7 +85,9 @@ class AnalyticalProblem:
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         most_priced: after this number of strategies it does so too
         gap: it may also end when the best step is within this share of the least bound
-        reserve: share of memory that is kept free for fragments of an allocator [0..1]
+        reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives
+            and fragments of the allocator are counted
+        lenient: what usually fits is taken, and moments of the optimizer may be rounded, since nothing surely fits
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
@@ -103,7 +106,8 @@ class AnalyticalProblem:
     time_limit_s: float | None = None
     most_priced: int = 40_000
     gap: float = 0.0
-    reserve: float = 0.05
+    reserve: Reserve | None = None
+    lenient: bool = False
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
@@ -119,7 +123,7 @@ class AnalyticalProblem:
     @property
     def memory_limit(self) -> float:
         """Memory limit of a rank [bytes]."""
-        return self.device_bytes * (1.0 - self.reserve)
+        return self.device_bytes if self.reserve is None else self.reserve.left(self.device_bytes)
 
 
 EVERY_NUMBER = 64
@@ -144,7 +148,7 @@ class AnalyticalCandidate:
     Attributes:
         strategy: degrees, and how layers and the batch are split
         step: time by part
-        memory: of the rank that needs most
+        memory: of the rank that needs most, with the largest buffers and the most fragments
         interval_s: 90 % interval of the step [s]
         utilization: model FLOP over peak FLOP of all devices ("MFU"), recomputation not counted [0..1]
     """
@@ -195,6 +199,11 @@ class AnalyticalCandidate:
     def peak_bytes(self) -> tuple[int, ...]:
         """Of the rank that needs most [bytes]."""
         return (self.memory.peak,)
+
+    @property
+    def need(self) -> Need:
+        """What the rank that needs most needs, from least to most."""
+        return need_of(self.memory, self.strategy)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -261,18 +270,31 @@ class AnalyticalModel:
             filling=_least_filling(problem, strategy),
         )
 
-    def memory(self, strategy: Strategy) -> RankMemory:
-        """Memory of the rank that needs most."""
-        return largest_rank(self.problem.shape, strategy, bookkeeping=self.problem.bookkeeping)
+    def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
+        """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
 
-    def price(self, strategy: Strategy, memory: RankMemory | None = None) -> AnalyticalCandidate:
-        """A strategy with its costs.
+        Args:
+            strategy: what it says of these types stays
+        """
+        problem = self.problem
+        return admitted(
+            problem.shape,
+            strategy,
+            keeping=problem.bookkeeping,
+            room=problem.memory_limit,
+            reserve=problem.reserve,
+            lenient=problem.lenient,
+        )
+
+    def price(self, strategy: Strategy, fitting: tuple[Strategy, RankMemory] | None = None) -> AnalyticalCandidate:
+        """A strategy with its costs. Types that it does not say are taken for memory alone: they make no step faster.
 
         Args:
             strategy: of the problem
-            memory: of its largest rank, where it is known; None: it is not
+            fitting: as it fits (`admitted`), where that is known; None: it is not
         """
         problem, constants = self.problem, step_constants()
+        fits, memory = self.admitted(strategy) if fitting is None else fitting
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(
             shape,
@@ -286,9 +308,9 @@ class AnalyticalModel:
         spread = constants.spread if shape.experts is None else constants.spread_experts
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
-            strategy=strategy,
+            strategy=fits,
             step=step,
-            memory=self.memory(strategy) if memory is None else memory,
+            memory=memory,
             interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
@@ -409,6 +431,8 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+                gradients=pins.gradients,
+                optimizer_state=pins.optimizer_state,
                 rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
             )
             choices = product(_experts(problem, whole), _by_heads(problem, whole), _recomputed(problem))
@@ -461,7 +485,8 @@ def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strateg
         return replace(strategy, recomputed=frozenset({"layers"}), recompute_layers=number)
 
     def beyond(one: Strategy) -> float:
-        return largest_rank(problem.shape, one, bookkeeping=problem.bookkeeping).peak - problem.memory_limit
+        memory = largest_rank(problem.shape, one, bookkeeping=problem.bookkeeping)
+        return with_buffers(memory, one, reserve=problem.reserve).peak - problem.memory_limit
 
     if most < 2:
         return None

@@ -67,10 +67,10 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
-from trimaran.base.precision import Precision
+from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.analytical.memory import AttentionKernel
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
@@ -352,14 +352,14 @@ class StepConstants:
     spread: float
     spread_experts: float
 
-    def share(self, precision: str, device: Device) -> float:
-        """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
+    def share(self, precision: Precision, device: Device) -> float:
+        """Share of the peak in 16 bits that products reach; above 1 in 8 bits, and far below it in 32 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
         if precision == "fp8":
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large
+        return self.product_share * large * _of_wide(precision, device)
 
-    def head_factor(self, precision: str, device: Device, rows: int) -> float:
+    def head_factor(self, precision: Precision, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
 
         Args:
@@ -368,6 +368,8 @@ class StepConstants:
             rows: of the vocabulary on a rank; odd ones leave no load aligned to more than an element
         """
         aligned = self.odd_share if rows % 2 else 1.0
+        if precision != "fp8":
+            return 1.0 / aligned
         return self.share(precision, device) / (self.share("bf16", device) * aligned)
 
     def sum_seconds(self, elements: float, device: Device) -> float:
@@ -381,7 +383,7 @@ class StepConstants:
     def device_seconds(
         self,
         work: PassWork,
-        precision: str,
+        precision: Precision,
         *,
         kernel: AttentionKernel,
         fused: bool,
@@ -393,7 +395,8 @@ class StepConstants:
         attention = self.attention_share if year >= _LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
-        moved = work.nbytes * (self.traffic if fused else self.eager_traffic)
+        attention *= _of_wide(precision, device)
+        moved = work.nbytes * (self.traffic if fused else self.eager_traffic) * element_bytes(precision) / _ELEMENT
         return (
             work.products / (peak * self.share(precision, device))
             + work.attention / (peak * attention)
@@ -443,6 +446,13 @@ def peak_of(device: Device) -> float:
     peaks = device.compute
     known = peaks.get("bf16") or peaks.get("fp16") or peaks["fp32"]
     return known.flops_per_s
+
+
+def _of_wide(precision: Precision, device: Device) -> float:
+    """Peak of products and attention in 32 bits, as a share of that in 16 bits; 1 in 16 and in 8 bits."""
+    if element_bytes(precision) == _ELEMENT:
+        return 1.0
+    return device.compute[precision].flops_per_s / peak_of(device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -632,13 +642,13 @@ class Program:
     """Settings of the training program that a step's time depends on.
 
     Attributes:
-        precision: of products: "fp16", "bf16" or "fp8"
+        precision: of products
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
         overlaps: exchanges of gradients and parameters overlap the backward
         tensor_overlaps: exchanges of `tensor` ranks overlap products
         frozen: weights have no gradients, but for few that are added (LoRA)
-        gradient_bytes: of a gradient that is exchanged [bytes]
+        gradient_bytes: of a gradient that is exchanged, unless a strategy says its type [bytes]
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
@@ -654,6 +664,11 @@ class Program:
     flat_sums: bool = False
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an element of an activation, and of a parameter that is gathered [bytes]."""
+        return element_bytes(self.precision)
 
 
 def tensor_seconds(
@@ -683,17 +698,19 @@ def tensor_seconds(
     waited = constants.tensor_exposed if overlaps else 1.0
     seconds = 0.0
     if degrees.tp > 1:
-        each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
+        each = exchange("all_reduce", tokens * shape.hidden * program.element_bytes, degrees.tp, 1)
         seconds += sum_count(shape, degrees, layer=layer, again=again) * each * waited
     if degrees.cp > 1 and degrees.ulysses:
-        seconds += (3 if again else 2) * exchange("all_to_all", _heads_bytes(shape, degrees), degrees.cp, degrees.tp)
+        seconds += (3 if again else 2) * exchange(
+            "all_to_all", _heads_bytes(shape, degrees, program), degrees.cp, degrees.tp
+        )
     elif degrees.cp > 1:
-        keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
+        keys = 2 * key_size(shape, degrees.tp) * program.element_bytes * tokens * degrees.cp
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
     if shape.experts is not None and shape.has_experts(layer):
         passes = 3 if again or "feed_forward" in degrees.recomputed else 2
-        sent = tokens * shape.experts.active * shape.hidden * 2
+        sent = tokens * shape.experts.active * shape.hidden * program.element_bytes
         sent //= degrees.tp if degrees.sequence_parallel else 1
         share = degrees.expert_ranks
         if degrees.ep > 1:
@@ -705,12 +722,12 @@ def tensor_seconds(
     return seconds
 
 
-def _heads_bytes(shape: TransformerShape, degrees: Degrees) -> int:
+def _heads_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -> int:
     """Bytes that a rank exchanges for one pass of attention by heads: queries, keys, values, and its output."""
     queries, keys = query_size(shape, degrees.tp), key_size(shape, degrees.tp)
     # Fewer heads of keys and values than ranks are copied, one for each rank.
     keys = max(keys, degrees.cp * shape.head_size)
-    return tokens_of_rank(shape, degrees) * 2 * (2 * queries + 2 * keys)
+    return tokens_of_rank(shape, degrees) * program.element_bytes * (2 * queries + 2 * keys)
 
 
 def _folds(degrees: Degrees) -> bool:
@@ -871,15 +888,16 @@ def _replica_exchanges(
     replicas, shared = ranks
     if replicas <= 1 or not held:
         return 0.0, 0.0
+    gradients = held * (GRADIENT_BYTES[degrees.gradients] if degrees.gradients else program.gradient_bytes)
     if degrees.zero and shared < replicas:
         inner, once = _replica_exchanges(held, (shared, shared), near, degrees, program, exchange)
-        part = held * program.gradient_bytes / shared
+        part = gradients / shared
         return inner, once + exchange("all_reduce", part, replicas // shared, near * shared)
     if degrees.zero == 0:
         ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
-        return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
-    gather = exchange("all_gather", held * 2, replicas, near)
-    scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
+        return 0.0, exchange("all_reduce", gradients, replicas, near) / ring
+    gather = exchange("all_gather", held * program.element_bytes, replicas, near)
+    scatter = exchange("reduce_scatter", gradients, replicas, near)
     if degrees.zero == 3:
         return 2 * gather + scatter, 0.0
     return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
@@ -950,7 +968,7 @@ def transformer_step(
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
     inner = stages[slowest_at][1]
-    stream = stream_bytes(shape, degrees)
+    stream = stream_bytes(shape, degrees, program.element_bytes)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
     sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
     through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
@@ -1155,7 +1173,8 @@ def _recomputed(shape: TransformerShape, degrees: Degrees, forward: PassWork, la
 
     Source:
         Korthikanti et al., 2022, section 5, for attention's core; NVIDIA/Megatron-LM, `--recompute-modules`
-        (core_attn, layernorm, moe_act, mlp, mla_up_proj), for the others. Bytes are those of `layer_forward`.
+        (core_attn, layernorm, moe_act, mlp, mla_up_proj), for the others; pytorch/torchtitan, parallelize_llama.py, for
+        every second product. Bytes are those of `layer_forward`.
 
     Example:
         The feed-forward network of h = 512 is 16 h² FLOP of each token, and of the norms 8 h bytes.
@@ -1175,9 +1194,12 @@ def _recomputed(shape: TransformerShape, degrees: Degrees, forward: PassWork, la
     inner, gates = _inner(shape, degrees, layer), 2 if shape.gated else 1
     shared = degrees.tp if degrees.sequence_parallel else 1
     products = nbytes = 0.0
-    if "norms" in again:
+    if {"norms", "second_products"} & again:
         nbytes += 8 * shape.hidden / shared
-    if {"activations", "feed_forward"} & again:
+    if "second_products" in again:
+        # Of seven products in their order keys, the output of attention, and the second inner one.
+        products += 2 * shape.hidden * (key_size(shape, degrees.tp) + query_size(shape, degrees.tp) + inner)
+    if {"activations", "feed_forward", "second_products"} & again:
         nbytes += 2 * (gates + 1) * inner
     if "feed_forward" in again:
         products += 2 * (gates + 1) * shape.hidden * inner
