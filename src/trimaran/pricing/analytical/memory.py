@@ -444,6 +444,7 @@ def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Book
     return max(ends_and_middle(shape, degrees, bookkeeping=bookkeeping), key=lambda rank: rank.peak)
 
 
+@functools.lru_cache(maxsize=64)
 def ends_and_middle(
     shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None
 ) -> tuple[RankMemory, ...]:
