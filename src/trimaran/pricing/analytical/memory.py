@@ -39,10 +39,12 @@ Source:
     Dao et al., "FlashAttention", 2022, for fused attention.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
@@ -400,7 +402,7 @@ def rank_memory(
     _check(degrees, stage)
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     weights, gradients, optimizer = _state_of_stage(shape, degrees, stage, keeping)
-    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
+    activations, transient = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
     return RankMemory(
         stage=stage,
         weights=weights,
@@ -443,6 +445,7 @@ def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Book
     return max(ends_and_middle(shape, degrees, bookkeeping=bookkeeping), key=lambda rank: rank.peak)
 
 
+@functools.lru_cache(maxsize=64)
 def ends_and_middle(
     shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None
 ) -> tuple[RankMemory, ...]:
@@ -530,6 +533,19 @@ def state_bytes(
     weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
     optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
     return weights, sharded(keeping.gradient_bytes, 2), optimizer
+
+
+# Strategies that differ in how state is sharded keep the same activations.
+_ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in ("zero", "shard_ranks", "offload"))
+_WITHOUT_STATE = operator.attrgetter(*_ACTIVATION_FIELDS)
+
+
+@functools.lru_cache(maxsize=8192)
+def _kept_activations(
+    shape: TransformerShape, without_state: tuple[Any, ...], stage: int, keeping: Bookkeeping
+) -> tuple[int, int]:
+    degrees = Degrees(**dict(zip(_ACTIVATION_FIELDS, without_state, strict=True)))
+    return _peak_of_activations(shape, degrees, stage, keeping)
 
 
 def _peak_of_activations(
