@@ -690,18 +690,11 @@ class LoadingOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TargetOptions:
-    """Options of a training to a target, as `parse_target` takes them."""
+class RunOptions:
+    """Options of a training of a number of tokens, as `parse_target` takes them."""
 
-    curve: CurveName = None
-    batches: GlobalBatches = None
-    most_local_batch: MostLocalBatch = None
-    price: PriceText = None
-    least_saved: LeastSaved = 0.1
-    samples_per_epoch: SamplesPerEpoch = None
     tokens: Tokens = None
-    days: Days = None
-    budget: Budget = None
+    price: PriceText = None
     mtbf: TimeBetweenFailures = None
     checkpoint_rate: CheckpointRate = None
     checkpoint_every: CheckpointEvery = None
@@ -709,3 +702,16 @@ class TargetOptions:
     restart: Restart = None
     repair: Repair = None
     spare_probability: SpareProbability = 0.99
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetOptions(RunOptions):
+    """Options of a training to a target, as `parse_target` takes them."""
+
+    curve: CurveName = None
+    batches: GlobalBatches = None
+    most_local_batch: MostLocalBatch = None
+    least_saved: LeastSaved = 0.1
+    samples_per_epoch: SamplesPerEpoch = None
+    days: Days = None
+    budget: Budget = None

@@ -7,14 +7,19 @@ import typer
 
 from trimaran.cli.options import (
     Batch,
+    ExpertImbalance,
     Gradients,
     Json,
+    LengthsText,
     MachineName,
     Memory,
     OptimizerStateName,
+    PackingName,
     PrecisionName,
     Reference,
     Reserve,
+    RunOptions,
+    grouped,
 )
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -55,9 +60,11 @@ PricedSoftware = Annotated[
 ]
 
 
+@grouped
 def price(
     job: Reference,
     cluster: MachineName,
+    run: RunOptions,
     strategy: Words = None,
     strategies: FileOfStrategies = None,
     batch: Batch = None,
@@ -68,6 +75,9 @@ def price(
     reserve: Reserve = None,
     gradients: Gradients = None,
     optimizer_state: OptimizerStateName = None,
+    lengths: LengthsText = None,
+    packing: PackingName = None,
+    expert_imbalance: ExpertImbalance = 1.0,
     as_json: Json = False,
 ) -> None:
     """Price one given strategy of a transformer, or a file of them: step time, throughput, memory."""
@@ -76,7 +86,7 @@ def price(
         from trimaran.features.price import Pricing, Setting, read_settings
         from trimaran.jobs.resolve import JobSource
         from trimaran.planner.pins import parse_pins
-        from trimaran.planning.requests import parse_request
+        from trimaran.planning.requests import parse_request, parse_target
 
         if (strategy is None) == (strategies is None):
             raise InputError(
@@ -91,6 +101,10 @@ def price(
             precision=precision,
             software=software,
             pins=parse_pins(gradients=gradients, optimizer_state=optimizer_state),
+            target=parse_target(batch=batch, **vars(run)),
+            lengths=lengths,
+            packing=packing,
+            expert_imbalance=expert_imbalance,
         )
         pricing = Pricing(JobSource(reference=job), request)
         if strategy is not None:
@@ -127,7 +141,7 @@ def _head(pricing: "Pricing") -> dict[str, Any]:
 def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
     """A strategy with its price, or the reason why it has none; times in seconds, sizes in bytes."""
     from trimaran.features.price import RefusedStrategy
-    from trimaran.planning.documents import degrees
+    from trimaran.planning.documents import degrees, like_document, outlook_document
 
     asked = {"name": one.setting.name, "asked": one.setting.strategy}
     if isinstance(one, RefusedStrategy):
@@ -153,6 +167,8 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
         "lever": one.fit.lever,
         "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
         "notes": list(one.notes),
+        **like_document(one.problem, priced.strategy),
+        **({} if one.training is None else {"training": outlook_document(one.training)}),
     }
 
 
@@ -160,9 +176,14 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     from rich.markup import escape
 
     from trimaran.base.units import format_seconds
+    from trimaran.planning.documents import like_document, outlook_document
+    from trimaran.report.plans import load_lines, run_lines
     from trimaran.report.tables import add_figures, add_words, frame_table
 
     out, priced = console(), one.candidate
+    if one.training is not None:
+        for line in run_lines(outlook_document(one.training)):
+            out.print(line, markup=False)
     for note in (*pricing.notes, *one.notes):
         out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     low, high = priced.interval_s
@@ -182,6 +203,8 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     out.print(table)
     out.print()
     out.print(_memory_table(one))
+    for line in load_lines(like_document(one.problem, priced.strategy)):
+        out.print(line, markup=False)
 
 
 def _memory_table(one: "PricedStrategy") -> "Table":
@@ -221,6 +244,8 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
     named = any(one.setting.name for one in priced)
     add_words(table, *(("name",) if named else ()), "strategy")
     add_figures(table, "devices", "batch", "step", "90 %", "tokens/s a device", "MFU", "memory [GB]")
+    trained = any(one.training is not None for one in priced)
+    add_figures(table, *(("days",) if trained else ()))
     add_words(table, "fits")
     for one in priced:
         low, high = one.candidate.interval_s
@@ -234,9 +259,16 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
             f"{one.tokens_per_s_per_device:,.0f}",
             f"{one.candidate.utilization:.1%}",
             f"{one.candidate.memory.peak / 1e9:.1f}",
+            *((_days(one),) if trained else ()),
             f"with {one.fit.lever}" if one.fit.verdict == "fits with" else _SHORT[one.fit.verdict],
         )
     if priced:
         out.print(table)
     for refused in (one for one in found if isinstance(one, RefusedStrategy)):
         out.print(f"[yellow]refused:[/] {escape(refused.error.message)}", soft_wrap=True)
+
+
+def _days(one: "PricedStrategy") -> str:
+    """Days of the training of the tokens that were asked for, with its failures."""
+    run = None if one.training is None else one.training.chosen.run
+    return "" if run is None else f"{run.wall_s / 86_400.0:.3g}"

@@ -19,7 +19,9 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate, Analytic
 from trimaran.planner.analytical.given import complete_strategy
 from trimaran.planner.analytical.search import program_of
 from trimaran.planning.analytical import Analytical, decoder_shape
+from trimaran.planning.long_runs import training_of_tokens
 from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import Outlook
 from trimaran.planning.target import Cell
 from trimaran.pricing.analytical.fit import Fit, judge_fit
 from trimaran.pricing.analytical.step_time import Program
@@ -50,6 +52,7 @@ class PricedStrategy:
         candidate: with its costs
         fit: whether every rank has the memory that it needs, and with what
         notes: on what was chosen for the user
+        training: of the tokens that were asked for; None: none were
     """
 
     setting: Setting
@@ -57,6 +60,7 @@ class PricedStrategy:
     candidate: AnalyticalCandidate
     fit: Fit
     notes: tuple[str, ...] = ()
+    training: Outlook | None = None
 
     @property
     def memory_parts(self) -> dict[str, int]:
@@ -67,7 +71,7 @@ class PricedStrategy:
     @property
     def tokens_per_s(self) -> float:
         """Of all devices."""
-        return self.problem.batch * self.problem.shape.sequence / self.candidate.step_time_s
+        return self.problem.batch * self.problem.sample_tokens / self.candidate.step_time_s
 
     @property
     def tokens_per_s_per_device(self) -> float:
@@ -181,8 +185,15 @@ class Pricing:
             device_bytes=problem.device_bytes,
             reserve=problem.reserve,
         )
+        candidate = model.price(strategy)
+        tokens = request.target.tokens is not None
         return PricedStrategy(
-            setting=setting, problem=problem, candidate=model.price(strategy), fit=fit, notes=found.notes
+            setting=setting,
+            problem=problem,
+            candidate=candidate,
+            fit=fit,
+            notes=found.notes,
+            training=training_of_tokens(backend, candidate, found.batch) if tokens else None,
         )
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:

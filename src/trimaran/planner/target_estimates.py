@@ -88,6 +88,10 @@ class Contender:
         return self.local_batch // self.microbatches
 
 
+Runs = Callable[[Contender, float], LongRun]
+"""A run with failures: by a strategy, of some seconds of work."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """How much training a batch needs.
@@ -167,8 +171,6 @@ class HybridComparison:
 Price = Callable[[int, float], float]
 """Cost of some devices for some seconds."""
 
-Runs = Callable[[int, float, float], LongRun]
-"""A run with failures: on some devices, of some seconds of work, of steps of some seconds."""
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -229,8 +231,8 @@ def estimate(
     training = training.times(contender.samples_factor)
     need = training.updates
     updates = (need.low, need.amount, need.high)
-    devices, step_s = contender.devices, contender.step_time_s
-    run = None if runs is None else runs(devices, step_s * need.amount, step_s)
+    devices = contender.devices
+    run = None if runs is None else runs(contender, contender.step_time_s * need.amount)
     low, median, high = combine(contender.cases, updates, *([] if run is None else [run.overhead]))
     devices += 0 if run is None else run.spare_devices
     return Estimate(

@@ -47,7 +47,7 @@ from trimaran.pricing.analytical.shapes import (
     parameter_count,
     prediction_count,
 )
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Degrees, Strategy
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -195,14 +195,15 @@ def with_imbalance(shape: TransformerShape, imbalance: float, reference: str) ->
     return dataclasses.replace(shape, experts=dataclasses.replace(shape.experts, imbalance=imbalance))
 
 
-def checkpoint_bytes(reference: str, request: PlanRequest) -> float:
+def checkpoint_bytes(reference: str, request: PlanRequest, degrees: Degrees) -> float:
     """State that a training of a decoder goes on from: its weights and its optimizer's state [bytes].
 
     Args:
         reference: of a decoder
         request: may have an option `sequence`
+        degrees: of a strategy, which may say the types of the optimizer's state
     """
-    shape, keeping = decoder_shape(reference, request), Bookkeeping()
+    shape, keeping = decoder_shape(reference, request), Bookkeeping().of(degrees)
     return 0.0 if shape is None else float(parameter_count(shape) * (keeping.weight_bytes + keeping.optimizer_bytes))
 
 

@@ -438,7 +438,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
-            **_what_it_is_like(problem, evidence.search.chosen.strategy),
+            **like_document(problem, evidence.search.chosen.strategy),
             "idle_devices": problem.devices - evidence.chosen.devices,
             "nearby_batches": [
                 {
@@ -473,8 +473,16 @@ LOADS = (1.0, 2.0, 4.0)
 """Loads of the busiest rank of experts that every plan of a network with experts is priced at."""
 
 
-def _what_it_is_like(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
-    """Documents and experts of a plan: the chosen strategy at several loads of its busiest rank of experts."""
+def like_document(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+    """Documents and experts of a strategy, which is priced at several loads of its busiest rank of experts.
+
+    Args:
+        problem: of it
+        strategy: priced
+
+    Returns:
+        `documents` and `expert_loads`, each where there are any.
+    """
     found: dict[str, Any] = {}
     documents, experts = problem.program.documents, problem.shape.experts
     if documents is not None:

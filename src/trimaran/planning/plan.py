@@ -16,23 +16,22 @@ from typing import Protocol
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.pins import program_pins
-from trimaran.planner.target_estimates import Contender, Goal, Runs
+from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
     MOST_PARAMETERS,
     MOST_RANKS,
     Analytical,
-    checkpoint_bytes,
     decoder_shape,
     is_traceable,
     of_interest,
     reason_to_trace,
 )
 from trimaran.planning.estimated import Estimated, load_plan_there
+from trimaran.planning.long_runs import check_tokens, runs_of
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
@@ -48,7 +47,6 @@ from trimaran.planning.target import (
     planned_training,
     source_as_planned,
 )
-from trimaran.pricing.failures import Cluster, LongRun, long_run
 
 
 def obtain_plan(
@@ -269,84 +267,8 @@ def make_plan(
     if not request.asks_for_outlook:
         return (backend or find_backend(source, request, progress)).plan()
     goal = goal_of(request.objective, request.target)
-    sample_tokens = _check_tokens(source.reference, request)
+    sample_tokens = check_tokens(source.reference, request)
     return _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
-
-
-def _check_tokens(reference: str, request: PlanRequest) -> float:
-    """Tokens of a sample where a training of tokens is asked for, else 0.
-
-    Raises:
-        InputError: a plan of this machine, or a job of which nothing says the tokens
-    """
-    if len(request.target.counts) > 1 and request.is_here:
-        raise InputError(
-            "--devices with several numbers compares parts of a target cluster: add --cluster, or give one number",
-            code="tokens.counts-need-cluster",
-        )
-    if request.target.tokens is None:
-        return 0.0
-    if request.is_here:
-        raise InputError(
-            "--tokens asks how long a training takes on a target cluster: add --cluster (see `trimaran clusters`)",
-            code="tokens.needs-cluster",
-        )
-    shape = decoder_shape(reference, request)
-    if shape is None:
-        raise InputError(
-            f"--tokens: {reference} is no decoder, so that nothing says how many tokens its samples have; ask for a "
-            "decoder such as llama3:8b, or give --curve for the time to a target",
-            code="tokens.not-a-decoder",
-            reference=reference,
-        )
-    return float(shape.sequence) if request.documents is None else request.documents.useful(shape.sequence)
-
-
-def _runs(backend: Backend, known: Known) -> Runs | None:
-    """What failures make of a training of tokens on the cluster of a backend."""
-    if known.tokens is None:
-        return None
-    request = backend.request
-    device = find_machine(request.cluster).node.device
-
-    def run(devices: int, work_s: float, step_s: float) -> LongRun:
-        cluster = Cluster(
-            devices=devices,
-            node_devices=backend.node_devices,
-            checkpoint_bytes=checkpoint_bytes(backend.source.reference, request),
-            to_host_bytes_per_s=device.copies.to_host_bytes_per_s,
-            reliability=request.target.reliability,
-        )
-        return long_run(work_s, cluster, step_s=step_s)
-
-    return run
-
-
-def training_of_tokens(backend: Backend, option: Option, batch: int) -> Outlook:
-    """The training of the tokens that a request asks for, by one strategy.
-
-    Args:
-        backend: that priced it, with the request
-        option: the strategy with its costs
-        batch: samples of one update
-
-    Raises:
-        InputError: a job of which nothing says the tokens, or a budget without a price
-        InfeasibleError: failures leave no progress
-    """
-    target = backend.request.target
-    sample_tokens = _check_tokens(backend.source.reference, backend.request)
-    known = known_by_tokens(target, sample_tokens=sample_tokens, job_batch=backend.batch)
-    return conclude(
-        [contender_of(option, batch)],
-        asked="time",
-        known=known,
-        request=target,
-        batches=(batch,),
-        price=backend.price,
-        node_devices=backend.node_devices,
-        runs=_runs(backend, known),
-    )
 
 
 def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Planned:
@@ -377,7 +299,7 @@ def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Plan
             node_devices=backend.node_devices,
             is_complete=found.is_complete,
             chosen=chosen,
-            runs=_runs(backend, known),
+            runs=runs_of(backend, known),
         )
 
     outlook = choose(found.contenders)
@@ -401,7 +323,7 @@ def _as_planned(backend: Backend, goal: Goal, known: Known) -> Planned:
         price=backend.price,
         node_devices=backend.node_devices,
         chosen=next(one for one in contenders if one.origin is planned.chosen),
-        runs=_runs(backend, known),
+        runs=runs_of(backend, known),
     )
     return _with_outlook(planned, outlook)
 

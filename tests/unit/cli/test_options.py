@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trimaran.cli import app
-from trimaran.cli.options import PinOptions, RequestOptions, SearchOptions, TargetOptions
+from trimaran.cli.options import PinOptions, PlanOptions, RequestOptions, RunOptions, SearchOptions, TargetOptions
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.requests import parse_request, parse_target
 
@@ -22,6 +22,8 @@ from trimaran.planning.requests import parse_request, parse_target
         (RequestOptions, parse_request),
         (SearchOptions, parse_request),
         (TargetOptions, parse_target),
+        (RunOptions, parse_target),
+        (PlanOptions, parse_request),
     ],
 )
 def test_a_group_has_the_names_and_the_defaults_of_its_reader(group: type, reader: Callable[..., Any]) -> None:

@@ -297,3 +297,32 @@ def test_every_part_of_a_step_has_a_meaning() -> None:
     from trimaran.planner.analytical.candidates import PARTS
 
     assert set(PARTS.values()) - {"update"} <= {str(part) for part in _MEANINGS}
+
+
+def test_a_given_strategy_has_the_training_that_its_plan_has(tmp_path: Any) -> None:
+    pins = ["--tp", "1", "--pp", "1", "--zero", "3", "--forbid", "memory"]
+    common = [
+        "llama2:7b",
+        "--cluster",
+        "dgx-h100:32",
+        "--batch",
+        "512",
+        "--tokens",
+        "200B",
+        "--mtbf",
+        "100days/node",
+        "--json",
+    ]
+    planned_there = json.loads(CliRunner().invoke(app, ["plan", *common, *pins]).stdout)
+    words = planned_there["chosen"]["strategy"]
+    done = CliRunner().invoke(app, ["price", *common, "--strategy", words])
+    assert done.exit_code == 0, done.output
+    training = json.loads(done.stdout)["training"]
+    assert training["run"] == planned_there["run"]
+    table = tmp_path / "strategies.txt"
+    table.write_text(f"{words}\ndp16 zero3 mb1\n")
+    listed = CliRunner().invoke(app, ["price", *common[:-1], "--strategies", str(table)])
+    assert listed.exit_code == 0, listed.output
+    assert "days" in listed.stdout
+    shown = CliRunner().invoke(app, ["price", *common[:-1], "--strategy", words])
+    assert shown.stdout.startswith("200B tokens on 256 devices: ")
