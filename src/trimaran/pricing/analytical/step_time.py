@@ -856,28 +856,17 @@ def least_seconds(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
-    chunks: int = 1,
 ) -> float:
-    """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
+    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
 
-    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
-    slowest stage computes `m` times, and one microbatch passes through the others, `1 / v` of it where stages have `v`
-    chunks. That is least where all `p` of them are equal: `m + (p - 1) / v` times the mean.
-
-    Args:
-        shape: the network
-        degrees: of it and of its batch
-        program: settings of the training program
-        device: each rank's
-        exchange: prices collectives between ranks
-        constants: shares of peak and overheads
-        chunks: of each stage, at most
+    No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
+    least the mean load.
     """
     exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
-    return (degrees.microbatches + (degrees.pp - 1) / chunks) * (alone + inside)
+    return degrees.microbatches * (alone + inside)
 
 
 def _inside_seconds(
