@@ -42,13 +42,13 @@ from trimaran.pricing.analytical.shapes import decoder_of  # noqa: E402
 from trimaran.program.strategy import Strategy  # noqa: E402
 
 GRIDS = (
-    ("gpt2:1.5b", "dgx-a100:3", 100),
-    ("llama2:7b", "dgx-h100:4", 96),
-    ("llama2:13b", "dgx-h100:5@ethernet-25g", 60),
+    ("gpt2:1.5b", "dgx-a100:2", 100),
+    ("llama2:7b", "dgx-h100:2", 96),
+    ("llama2:13b", "dgx-h100:3@ethernet-25g", 60),
 )
 LIMITS_S = (1.0, 3.0, 10.0)
-SIZES = (1, 2, 8, 12, 32, 100, 128, 512, 1000, 2048)
-JOBS = ("gpt2:1.5b", "llama2:70b", "gpt3:175b")
+SIZES = (1, 2, 9, 100, 512, 2048)
+JOBS = ("gpt2:1.5b", "llama2:70b")
 SEQUENCE = 2048
 
 
