@@ -25,7 +25,7 @@ from trimaran.planner.analytical.candidates import (
     members,
 )
 from trimaran.planner.analytical.search import fastest, transformer_problem
-from trimaran.pricing.analytical.memory import largest_rank
+from trimaran.pricing.analytical.memory import largest_rank, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, embedding_elements, gpt_shape, layer_elements
 from trimaran.program.strategy import Strategy
 
@@ -229,7 +229,12 @@ def test_state_falls_with_sharding_and_peaks_rise_by_named_buffers_at_most(numbe
         if strategy is None:
             continue
         at = [
-            largest_rank(asked.shape, replace(strategy, zero=zero), bookkeeping=problem.bookkeeping)  # type: ignore[arg-type]
+            rank_memory(
+                asked.shape,
+                replace(strategy, zero=zero),  # type: ignore[arg-type]
+                stage=number % strategy.pp,
+                bookkeeping=problem.bookkeeping,
+            )
             for zero in range(4)
         ]
         for zero, (less, more) in enumerate(itertools.pairwise(at)):

@@ -134,19 +134,19 @@ def program_of(device: Device, precision: Precision, software: Software | None) 
     return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
 
 
-PRICED_S = 0.0002
+PRICED_S = 0.00015
 """Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
-MEASURED_S = 0.0001
+MEASURED_S = 0.00008
 """Work of adding up the memory of a strategy [s, likewise]."""
 
-BOUNDED_S = 0.0001
+BOUNDED_S = 0.00004
 """Work of bounding a group of strategies [s, likewise]."""
 
 FRUITLESS_S = 10.0
 """Work after which a search ends in which nothing fits [s, likewise]."""
 
-IDLE_S = 1.5
+IDLE_S = 2.5
 """Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
 
 ASIDE_S = 0.5
