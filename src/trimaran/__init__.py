@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from trimaran.planning.requests import TargetRequest as TargetRequest
     from trimaran.planning.results import Planned as Planned
     from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm as CollectiveAlgorithm
+    from trimaran.pricing.failures import Reliability as Reliability
     from trimaran.pricing.types import Cost as Cost
     from trimaran.pricing.types import ProgramCosts as ProgramCosts
     from trimaran.program.gradients import Compression as Compression
@@ -96,6 +97,7 @@ _MODULES = {
     "trimaran.planning.requests": ("Loading", "TargetRequest"),
     "trimaran.planning.results": ("Planned",),
     "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
+    "trimaran.pricing.failures": ("Reliability",),
     "trimaran.pricing.types": ("Cost", "ProgramCosts"),
     "trimaran.program.gradients": ("Compression",),
     "trimaran.program.plan": ("Plan", "read_plan", "write_plan"),

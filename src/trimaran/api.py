@@ -5,8 +5,10 @@ line: devices and batches of several figures are sequences here, sizes may be nu
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import parse_large
 from trimaran.features.check import Checked, check_job
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
@@ -46,8 +48,9 @@ def plan(
     job: str,
     *,
     cluster: str | None = None,
-    devices: int | None = None,
+    devices: int | Sequence[int] | None = None,
     batch: int | None = None,
+    tokens: str | float | None = None,
     memory: str | None = None,
     objective: Objective | None = None,
     precision: str | None = None,
@@ -62,14 +65,18 @@ def plan(
     gap: float = 0.0,
     accept_inexact: bool = False,
     loading: Loading = NO_LOADING,
+    lengths: str | None = None,
+    packing: str | None = None,
+    expert_imbalance: float = 1.0,
 ) -> Planned:
     """Find the best way to train a job on this machine or on one of the catalog.
 
     Args:
         job: as for `check`
         cluster: machine of the catalog, such as "dgx1-v100" or "dgx1-v100:8@ethernet-25g"; None: this machine
-        devices: most devices that may take part; None: all of the machine
+        devices: most devices that may take part, or several numbers of them to compare; None: all of the machine
         batch: samples of one update over all devices; None: the job's
+        tokens: to train a decoder on, such as "15T"; the answer then has days, cost and goodput with failures
         memory: that each device may use, such as "12GiB"; None: what it has
         objective: what is made best; None: the throughput
         precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
@@ -80,12 +87,15 @@ def plan(
         execution: how segments may be run
         strategy: the whole strategy, written as plans print it, such as "dp8 zero1 m2"; in place of `pins`
         pins: what is decided already, such as `Pins(tp=4, forbid=("pp",))`
-        target: curve, batches and prices of a training to a target
+        target: curve, batches and prices of a training to a target; limits of time and cost, failures and storage
         time_limit_s: time after which the search takes the best that it has [s]; None: it ends by itself
         gap: the search may stop when its best is within this share of what anything takes at least
         accept_inexact: plans by which something else would be trained than by one process are not refused
         loading: input pipeline of a machine of the catalog, such as `Loading(loader="135 images/s per worker")`; the
             number of workers is a pin. Nothing: data are always ready there
+        lengths: of the documents of a decoder on a catalog machine, such as "512:0.4,2048:0.6", or a file of lengths
+        packing: how documents become sequences: "packed", "causal" or "padded"; None: packed
+        expert_imbalance: load of the busiest rank of experts, by the balanced load
 
     Raises:
         InputError: no such job, machine or curve, a text that means nothing, or more devices than there are
@@ -95,9 +105,12 @@ def plan(
         raise InputError(
             f'strategy="{strategy}" says the whole strategy: leave pins out', code="plan.strategy-and-pins"
         )
+    counts = (devices,) if isinstance(devices, int) else tuple(sorted(devices or ()))
+    if tokens is not None:
+        target = replace(target, tokens=parse_large(tokens, what="tokens"))
     request = parse_request(
         cluster=cluster,
-        devices=devices,
+        devices=max(counts, default=None),
         batch=batch,
         memory=memory,
         oversubscribe=oversubscribe,
@@ -109,9 +122,12 @@ def plan(
         pins=pins if strategy is None else pins_of_strategy(strategy),
         time_limit_s=time_limit_s,
         gap=gap,
-        target=target,
+        target=replace(target, counts=counts) if len(counts) > 1 else target,
         accept_inexact=accept_inexact,
         loading=loading,
+        lengths=lengths,
+        packing=packing,
+        expert_imbalance=expert_imbalance,
     )
     return make_plan(job, request)
 

@@ -160,6 +160,36 @@ def parse_power(text: str) -> float:
     return _positive(_quantity(text, _WATTS, what="power", example=example, least=math.inf), text, example)
 
 
+_LARGE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def parse_large(text: str | float, *, what: str) -> float:
+    """A large number as people write it, with thousands, millions, billions (or giga) and trillions as letters.
+
+    Args:
+        text: such as "15T", "300B" or "1.4e12"; a number as it is
+        what: it counts, for the message
+
+    Raises:
+        InputError: no such number, or none above 0
+
+    Example:
+        >>> [parse_large(text, what="tokens") for text in ("15T", "1.4e12", "2 k")]
+        [15000000000000.0, 1400000000000.0, 2000.0]
+    """
+    found = _QUANTITY.fullmatch(str(text).replace(",", "").replace("_", ""))
+    factor = _LARGE.get((found[2] or "").lower()) if found else None
+    value = float(found[1]) * factor if found and factor else 0.0
+    if not 0.0 < value < math.inf:
+        raise InputError(
+            f'expected {what} such as "15T", "300B" or "1.4e12", got "{text}"',
+            code="quantity.not-a-number",
+            what=what,
+            text=str(text),
+        )
+    return value
+
+
 def parse_counted(text: str) -> tuple[int, str]:
     """A count and a name.
 

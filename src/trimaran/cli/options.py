@@ -373,6 +373,100 @@ SamplesPerEpoch = Annotated[
 ]
 
 
+Tokens = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens",
+        help='Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.',
+        show_default=False,
+    ),
+]
+Days = Annotated[
+    float | None,
+    typer.Option("--days", help="Find the number of devices that ends within these days.", show_default=False),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help='Find the number of devices that costs no more, such as "1M USD"; with a price.',
+        show_default=False,
+    ),
+]
+TimeBetweenFailures = Annotated[
+    str | None,
+    typer.Option(
+        "--mtbf",
+        help='Mean time between failures of a node or a device, such as "180 days/node".',
+        show_default="published clusters",
+    ),
+]
+CheckpointRate = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-rate",
+        help='Rate at which checkpoints are written and read: "200GB/s" of all nodes, or "2GB/s/node".',
+        show_default="published reference storage",
+    ),
+]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option("--checkpoint-every", help="Time between two checkpoints.", show_default="what is best"),
+]
+CheckpointWaits = Annotated[
+    bool,
+    typer.Option(
+        "--checkpoint-waits",
+        help="Training waits until a checkpoint is written, not for its copy to the host alone.",
+        show_default=False,
+    ),
+]
+Restart = Annotated[
+    str | None,
+    typer.Option(
+        "--restart", help="Time from a failure until the processes run again.", show_default="5min, from 2 to 20"
+    ),
+]
+Repair = Annotated[
+    str | None,
+    typer.Option("--repair", help="Mean time until a failed node is back.", show_default="1d"),
+]
+SpareProbability = Annotated[
+    float,
+    typer.Option("--spare-probability", help="Probability that the run never lacks a node, for the spare ones."),
+]
+LengthsText = Annotated[
+    str | None,
+    typer.Option(
+        "--lengths",
+        help='Lengths of the documents of a decoder with their shares, such as "512:0.4,2048:0.6"; or a file with a '
+        "length in each line.",
+        show_default="documents as long as the sequence",
+    ),
+]
+PackingName = Annotated[
+    str | None,
+    typer.Option(
+        "--packing",
+        help='How documents become sequences: "packed" with attention within each, "causal" with attention across '
+        'them, "padded" to the longest of a microbatch.',
+        show_default="packed",
+    ),
+]
+ExpertImbalance = Annotated[
+    float,
+    typer.Option("--expert-imbalance", help="Load of the busiest rank of experts, by the balanced load: 1 or more."),
+]
+DeviceCounts = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        "-n",
+        help='Most devices that may take part; or several numbers to compare, such as "512,1024" or "256..2048".',
+        show_default="all of the machine",
+    ),
+]
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Groups of options
 
@@ -484,6 +578,37 @@ class SearchOptions(RequestOptions):
     batch: Batch = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0
+    lengths: LengthsText = None
+    packing: PackingName = None
+    expert_imbalance: ExpertImbalance = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions(SearchOptions):
+    """Options of a request for a new plan, which may compare several numbers of devices."""
+
+    devices: DeviceCounts = None  # type: ignore[assignment]  # a text: several numbers
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of devices that are compared, ascending; empty where one number is given, or none.
+
+        Raises:
+            InputError: a text that means none
+        """
+        found = self._counts()
+        return found if len(found) > 1 else ()
+
+    def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
+        """The request for at most the largest number of devices; arguments and errors as of `RequestOptions.read`."""
+        from trimaran.planning.requests import parse_request
+
+        return parse_request(**vars(self) | {"devices": max(self._counts(), default=None)}, pins=pins.read(), **more)
+
+    def _counts(self) -> tuple[int, ...]:
+        from trimaran.planning.requests import parse_counts
+
+        return () if self.devices is None else tuple(sorted(parse_counts(str(self.devices), what="devices")))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -514,3 +639,13 @@ class TargetOptions:
     price: PriceText = None
     least_saved: LeastSaved = 0.1
     samples_per_epoch: SamplesPerEpoch = None
+    tokens: Tokens = None
+    days: Days = None
+    budget: Budget = None
+    mtbf: TimeBetweenFailures = None
+    checkpoint_rate: CheckpointRate = None
+    checkpoint_every: CheckpointEvery = None
+    checkpoint_waits: CheckpointWaits = False
+    restart: Restart = None
+    repair: Repair = None
+    spare_probability: SpareProbability = 0.99

@@ -12,8 +12,8 @@ from trimaran.cli.options import (
     Json,
     LoadingOptions,
     PinOptions,
+    PlanOptions,
     Reference,
-    SearchOptions,
     Seed,
     TargetOptions,
     grouped,
@@ -26,7 +26,7 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the p
 @grouped
 def plan(
     job: Reference,
-    asked: SearchOptions,
+    asked: PlanOptions,
     pins: PinOptions,
     target: TargetOptions,
     loading: LoadingOptions,
@@ -43,7 +43,7 @@ def plan(
 
         request = asked.read(
             pins,
-            target=parse_target(batch=asked.batch, **vars(target)),
+            target=parse_target(batch=asked.batch, counts=asked.counts, **vars(target)),
             accept_inexact=accept_inexact,
             loading=loading.read(),
         )
@@ -57,7 +57,7 @@ def plan(
         command = next_command(
             job,
             output,
-            devices=asked.devices,
+            devices=request.devices,
             batch=asked.batch,
             seed=seed,
             memory=asked.memory,

@@ -326,6 +326,8 @@ class Graph:
         stream: what lies between regions and can be split along sequences
         whole: for operations with large weights that are in no pair of layers, the reason
         behaviour: what the job was seen to do, besides what it computes; None: nobody has looked
+        kept: sizes of the storages where another device and precision than the captured one keep others [bytes]; empty:
+            those of `storages`
     """
 
     name: str
@@ -342,6 +344,12 @@ class Graph:
     stream: Stream = field(default_factory=Stream)
     whole: Mapping[str, str] = field(default_factory=dict)
     behaviour: Behaviour | None = None
+    kept: Mapping[str, Affine] = field(default_factory=dict)
+
+    @property
+    def kept_storages(self) -> Mapping[str, Affine]:
+        """Size of each storage that autograd keeps, where the step runs [bytes]."""
+        return self.kept or self.storages
 
     @property
     def digest(self) -> str:
@@ -404,6 +412,8 @@ def _digest(graph: Graph) -> str:
     plain = asdict(graph) | {"notes": (), "name": ""}
     # These follow from the rest.
     del plain["regions"], plain["stream"], plain["whole"], plain["behaviour"]
+    # Where it runs changes nothing of what it computes.
+    del plain["kept"]
     for op in plain["ops"]:
         del op["origins"]
     plain["cuts"] = plain.pop("split_points")  # as it was called when digests began, which files hold

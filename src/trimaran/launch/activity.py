@@ -82,6 +82,7 @@ class Beat:
         entered: communication that it has begun, and not seen the end of
         before_bytes: its memory before the job was made; 0: that is still to come [bytes]
         resident_bytes: its memory now [bytes]
+        steps_begun: training steps that this process has begun, of a training that goes on without those before
     """
 
     phase: str
@@ -93,6 +94,7 @@ class Beat:
     entered: tuple[str, ...]
     before_bytes: int = 0
     resident_bytes: int = 0
+    steps_begun: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class Stacks:
 
 
 _STEPS = slice(0, 8)
+_BEGUN = slice(8, 16)
 _PHASE = slice(16, 64)
 DOING = slice(64, 128)
 """Where the instruction under way stands on a page; `padded` gives what is written there."""
@@ -141,11 +144,13 @@ class Page:
         phase: see `Beat`
         steps: see `Beat`
         doing: see `Beat`
+        steps_begun: see `Beat`
     """
 
     phase: str
     steps: int
     doing: str
+    steps_begun: int = 0
 
     @classmethod
     def read(cls, memory: bytes) -> "Page":
@@ -158,6 +163,7 @@ class Page:
             phase=memory[_PHASE].rstrip(b"\0").decode(errors="replace"),
             steps=int.from_bytes(memory[_STEPS], sys.byteorder),
             doing=memory[DOING].rstrip(b"\0").decode(errors="replace"),
+            steps_begun=int.from_bytes(memory[_BEGUN], sys.byteorder),
         )
 
 
@@ -171,12 +177,14 @@ class Activity:
         waits: what is waited for, the ranks that take part (empty: all); None: nothing is
         begun: the communication that is under way, by token; it grows and shrinks elsewhere
         before_bytes: memory that was there, and address space that was taken, before the job was made [bytes]
+        steps_begun: see `Beat`
     """
 
-    __slots__ = ("_phase", "_steps", "before_bytes", "begun", "instruction", "page", "started", "waits")
+    __slots__ = ("_phase", "_steps", "before_bytes", "begun", "instruction", "page", "started", "steps_begun", "waits")
 
     def __init__(self) -> None:
         self.page: bytearray | mmap.mmap = bytearray(PAGE_BYTES)
+        self.steps_begun = 0
         self.phase = "starting"
         self.steps = 0
         self.instruction: Instruction | None = None
@@ -197,6 +205,12 @@ class Activity:
 
     @phase.setter
     def phase(self, phase: str) -> None:
+        if phase == STEP:
+            self.steps_begun += 1
+            self.page[_BEGUN] = self.steps_begun.to_bytes(8, sys.byteorder)
+        self._note_phase(phase)
+
+    def _note_phase(self, phase: str) -> None:
         self._phase = phase
         self.page[_PHASE] = padded(phase, _PHASE)
 
@@ -240,7 +254,7 @@ class Activity:
         try:
             yield
         finally:
-            self.phase = before
+            self._note_phase(before)
             self.started += 1
 
     @contextmanager
@@ -279,6 +293,7 @@ class Activity:
             entered=begun if waits is None or waits[0] in begun else (*begun, waits[0]),
             before_bytes=self.before_bytes[0],
             resident_bytes=memory_bytes()[0],
+            steps_begun=self.steps_begun,
         )
 
 

@@ -126,7 +126,6 @@ class _Watched:
         content: of the page, when it was looked at last; empty: it was not
         stacks: its answer to the last question; None: it has not answered
         anchor: steps done at a moment in a training step, from which the next ones are timed
-        first: steps done when it was first seen in a training step, as of the run that it goes on from; None: not yet
     """
 
     pid: int
@@ -137,7 +136,6 @@ class _Watched:
     content: bytes = b""
     stacks: Stacks | None = None
     anchor: tuple[int, float] | None = None
-    first: int | None = None
     steps_s: list[float] = field(default_factory=list)
 
     @property
@@ -145,7 +143,10 @@ class _Watched:
         """What it does: as it stands on its page, else as it has said last."""
         if self.page is not None:
             return Page.read(self.page[:])
-        return None if self.beat is None else Page(phase=self.beat.phase, steps=self.beat.steps, doing=self.beat.doing)
+        beat = self.beat
+        if beat is None:
+            return None
+        return Page(phase=beat.phase, steps=beat.steps, doing=beat.doing, steps_begun=beat.steps_begun)
 
     @property
     def in_step(self) -> bool:
@@ -155,13 +156,8 @@ class _Watched:
 
     @property
     def steps_here(self) -> int:
-        """Training steps that it has done in this launch, as far as it was seen."""
-        return 0 if self.seen is None or self.first is None else self.seen.steps - self.first
-
-    def note_first(self) -> None:
-        """Note with how many steps it has begun, once it is in a training step."""
-        if self.first is None and self.seen is not None and self.seen.phase == STEP:
-            self.first = self.seen.steps
+        """Training steps that it has done in this launch; the one under way is not done."""
+        return 0 if self.seen is None else max(0, self.seen.steps_begun - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +218,6 @@ class Watch:
         if before is None or beat.started != before.started:
             self.moved(rank, now)
         watched.beat, watched.heard_at = beat, now
-        watched.note_first()
         if not in_step or watched.anchor is None:
             watched.anchor = (beat.steps, now) if beat.phase == STEP else None
         elif beat.steps > watched.anchor[0]:
@@ -314,7 +309,6 @@ class Watch:
             if watched.page is not None and (content := watched.page[:]) != watched.content:
                 self.moved(rank, now)
                 watched.content = content
-                watched.note_first()
 
     def _silent_s(self, live: Sequence[int], now: float) -> float:
         return now - max(self._ranks[rank].moved_at for rank in live)

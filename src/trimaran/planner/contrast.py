@@ -134,7 +134,8 @@ def _longer(ratio: float) -> str:
 
 def _reasons(chosen: Anatomy, other: Anatomy) -> str:
     """Where the difference lies, largest first."""
-    differences = {part: other.parts[part] - seconds for part, seconds in chosen.parts.items()}
+    every = dict.fromkeys((*chosen.parts, *other.parts))
+    differences = {part: other.parts.get(part, 0.0) - chosen.parts.get(part, 0.0) for part in every}
     least_s = _NEGLIGIBLE * chosen.candidate.step_time_s
     costs = sorted((part for part in differences if differences[part] > least_s), key=lambda part: -differences[part])[
         :3

@@ -31,6 +31,7 @@ split that it finds too large is rejected after all.
 
 import dataclasses
 import functools
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -471,7 +472,7 @@ class StageMemory:
                 for name in dict.fromkeys(names):
                     users.setdefault(name, []).append(number)
         self._saved = [
-            _Tensor(_maker(name, made, place), tuple(users), self.graph.storages[name].at(size))
+            _Tensor(_maker(name, made, place), tuple(users), self.graph.kept_storages[name].at(size))
             for name, users in savers.items()
         ]
         self._flowing = [
@@ -501,9 +502,13 @@ class StageMemory:
     def _look(self, first: int, last: int) -> tuple[float, float, float]:
         """State, kept bytes of a microbatch, and its peak [bytes]."""
         state = sum(one.nbytes for one in self._state if one.is_used(first, last))
-        kept = sum(
-            one.nbytes for one in self._saved if (one.maker < 0 or one.maker >= first) and one.is_used(first, last)
-        )
+        saved = [one for one in self._saved if (one.maker < 0 or one.maker >= first) and one.is_used(first, last)]
+        kept = sum(one.nbytes for one in saved)
+        # A backward frees what it has used: the first operation that keeps a tensor is the last that reads it.
+        freed = [0.0] * (last - first + 1)
+        for one in saved:
+            freed[one.uses[bisect_left(one.uses, first)] - first] += one.nbytes
+        gone = list(accumulate(reversed(freed)))[::-1]
         crossing = 0.0
         for one in self._flowing:
             leaves = first <= one.maker < last and bool(one.uses) and one.uses[-1] >= last
@@ -511,7 +516,8 @@ class StageMemory:
                 kept += one.nbytes
                 crossing += one.nbytes if one.returns else 0.0
         forward = max((outputs for outputs, _ in self._passing[first:last]), default=0.0)
-        backward = max((gradients for _, gradients in self._passing[first:last]), default=0.0)
+        passing = enumerate(self._passing[first:last])
+        backward = max((gradients - gone[number + 1] for number, (_, gradients) in passing), default=0.0)
         return state, kept, kept + max(forward, backward + crossing)
 
 

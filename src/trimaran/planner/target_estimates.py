@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.units import format_duration
 from trimaran.planner.candidates import Cases
 from trimaran.planner.choice import MODEL_ERROR, front_of
+from trimaran.pricing.failures import LongRun
 
 if TYPE_CHECKING:
     from trimaran.pricing.convergence.types import Need
@@ -119,6 +120,7 @@ class Estimate:
         cost: of the devices for so long, in `cost_unit`
         cost_interval: 90 %
         cost_unit: "device-hours", or a currency where there is a price
+        run: the training with failures, which the time and the cost are of; None: without failures
     """
 
     contender: Contender
@@ -128,6 +130,7 @@ class Estimate:
     cost: float | None = None
     cost_interval: tuple[float, float] | None = None
     cost_unit: str = "device-hours"
+    run: LongRun | None = None
 
     @property
     def global_batch(self) -> int:
@@ -164,6 +167,9 @@ class HybridComparison:
 Price = Callable[[int, float], float]
 """Cost of some devices for some seconds."""
 
+Runs = Callable[[int, float, float], LongRun]
+"""A run with failures: on some devices, of some seconds of work, of steps of some seconds."""
+
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -177,12 +183,11 @@ def device_hours(devices: int, seconds: float) -> float:
     return devices * seconds / SECONDS_PER_HOUR
 
 
-def combine(step: tuple[float, float, float], updates: tuple[float, float, float]) -> tuple[float, float, float]:
-    """The product of two independent figures with their 90 % intervals.
+def combine(*figures: tuple[float, float, float]) -> tuple[float, float, float]:
+    """The product of independent figures with their 90 % intervals.
 
     Args:
-        step: low, median, high of a step [s]
-        updates: low, median, high of how many
+        figures: low, median and high of each: of a step [s], of how many there are, of what failures add
 
     Returns:
         Low, median, high of all of them [s].
@@ -191,9 +196,9 @@ def combine(step: tuple[float, float, float], updates: tuple[float, float, float
         >>> [round(value, 6) for value in combine((0.5, 1.0, 2.0), (100.0, 100.0, 100.0))]
         [50.0, 100.0, 200.0]
     """
-    median = step[1] * updates[1]
-    down = math.hypot(_distance(step[1], step[0]), _distance(updates[1], updates[0]))
-    up = math.hypot(_distance(step[2], step[1]), _distance(updates[2], updates[1]))
+    median = math.prod(one[1] for one in figures)
+    down = math.hypot(*(_distance(middle, low) for low, middle, _ in figures))
+    up = math.hypot(*(_distance(high, middle) for _, middle, high in figures))
     return median * math.exp(-down), median, median * math.exp(up)
 
 
@@ -203,7 +208,12 @@ def _distance(larger: float, smaller: float) -> float:
 
 
 def estimate(
-    contender: Contender, training: Training | None, *, price: Price = device_hours, unit: str = "device-hours"
+    contender: Contender,
+    training: Training | None,
+    *,
+    price: Price = device_hours,
+    unit: str = "device-hours",
+    runs: Runs | None = None,
 ) -> Estimate:
     """Time and cost of a training by a strategy.
 
@@ -212,13 +222,17 @@ def estimate(
         training: at its batch; None: nothing is known of it
         price: of devices for a time
         unit: of the price
+        runs: what failures, checkpoints and restarts make of it; None: nothing
     """
     if training is None:
         return Estimate(contender=contender, cost_unit=unit)
     training = training.times(contender.samples_factor)
     need = training.updates
-    low, median, high = combine(contender.cases, (need.low, need.amount, need.high))
-    devices = contender.devices
+    updates = (need.low, need.amount, need.high)
+    devices, step_s = contender.devices, contender.step_time_s
+    run = None if runs is None else runs(devices, step_s * need.amount, step_s)
+    low, median, high = combine(contender.cases, updates, *([] if run is None else [run.overhead]))
+    devices += 0 if run is None else run.spare_devices
     return Estimate(
         contender=contender,
         training=training,
@@ -227,6 +241,7 @@ def estimate(
         cost=price(devices, median),
         cost_interval=(price(devices, low), price(devices, high)),
         cost_unit=unit,
+        run=run,
     )
 
 
@@ -256,6 +271,37 @@ def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
     near = min(one.value(goal) for one in alike) * (1.0 + MODEL_ERROR)
     equal = [one for one in alike if one.value(goal) <= near]
     return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
+
+
+def choose_within(
+    estimates: Sequence[Estimate], *, within_s: float | None, budget: float | None
+) -> tuple[Estimate, bool]:
+    """Of those that end in time and cost no more than may be spent, the cheapest; without a limit of time the fastest.
+
+    Args:
+        estimates: at least one, each with a time and a cost
+        within_s: limit of the time [s]; None: there is none
+        budget: limit of the cost; None: there is none
+
+    Returns:
+        The choice, and whether it is within the limits; where nothing is, the fastest, without a limit of time the
+        cheapest.
+    """
+
+    def by_cost(one: Estimate) -> tuple[float, float]:
+        return one.value("cost"), one.value("time")
+
+    def by_time(one: Estimate) -> tuple[float, float]:
+        return one.value("time"), one.value("cost")
+
+    within = [
+        one
+        for one in estimates
+        if (within_s is None or one.value("time") <= within_s) and (budget is None or one.value("cost") <= budget)
+    ]
+    if within:
+        return min(within, key=by_time if within_s is None else by_cost), True
+    return min(estimates, key=by_cost if within_s is None else by_time), False
 
 
 def _by_batch(estimates: Sequence[Estimate]) -> dict[int, list[Estimate]]:

@@ -37,6 +37,7 @@ from trimaran.pricing.analytical.decoders import (
     rough_count,
     shape_of_configuration,
 )
+from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     active_count,
@@ -121,10 +122,11 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
 
     Args:
         reference: of a job
-        request: says on how many devices, and may have an option `sequence`
+        request: says on how many devices, may have an option `sequence`, and say how unequally experts are visited
 
     Raises:
-        InputError: a configuration without a known shape that is too large to be traced, with what is missing
+        InputError: a configuration without a known shape that is too large to be traced, with what is missing; experts
+            that are visited unequally, of a network without them
     """
     try:
         found = decoder_of_job(reference, request)
@@ -133,7 +135,7 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
         if devices > MOST_RANKS or rough_count(read_configuration(reference).values) > MOST_PARAMETERS:
             raise
         return None
-    return None if found is None else found.shape
+    return None if found is None else with_imbalance(found.shape, request.expert_imbalance, reference)
 
 
 def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
@@ -167,6 +169,39 @@ def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
     if values is None or not is_known(values.get("model_type")):
         return None
     return shape_of_configuration(values, sequence=asked, source=reference)
+
+
+def with_imbalance(shape: TransformerShape, imbalance: float, reference: str) -> TransformerShape:
+    """A network whose busiest rank of experts has more visits than the others.
+
+    Args:
+        shape: of the network
+        imbalance: visits of the busiest rank, by those of a rank if all had the same
+        reference: of the network
+
+    Raises:
+        InputError: the network has no experts
+    """
+    if imbalance == 1.0:
+        return shape
+    if shape.experts is None:
+        raise InputError(
+            f"--expert-imbalance {imbalance:g}: {reference} has no experts; leave it out",
+            code="experts.none",
+            reference=reference,
+        )
+    return dataclasses.replace(shape, experts=dataclasses.replace(shape.experts, imbalance=imbalance))
+
+
+def checkpoint_bytes(reference: str, request: PlanRequest) -> float:
+    """State that a training of a decoder goes on from: its weights and its optimizer's state [bytes].
+
+    Args:
+        reference: of a decoder
+        request: may have an option `sequence`
+    """
+    shape, keeping = decoder_shape(reference, request), Bookkeeping()
+    return 0.0 if shape is None else float(parameter_count(shape) * (keeping.weight_bytes + keeping.optimizer_bytes))
 
 
 class Analytical(CatalogBackend):
@@ -234,7 +269,8 @@ class Analytical(CatalogBackend):
         """
         del known, goal
         searches: dict[Cell, tuple[AnalyticalProblem, Search[AnalyticalCandidate]]] = {}
-        counts = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+        halved = [self.devices >> halvings for halvings in range(COUNTS) if self.devices % (1 << halvings) == 0]
+        counts = self.request.target.counts or halved
         cells = [Cell(batch=batch, devices=count) for batch in batches for count in counts]
         asked_s = self.request.time_limit_s
         each_s = None if asked_s is None else asked_s / len(cells)
@@ -276,6 +312,7 @@ class Analytical(CatalogBackend):
             memory_bytes=request.memory_bytes,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
+            documents=request.documents,
             gap=request.gap,
         )
 

@@ -1,7 +1,8 @@
 """Plans as JSON: the same keys for this machine and for target clusters, for plans and for explanations."""
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from trimaran.graph.types import Graph
@@ -17,6 +18,7 @@ from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
+from trimaran.pricing.failures import DAY_S, LongRun, assumed, daly_period, longest_period, young_period
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
@@ -184,15 +186,23 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
 
     Returns:
         The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
-        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `stop`; `curve`.
+        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `stop`; `curve`;
+        of a training of tokens `run`, and `limits` where a time or an amount was given.
         Times in seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
     """
     figures, compared = _figures(outlook.chosen), outlook.hybrid_comparison
+    chosen = outlook.chosen
+    of_tokens = {} if chosen.run is None else {"run": run_document(outlook, chosen.run)}
+    limits = {}
+    if outlook.met is not None:
+        within = None if outlook.within_s is None else outlook.within_s / DAY_S
+        limits = {"limits": {"days": within, "budget": outlook.budget, "met": outlook.met}}
     named = {"strategy", "step_time_s", "interval_s", "limiter", "peak_bytes", "samples_per_s"}
     return {
         "objective": outlook.goal,
         "asked": outlook.asked,
         **{name: value for name, value in figures.items() if name not in named},
+        "chosen": figures,
         "devices": outlook.chosen.devices,
         "batches": list(outlook.batches),
         "left_out": [{"global_batch_size": batch, "reason": reason} for batch, reason in outlook.left_out],
@@ -208,6 +218,66 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
         },
         "stop": None if outlook.stop is None else _stop(outlook.stop),
         "uncertainty": "90 %; the step's and the curve's distances from the median in quadrature, in logarithms",
+        **of_tokens,
+        **limits,
+    }
+
+
+def run_document(outlook: Outlook, run: LongRun) -> dict[str, Any]:
+    """A training of a number of tokens with its failures.
+
+    Args:
+        outlook: the choice
+        run: of the chosen one
+
+    Returns:
+        Times in seconds but for `days`, intervals of 90 % as `[low, high]`; what is assumed has its source.
+    """
+    chosen, said, known = outlook.chosen, run.reliability, assumed()
+    recovery = run.recovery
+    low, high = chosen.time_interval_s or (math.nan, math.nan)
+    rate = recovery.rate
+    return {
+        "tokens": outlook.tokens,
+        "compares_devices": outlook.met is not None or outlook.compares,
+        "updates": None if chosen.training is None else chosen.training.updates.amount,
+        "days": run.wall_s / DAY_S,
+        "days_interval": _ends(low / DAY_S, high / DAY_S),
+        "goodput": run.goodput,
+        "goodput_interval": [1.0 / run.overhead[2], 1.0 / run.overhead[0]],
+        "parts_s": {
+            "training": run.work_s,
+            "checkpoints": run.checkpoint_s,
+            "lost to failures": run.lost_s,
+            "restarts": run.restart_s,
+        },
+        "failures": run.failures,
+        "mean_time_between_failures_s": 1.0 / rate,
+        "mean_time_between_failures_interval_s": [1.0 / run.rates[1], 1.0 / run.rates[0]],
+        "checkpoint_bytes": run.checkpoint_bytes,
+        "checkpoints": run.checkpoints,
+        "checkpoint_every_s": run.period_s,
+        "checkpoint_within_1_percent_s": longest_period(run.work_s, recovery, checkpoints=run.checkpoints),
+        "checkpoint_stall_s": recovery.stall_s,
+        "checkpoint_write_s": recovery.write_s or recovery.stall_s,
+        "young_every_s": young_period(recovery.stall_s, rate),
+        "daly_every_s": daly_period(recovery.stall_s, rate),
+        "restart_s": recovery.restart_s,
+        "repair_s": run.repair_s,
+        "spare_nodes": run.spares,
+        "spare_probability": said.probability,
+        "sources": {
+            "failures": known.sources["failures"] if said.mtbf_s is None else "given",
+            "storage": known.sources["storage"] if said.checkpoint_bytes_per_s is None else "given",
+            "restart": known.sources["restart"] if said.restart_s is None else "given",
+            "repair": known.sources["repair"] if said.repair_s is None else "given",
+        },
+        "money": None if outlook.price is None else chosen.cost,
+        "money_interval": None
+        if outlook.price is None or chosen.cost_interval is None
+        else _ends(*chosen.cost_interval),
+        "currency": None if outlook.price is None else outlook.price.currency,
+        "device_hours": (chosen.devices + run.spare_devices) * run.wall_s / 3600.0,
     }
 
 
@@ -242,7 +312,8 @@ def _figures(one: Estimate) -> dict[str, Any]:
     contender, training = one.contender, one.training
     epochs = None if training is None else training.epochs
     updates = None if training is None else training.updates
-    return {
+    run = {} if one.run is None else {"goodput": one.run.goodput, "spare_nodes": one.run.spares}
+    return run | {
         "strategy": contender.name,
         "devices": contender.devices,
         "global_batch_size": contender.global_batch,
@@ -346,7 +417,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
             "speedup": None if alone_s is None else alone_s / one.step_time_s,
         }
         if isinstance(evidence, Modelled):
-            return figures | {"tokens_per_s": samples_per_s * evidence.problem.shape.sequence}
+            return figures | {"tokens_per_s": samples_per_s * evidence.problem.sample_tokens}
         return figures
 
     listed: Iterable[Option] = found.candidates
@@ -358,6 +429,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
+            **_what_it_is_like(problem, evidence.search.chosen.strategy),
             "idle_devices": problem.devices - evidence.chosen.devices,
             "nearby_batches": [
                 {
@@ -386,6 +458,47 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         **search_document(found, one_device_s=alone_s, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
     }
     return document if planned.outlook is None else with_outlook(document, planned.outlook)
+
+
+LOADS = (1.0, 2.0, 4.0)
+"""Loads of the busiest rank of experts that every plan of a network with experts is priced at."""
+
+
+def _what_it_is_like(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+    """Documents and experts of a plan: the chosen strategy at several loads of its busiest rank of experts."""
+    found: dict[str, Any] = {}
+    documents, experts = problem.program.documents, problem.shape.experts
+    if documents is not None:
+        sequence, microbatch = problem.shape.sequence, strategy.microbatch
+        useful = documents.useful(sequence)
+        found["documents"] = {
+            "packing": documents.packing,
+            "source": documents.source,
+            "mean_tokens": documents.mean(),
+            "useful_tokens_of_a_sequence": useful,
+            "left_out_share": 1.0 - useful / documents.mean() if documents.packing == "padded" else 0.0,
+            "computed_tokens_of_a_sequence": documents.length(sequence, microbatch),
+            "attention_by_that_of_full_sequences": documents.attention(sequence, microbatch)
+            * (documents.length(sequence, microbatch) / sequence) ** 2,
+        }
+    if experts is None:
+        return found
+    loads = []
+    for load in sorted({*LOADS, experts.imbalance}):
+        shape = replace(problem.shape, experts=replace(experts, imbalance=load))
+        priced = AnalyticalModel(problem=replace(problem, shape=shape)).price(strategy)
+        loads.append(
+            {
+                "imbalance": load,
+                "reached": shape.experts.load(strategy.ep) if shape.experts is not None else 1.0,
+                "step_time_s": priced.step_time_s,
+                "interval_s": list(priced.interval_s),
+                "peak_bytes": priced.memory.peak,
+                "fits": priced.memory.peak <= problem.memory_limit,
+                "planned": load == experts.imbalance,
+            }
+        )
+    return found | {"expert_loads": loads}
 
 
 def head_document(planned: Planned) -> dict[str, Any]:

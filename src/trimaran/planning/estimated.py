@@ -296,11 +296,11 @@ class Estimated(CatalogBackend):
         self._progress("searching", 0, 0)
         grid = Grid(
             problems=problems,
-            counts=device_counts(self.devices),
+            counts=self.request.target.counts or device_counts(self.devices),
             weights=_weights(known, batches, goal),
             most_local_batch=self.request.target.most_local_batch,
             time_limit_s=self.request.time_limit_s,
-            by_cost=goal == "cost" and known.curve is not None,
+            by_cost=goal == "cost" and known.says_length,
         )
         found = search_grid(grid)
 
@@ -410,6 +410,13 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
     """
     plan = read_plan(path)
     check_has_program(plan, source=str(path))
+    if request.documents is not None or request.expert_imbalance != 1.0:
+        raise InputError(
+            f"--lengths and --expert-imbalance: {path} has a program, whose operations have one size; leave them out "
+            "or ask for a new plan of a decoder",
+            code="lengths.not-of-programs",
+            path=str(path),
+        )
     memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
     device = find_machine(request.cluster).node.device

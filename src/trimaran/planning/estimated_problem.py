@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 
 from trimaran.base.precision import Precision
+from trimaran.graph.kernels.attribution import with_kept
 from trimaran.graph.kernels.workload import Workload
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -15,7 +16,7 @@ from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.workloads import graph_of, make_request, workload
+from trimaran.planning.workloads import graph_of, make_request, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Execution
@@ -52,7 +53,9 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     job = resolve(reference)
     precision = choose_precision(reference, request.precision, machine.node.device).name
     asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
-    graph = graph_of(asked)
+    batch = max(batches)
+    memory = memory_of_step(reference, batch=batch, precision=precision, options=request.options or None)
+    graph = with_kept(graph_of(asked), memory.kept)
     works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
     sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}

@@ -16,14 +16,16 @@ from typing import Protocol
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
-from trimaran.planner.target_estimates import Contender, Goal
+from trimaran.planner.target_estimates import Contender, Goal, Runs
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
     MOST_PARAMETERS,
     MOST_RANKS,
     Analytical,
+    checkpoint_bytes,
     decoder_shape,
     is_traceable,
     of_interest,
@@ -41,9 +43,11 @@ from trimaran.planning.target import (
     batches_within,
     conclude,
     goal_of,
+    known_by_tokens,
     planned_training,
     source_as_planned,
 )
+from trimaran.pricing.failures import Cluster, LongRun, long_run
 
 
 def obtain_plan(
@@ -87,6 +91,10 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     found = replace(pins, workers=None, forbid=forbid).names
     if pins.powersgd_samples is not None:
         found += (f"--powersgd-samples {pins.powersgd_samples:g}",)
+    if request.documents is not None:
+        found += (f"--lengths {request.documents.source}",)
+    if request.expert_imbalance != 1.0:
+        found += (f"--expert-imbalance {request.expert_imbalance:g}",)
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 
@@ -172,6 +180,14 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     if shape is not None:
         return Analytical(source, request, shape, progress)
+    if request.documents is not None or request.expert_imbalance != 1.0:
+        option = "--lengths" if request.documents is not None else "--expert-imbalance"
+        raise InputError(
+            f"{option}: {source.reference} is no decoder that the analytical model plans; leave it out, or ask for one "
+            "such as llama3:8b",
+            code="lengths.not-a-decoder",
+            reference=source.reference,
+        )
     _check_order(source, request)
     notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
     return Estimated(source, request, progress, notes=notes)
@@ -226,15 +242,96 @@ def make_plan(
     if not request.asks_for_outlook:
         return (backend or find_backend(source, request, progress)).plan()
     goal = goal_of(request.objective, request.target)
-    return _plan_for_target(backend or find_backend(source, request, progress), goal)
+    sample_tokens = _check_tokens(source.reference, request)
+    return _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
 
 
-def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
+def _check_tokens(reference: str, request: PlanRequest) -> float:
+    """Tokens of a sample where a training of tokens is asked for, else 0.
+
+    Raises:
+        InputError: a plan of this machine, or a job of which nothing says the tokens
+    """
+    if len(request.target.counts) > 1 and request.is_here:
+        raise InputError(
+            "--devices with several numbers compares parts of a target cluster: add --cluster, or give one number",
+            code="tokens.counts-need-cluster",
+        )
+    if request.target.tokens is None:
+        return 0.0
+    if request.is_here:
+        raise InputError(
+            "--tokens asks how long a training takes on a target cluster: add --cluster (see `trimaran clusters`)",
+            code="tokens.needs-cluster",
+        )
+    shape = decoder_shape(reference, request)
+    if shape is None:
+        raise InputError(
+            f"--tokens: {reference} is no decoder, so that nothing says how many tokens its samples have; ask for a "
+            "decoder such as llama3:8b, or give --curve for the time to a target",
+            code="tokens.not-a-decoder",
+            reference=reference,
+        )
+    return float(shape.sequence) if request.documents is None else request.documents.useful(shape.sequence)
+
+
+def _runs(backend: Backend, known: Known) -> Runs | None:
+    """What failures make of a training of tokens on the cluster of a backend."""
+    if known.tokens is None:
+        return None
+    request = backend.request
+    device = find_machine(request.cluster).node.device
+
+    def run(devices: int, work_s: float, step_s: float) -> LongRun:
+        cluster = Cluster(
+            devices=devices,
+            node_devices=backend.node_devices,
+            checkpoint_bytes=checkpoint_bytes(backend.source.reference, request),
+            to_host_bytes_per_s=device.copies.to_host_bytes_per_s,
+            reliability=request.target.reliability,
+        )
+        return long_run(work_s, cluster, step_s=step_s)
+
+    return run
+
+
+def training_of_tokens(backend: Backend, option: Option, batch: int) -> Outlook:
+    """The training of the tokens that a request asks for, by one strategy.
+
+    Args:
+        backend: that priced it, with the request
+        option: the strategy with its costs
+        batch: samples of one update
+
+    Raises:
+        InputError: a job of which nothing says the tokens, or a budget without a price
+        InfeasibleError: failures leave no progress
+    """
+    target = backend.request.target
+    sample_tokens = _check_tokens(backend.source.reference, backend.request)
+    known = known_by_tokens(target, sample_tokens=sample_tokens, job_batch=backend.batch)
+    return conclude(
+        [contender_of(option, batch)],
+        asked="time",
+        known=known,
+        request=target,
+        batches=(batch,),
+        price=backend.price,
+        node_devices=backend.node_devices,
+        runs=_runs(backend, known),
+    )
+
+
+def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Planned:
     """Strategy, devices and batch that are best for reaching the target."""
     request = backend.request
-    known = backend.curve()
-    if known.curve is None and not request.target.is_asked:
-        return _by_throughput(backend, goal, known)
+    if sample_tokens:
+        known = known_by_tokens(request.target, sample_tokens=sample_tokens, job_batch=backend.batch)
+    else:
+        known = backend.curve()
+    alone = known.tokens is not None and not request.target.compares and not request.target.batches
+    if (known.curve is None and not request.target.is_asked) or (alone and request.objective != "cost"):
+        return _as_planned(backend, goal, known)
     wanted = batches_to_try(
         backend.batch, known, request.target, devices=backend.devices, fixed=request.batch is not None
     )
@@ -253,6 +350,7 @@ def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
             node_devices=backend.node_devices,
             is_complete=found.is_complete,
             chosen=chosen,
+            runs=_runs(backend, known),
         )
 
     outlook = choose(found.contenders)
@@ -263,8 +361,8 @@ def _plan_for_target(backend: Backend, goal: Goal) -> Planned:
     return _with_outlook(planned, outlook)
 
 
-def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
-    """An ordinary plan, where the time to the target is asked for and no curve says it."""
+def _as_planned(backend: Backend, goal: Goal, known: Known) -> Planned:
+    """An ordinary plan: nothing says the time to the target, or it is that of a number of tokens, at any batch."""
     planned, batch = backend.plan(), backend.batch
     contenders = contenders_of(planned, batch)
     outlook = conclude(
@@ -276,6 +374,7 @@ def _by_throughput(backend: Backend, goal: Goal, known: Known) -> Planned:
         price=backend.price,
         node_devices=backend.node_devices,
         chosen=next(one for one in contenders if one.origin is planned.chosen),
+        runs=_runs(backend, known),
     )
     return _with_outlook(planned, outlook)
 

@@ -14,11 +14,13 @@ from typing import Literal, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
-from trimaran.base.units import parse_bytes, parse_rate
+from trimaran.base.units import parse_bytes, parse_large, parse_rate
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
+from trimaran.pricing.analytical.lengths import Documents, parse_documents
 from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.plan import Objective
 
@@ -310,6 +312,11 @@ class TargetRequest:
         price: of devices; None: that of the cluster file
         least_saved: a doubling of the devices that saves less than this share of the time is not worth it
         samples_per_epoch: of the data that is trained on; None: of the job's, or as the curve says
+        tokens: to train on, in place of a curve; None: not said
+        within_s: the training shall end within this time [s]; None: any
+        budget: the training shall cost no more, in the currency of its price; None: any amount
+        counts: numbers of devices that are compared; empty: as the objective needs
+        reliability: failures, storage and repairs of the cluster, with `tokens`
     """
 
     curve: str | None = None
@@ -318,6 +325,16 @@ class TargetRequest:
     price: Price | None = None
     least_saved: float = LEAST_SAVED
     samples_per_epoch: int | None = None
+    tokens: float | None = None
+    within_s: float | None = None
+    budget: float | None = None
+    counts: tuple[int, ...] = ()
+    reliability: Reliability = ASSUMED
+
+    @property
+    def compares(self) -> bool:
+        """Whether several numbers of devices are to be compared."""
+        return len(self.counts) > 1 or self.within_s is not None or self.budget is not None
 
     @property
     def is_asked(self) -> bool:
@@ -337,6 +354,17 @@ def parse_target(
     price: str | None = None,
     least_saved: float = LEAST_SAVED,
     samples_per_epoch: int | None = None,
+    tokens: str | float | None = None,
+    days: float | None = None,
+    budget: str | float | None = None,
+    counts: tuple[int, ...] = (),
+    mtbf: str | None = None,
+    checkpoint_rate: str | None = None,
+    checkpoint_every: str | None = None,
+    checkpoint_waits: bool = False,
+    restart: str | None = None,
+    repair: str | None = None,
+    spare_probability: float = 0.99,
 ) -> TargetRequest:
     """A request as it is written on the command line.
 
@@ -348,9 +376,21 @@ def parse_target(
         price: such as "24.48 USD/node-hour"
         least_saved: as in `TargetRequest`
         samples_per_epoch: as in `TargetRequest`
+        tokens: such as "15T"
+        days: within which the training shall end
+        budget: such as "1M USD" or "2e6"
+        counts: as in `TargetRequest`
+        mtbf: as of `parse_reliability`
+        checkpoint_rate: as of `parse_reliability`
+        checkpoint_every: as of `parse_reliability`
+        checkpoint_waits: as of `parse_reliability`
+        restart: as of `parse_reliability`
+        repair: as of `parse_reliability`
+        spare_probability: as of `parse_reliability`
 
     Raises:
-        InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1
+        InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1, failures of a
+            training without tokens
 
     Example:
         >>> parse_target(batches="64..200").batches
@@ -367,14 +407,82 @@ def parse_target(
             code="accuracy.bad-least-saved",
             share=least_saved,
         )
+    reliability = parse_reliability(
+        mtbf=mtbf,
+        checkpoint_rate=checkpoint_rate,
+        checkpoint_every=checkpoint_every,
+        checkpoint_waits=checkpoint_waits,
+        restart=restart,
+        repair=repair,
+        spare_probability=spare_probability,
+    )
+    _check_length(curve, tokens, days, budget, reliability)
+    paid = None if price is None else parse_price(price)
     return TargetRequest(
         curve=curve,
         batches=() if batches is None else tuple(sorted(parse_counts(batches, what="batches"))),
         most_local_batch=most_local_batch,
-        price=None if price is None else parse_price(price),
+        price=paid,
         least_saved=least_saved,
         samples_per_epoch=samples_per_epoch,
+        tokens=None if tokens is None else parse_large(tokens, what="tokens"),
+        within_s=None if days is None else days * DAY_S,
+        budget=None if budget is None else _parse_budget(budget, paid),
+        counts=counts,
+        reliability=reliability,
     )
+
+
+def _check_length(
+    curve: str | None,
+    tokens: str | float | None,
+    days: float | None,
+    budget: str | float | None,
+    reliability: Reliability,
+) -> None:
+    """Refuse options about a training whose length nobody says."""
+    if curve is not None and tokens is not None:
+        raise InputError(
+            f"--curve {curve} says how much training there is, and so does --tokens {tokens}: give one of them",
+            code="tokens.and-curve",
+        )
+    if days is not None and not 0.0 < days < float("inf"):
+        raise InputError(f"--days: expected a number above 0, got {days:g}", code="tokens.bad-days", days=days)
+    for option, given in (
+        ("--days", days is not None),
+        ("--budget", budget is not None),
+        ("--mtbf and its like", reliability != ASSUMED),
+    ):
+        if given and tokens is None and (curve is None or option.startswith("--mtbf")):
+            raise InputError(
+                f"{option}: about a training of a given length; give --tokens, such as --tokens 15T",
+                code="tokens.length-unknown",
+                option=option,
+            )
+
+
+def _parse_budget(text: str | float, price: Price | None) -> float:
+    """An amount of money, in the currency of a price.
+
+    Example:
+        >>> _parse_budget("1.5M USD", None), _parse_budget("$2k", parse_price("3 USD/device-hour"))
+        (1500000.0, 2000.0)
+    """
+    signs = {"$": "USD", "€": "EUR", "£": "GBP"}
+    plain = str(text).strip()
+    named = ""
+    for sign, currency in signs.items():
+        if sign in plain:
+            plain, named = plain.replace(sign, ""), currency
+    found = re.fullmatch(r"(.*?)\s*([A-Za-z]{3})", plain)
+    if found and not named:
+        plain, named = found[1], found[2].upper()
+    if named and price is not None and named != price.currency:
+        raise InputError(
+            f"--budget {text} is in {named}, the price in {price.currency}: give both in one currency",
+            code="tokens.two-currencies",
+        )
+    return parse_large(plain, what="an amount")
 
 
 Executions = Literal["any", "eager", "compiled"]
@@ -406,6 +514,8 @@ class PlanRequest:
         target: curve, batches and prices of a training to a target
         accept_inexact: plans by which something else would be trained than by one process are not refused
         loading: input pipeline of a machine of the catalog; nothing: data are always ready there
+        documents: of which the sequences of a decoder consist; None: of one each, as long as the sequence
+        expert_imbalance: visits to the experts of the busiest rank, by those of a rank if all had the same
     """
 
     cluster: str = ""
@@ -427,6 +537,8 @@ class PlanRequest:
     target: TargetRequest = NO_TARGET
     accept_inexact: bool = False
     loading: Loading = NO_LOADING
+    documents: Documents | None = None
+    expert_imbalance: float = 1.0
 
     @property
     def is_here(self) -> bool:
@@ -462,6 +574,9 @@ def parse_request(
     target: TargetRequest = NO_TARGET,
     accept_inexact: bool = False,
     loading: Loading = NO_LOADING,
+    lengths: str | None = None,
+    packing: str | None = None,
+    expert_imbalance: float = 1.0,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
@@ -484,6 +599,9 @@ def parse_request(
         target: as in `PlanRequest`
         accept_inexact: as in `PlanRequest`
         loading: as in `PlanRequest`
+        lengths: of documents, such as "512:0.4,2048:0.6", or a file, as of `parse_documents`
+        packing: how they become sequences: "packed", "causal" or "padded"; None: packed
+        expert_imbalance: as in `PlanRequest`
 
     Raises:
         InputError: a text that means nothing, or an option that means nothing there or here
@@ -496,8 +614,28 @@ def parse_request(
     if cluster is not None:
         _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
         check_loading(loading, workers=pins.workers)
+        if packing is not None and lengths is None:
+            raise InputError(
+                f"--packing {packing}: of documents whose lengths are not given; say --lengths",
+                code="lengths.packing-alone",
+                packing=packing,
+            )
+        if not 1.0 <= expert_imbalance <= _LARGEST:
+            raise InputError(
+                f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {expert_imbalance:g}",
+                code="experts.bad-imbalance",
+                imbalance=expert_imbalance,
+            )
     else:
-        _check_here(precision=precision, software=software, sequence=sequence, loading=loading)
+        _check_here(
+            precision=precision,
+            software=software,
+            sequence=sequence,
+            loading=loading,
+            lengths=lengths,
+            packing=packing,
+            expert_imbalance=None if expert_imbalance == 1.0 else expert_imbalance,
+        )
     return PlanRequest(
         cluster=cluster or "",
         devices=devices,
@@ -517,6 +655,8 @@ def parse_request(
         target=target,
         accept_inexact=accept_inexact,
         loading=loading,
+        documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
+        expert_imbalance=expert_imbalance,
     )
 
 
@@ -534,11 +674,23 @@ def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscrib
             )
 
 
-def _check_here(*, precision: str | None, software: str | None, sequence: int | None, loading: Loading) -> None:
+def _check_here(
+    *,
+    precision: str | None,
+    software: str | None,
+    sequence: int | None,
+    loading: Loading,
+    lengths: str | None,
+    packing: str | None,
+    expert_imbalance: float | None,
+) -> None:
     """Refuse options of catalog machines in a request for this machine."""
     for option, value, instead in (
         ("precision", precision, "here a job computes as `Job.precision` says"),
         ("software", software, "here its operations are measured"),
+        ("lengths", lengths, "here steps of the job's own data are measured"),
+        ("packing", packing, "here steps of the job's own data are measured"),
+        ("expert-imbalance", expert_imbalance, "here steps of the job's own data are measured"),
         ("sequence", sequence, "here a job is trained on its data; a published one takes JOB:sequence=N"),
         *((name.replace("_", "-"), value, "here loading is measured") for name, value in asdict(loading).items()),
     ):

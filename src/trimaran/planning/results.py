@@ -50,6 +50,11 @@ class Outlook:
         price: of devices; None: not given
         is_complete: the time of the search did not run out
         warnings: for the user
+        tokens: that are trained on; None: a curve says how much training there is, or nothing does
+        within_s: limit of the time that was asked for [s]; None: none
+        budget: limit of the cost, in the currency of the price; None: none
+        met: whether the choice is within these limits; None: there are none
+        compares: several numbers of devices were asked for
     """
 
     asked: Goal
@@ -66,6 +71,11 @@ class Outlook:
     price: Price | None = None
     is_complete: bool = True
     warnings: tuple[str, ...] = ()
+    tokens: float | None = None
+    within_s: float | None = None
+    budget: float | None = None
+    met: bool | None = None
+    compares: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
+from trimaran.base.units import format_count, format_duration
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -24,9 +25,11 @@ from trimaran.planner.target_estimates import (
     Contender,
     Estimate,
     Goal,
+    Runs,
     Stop,
     Training,
     choose_estimate,
+    choose_within,
     device_hours,
     estimate,
     find_stop,
@@ -58,6 +61,8 @@ class Known:
         samples_per_epoch: of the data that is trained on; None: as the curve says
         drop_last: the last, smaller batch of an epoch is left out
         warnings: for the user
+        tokens: that are trained on, in place of a curve; None: not said
+        sample_tokens: of a sample, with `tokens`
     """
 
     curve: "Curve | None"
@@ -66,6 +71,24 @@ class Known:
     samples_per_epoch: int | None = None
     drop_last: bool = False
     warnings: tuple[str, ...] = ()
+    tokens: float | None = None
+    sample_tokens: float = 0.0
+
+    @property
+    def says_length(self) -> bool:
+        """Whether it is known how much training there is."""
+        return self.curve is not None or self.tokens is not None
+
+
+def known_by_tokens(request: TargetRequest, *, sample_tokens: float, job_batch: int) -> Known:
+    """A training of a number of tokens, whatever the batch.
+
+    Args:
+        request: says them
+        sample_tokens: of a sample, padding not counted
+        job_batch: samples of one update of the job
+    """
+    return Known(curve=None, job_batch=job_batch, tokens=request.tokens, sample_tokens=sample_tokens)
 
 
 def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples: int | None) -> Known:
@@ -159,15 +182,26 @@ def _own_curve(job: Job, reference: str) -> str | None:
 
 
 def training_at(known: Known, batch: int) -> Training | None:
-    """How much training a batch needs; None without a curve.
+    """How much training a batch needs; None without a curve and without tokens.
 
     Args:
-        known: the curve and the data
+        known: the curve and the data, or the tokens
         batch: samples of one update
 
     Raises:
         InputError: the curve does not say how its unit becomes updates
+
+    Example:
+        >>> known = Known(curve=None, tokens=1e9, sample_tokens=1000.0)
+        >>> training_at(known, 100).updates.amount
+        10000.0
     """
+    if known.tokens is not None:
+        from trimaran.pricing.convergence.types import Need
+
+        updates = float(math.ceil(known.tokens / (batch * known.sample_tokens)))
+        said = f"given: {known.tokens:g} tokens"
+        return Training(updates=Need(amount=updates, low=updates, high=updates, unit="steps", source=said))
     if known.curve is None:
         return None
     samples = known.samples_per_epoch
@@ -192,7 +226,7 @@ def goal_of(objective: Objective | None, request: TargetRequest) -> Goal:
             "throughput",
             code="accuracy.epoch-objective",
         )
-    return objective or ("time" if request.curve else "throughput")
+    return objective or ("time" if request.curve or request.tokens else "throughput")
 
 
 def batches_to_try(base: int, known: Known, request: TargetRequest, *, devices: int, fixed: bool) -> tuple[int, ...]:
@@ -248,6 +282,7 @@ def conclude(
     node_devices: int = 1,
     is_complete: bool = True,
     chosen: Contender | None = None,
+    runs: Runs | None = None,
 ) -> Outlook:
     """Choose one of several strategies at several batches.
 
@@ -262,9 +297,11 @@ def conclude(
         node_devices: devices of a node
         is_complete: the time of the search did not run out
         chosen: one of them, where it is chosen already
+        runs: what failures make of a training; None: nothing
 
     Raises:
-        InfeasibleError: nothing is left within the limits
+        InputError: a budget without a price
+        InfeasibleError: nothing is left within the limits, or failures leave no progress
     """
     price = request.price or price
     trainings = {batch: training_at(known, batch) for batch in batches}
@@ -277,7 +314,7 @@ def conclude(
 
     unit = "device-hours" if price is None else price.currency
     estimates = tuple(
-        estimate(one, trainings[one.global_batch], price=paid, unit=unit)
+        estimate(one, trainings[one.global_batch], price=paid, unit=unit, runs=runs)
         for one in contenders
         if most is None or one.local_batch <= most
     )
@@ -288,8 +325,16 @@ def conclude(
             f"nothing fits{limit}{f': {why}' if why else ''}; take a limit away, or smaller batches",
             code="accuracy.nothing-fits",
         )
-    goal: Goal = asked if known.curve is not None else "throughput"
-    best = choose_estimate(estimates, goal)
+    goal: Goal = asked if known.says_length else "throughput"
+    estimates = _that_end(estimates)
+    best, met = choose_estimate(estimates, goal), None
+    if request.within_s is not None or request.budget is not None:
+        if request.budget is not None and price is None:
+            raise InputError(
+                "--budget: the price of the devices is not known: give it, such as --price '3 USD/device-hour'",
+                code="tokens.budget-without-price",
+            )
+        best, met = choose_within(estimates, within_s=request.within_s, budget=request.budget)
     if chosen is not None:
         best = next((one for one in estimates if one.contender == chosen), best)
     front = time_cost_front(estimates)
@@ -308,11 +353,36 @@ def conclude(
         price=price,
         is_complete=is_complete,
         warnings=_warnings(asked, known, best, is_complete=is_complete),
+        tokens=known.tokens,
+        within_s=request.within_s,
+        budget=request.budget,
+        met=met,
+        compares=request.compares or asked == "cost",
+    )
+
+
+def _that_end(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:
+    """Those whose training ends; failures may leave it no progress.
+
+    Raises:
+        InfeasibleError: none does
+    """
+    ending = tuple(one for one in estimates if one.time_s is None or math.isfinite(one.time_s))
+    if ending:
+        return ending
+    run = estimates[0].run
+    between = "" if run is None else f": one each {format_duration(1.0 / run.recovery.rate)}"
+    raise InfeasibleError(
+        f"failures leave no progress on {format_count(estimates[0].devices, 'device')}{between}, and a checkpoint or a "
+        "restart takes longer; take fewer devices, faster storage (--checkpoint-rate) or a faster restart (--restart)",
+        code="failures.no-progress",
     )
 
 
 def _stop(estimates: Sequence[Estimate], request: TargetRequest) -> Stop | None:
     timed = {one.devices for one in estimates if one.time_s is not None}
+    if request.tokens is not None and not request.compares:
+        return None
     return find_stop(estimates, share=request.least_saved) if len(timed) > 1 else None
 
 
@@ -323,7 +393,7 @@ def _warnings(asked: Goal, known: Known, chosen: Estimate, *, is_complete: bool)
 
 
 def _no_curve(asked: Goal, known: Known) -> tuple[str, ...]:
-    if known.curve is not None or asked == "throughput":
+    if known.says_length or asked == "throughput":
         return ()
     return (
         f"the {asked} to the target is not known without a convergence curve, so throughput was made best: give "

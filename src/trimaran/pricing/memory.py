@@ -1,7 +1,8 @@
 """Bytes that are allocated and freed within a step.
 
 The memory of a microbatch lives from the start of its forward to the end of its backward: the storages that autograd
-keeps, the tensors that were received, and those that other segments read. An operation also allocates tensors that it
+keeps, the tensors that were received, and those that other segments read. While a backward runs, what it has used is
+gone, so that its peak is counted operation by operation. An operation also allocates tensors that it
 does not keep: the largest such amount lives for as long as the forward or backward that contains it. So do gathered
 parameters that replicas shard. In a split backward, dgrad frees everything that wgrad does not need: wgrad needs the
 inputs of its layers and the gradients of their outputs.
@@ -45,6 +46,7 @@ including parameters that no captured operation reads.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
@@ -209,7 +211,8 @@ class SegmentMemory:
         kept: from a microbatch's forward to its backward: saved storages and tensors that other segments read, without
             received tensors [bytes]
         forward_peak: in addition while the forward runs [bytes]
-        backward_peak: in addition while the backward runs [bytes]
+        backward_peak: in addition while the backward runs, which frees what it has used [bytes]
+        split_peak: in addition while dgrad runs, which frees nothing before its end [bytes]
         evaluation_peak: while the forward runs without gradients [bytes]
         put_off: the part of `kept` that wgrad needs [bytes]
         put_off_gradients: gradients of outputs from dgrad to wgrad [bytes]
@@ -218,6 +221,7 @@ class SegmentMemory:
     kept: int
     forward_peak: int
     backward_peak: int
+    split_peak: int
     evaluation_peak: int
     put_off: int = 0
     put_off_gradients: int = 0
@@ -296,8 +300,8 @@ def _compute_change(
         return memory.backward_peak, memory.backward_peak + left + received + gradients
     sent = moved.get((Kind.SEND_BACKWARD, *where), 0)
     if kind == Kind.BACKWARD_INPUT:
-        made = memory.backward_peak + memory.put_off_gradients + sent
-        return made, memory.backward_peak + memory.kept - memory.put_off
+        made = memory.split_peak + memory.put_off_gradients + sent
+        return made, memory.split_peak + memory.kept - memory.put_off
     return memory.backward_peak + sent, memory.backward_peak + memory.kept + received + gradients
 
 
@@ -316,6 +320,7 @@ def _with_gathered(memory: SegmentMemory, gathered: int) -> SegmentMemory:
         memory,
         forward_peak=memory.forward_peak + gathered,
         backward_peak=memory.backward_peak + gathered,
+        split_peak=memory.split_peak + gathered,
         evaluation_peak=memory.evaluation_peak + gathered,
     )
 
@@ -332,15 +337,23 @@ def _one_segment(
     for op in ops:
         for name in op.saved:
             share[name] = max(share.get(name, 0.0), shares.saved(op))
-    kept = {name: graph.storages[name].at(batch) * share[name] for name in own}
+    kept = {name: graph.kept_storages[name].at(batch) * share[name] for name in own}
     needed = {name for op in later for name in op.inputs if name in own}
     gradients = sum(spec.nbytes.at(batch) for op in later for spec in op.outputs if spec.requires_grad)
     put_off_bytes = round(sum(kept[name] for name in needed))
+    first = {name: number for number in range(len(ops) - 1, -1, -1) for name in ops[number].saved}
+    freed = [0.0] * (len(ops) + 1)
+    for name, nbytes in kept.items():
+        # The backward of the first operation that keeps it is the last that reads it.
+        freed[first[name]] += nbytes
     kept |= {spec.name: spec.nbytes.at(batch) for spec in writes}
+    gone = list(accumulate(reversed(freed)))[::-1]
+    backward = [_gradients(op, made, batch) for op in ops]
     return SegmentMemory(
         kept=round(sum(kept.values())),
         forward_peak=max((_passing(op, saved, batch) for op in ops), default=0),
-        backward_peak=max((_gradients(op, made, batch) for op in ops), default=0),
+        backward_peak=max((round(own - gone[number + 1]) for number, own in enumerate(backward)), default=0),
+        split_peak=max(backward, default=0),
         evaluation_peak=max((_passing(op, (), batch) + _inputs(op, made, batch) for op in ops), default=0),
         put_off=put_off_bytes,
         put_off_gradients=round(gradients),

@@ -1,12 +1,16 @@
-"""The text of a training to a target, from the document of a plan: the table by batch and devices, the choice, why."""
+"""The text of a training to a target, from the document of a plan: the table by batch and devices, the choice, why.
 
+And of a training of a number of tokens: days, cost, failures, the numbers of devices that were compared.
+"""
+
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.units import format_duration, format_seconds
+from trimaran.base.units import format_bytes, format_duration, format_seconds
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 TARGET_ROWS = 16
@@ -19,12 +23,216 @@ def outlook_lines(document: Mapping[str, Any]) -> list[str | Table]:
     Args:
         document: as `trimaran plan --objective time --json` prints it
     """
+    if "run" in document:
+        return []
     lines: list[str | Table] = [_target_table(document), *_legend(document), ""]
     lines += _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
     lines += _rule(document)
     for entry in document["left_out"]:
         lines.append(f"Left out: batch {entry['global_batch_size']}, {entry['reason']}.")
     return lines
+
+
+_WIDTH = 79
+"""Of a sentence about a training of tokens; longer ones go on in the next line."""
+
+
+def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
+    """A training of a number of tokens: the verdict first, then where the time goes, and what that rests on.
+
+    Args:
+        document: as `trimaran plan --tokens 15T --json` prints it
+
+    Returns:
+        Lines and tables, which fit 80 columns.
+    """
+    run, chosen = document["run"], document["chosen"]
+    sentences: list[str | Table] = [*_wrapped(_verdict(document))]
+    if run["compares_devices"]:
+        sentences += [_counts_table(document), *_wrapped(_best_counts(document))]
+    sentences.append(_parts_table(run))
+    sentences += _wrapped(_failures(run))
+    sentences += _wrapped(_checkpoints(run))
+    sentences += _wrapped(_spares(run, chosen))
+    for entry in document["left_out"]:
+        sentences += _wrapped(f"Left out: batch {entry['global_batch_size']}, {entry['reason']}.")
+    return [*sentences, ""]
+
+
+def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
+    """Documents and experts of a plan of a transformer, where something is to be said of them.
+
+    Args:
+        document: of the plan
+
+    Returns:
+        Lines and tables, which fit 80 columns.
+    """
+    lines: list[str | Table] = []
+    told = document.get("documents")
+    if told is not None:
+        computed, useful = told["computed_tokens_of_a_sequence"], told["useful_tokens_of_a_sequence"]
+        left = told["left_out_share"]
+        lines += _wrapped(
+            f"Documents of {told['mean_tokens']:,.0f} tokens on average ({told['packing']}, {told['source']}): a "
+            f"sequence computes {computed:,} tokens, of which {useful:,.0f} are trained on, and "
+            f"{told['attention_by_that_of_full_sequences']:.1%} of the attention of a full one."
+            + (f" {left:.1%} of the tokens are beyond the sequence." if left else "")
+        )
+    loads = document.get("expert_loads")
+    if loads is None:
+        return lines
+    table = frame_table()
+    add_words(table, "busiest rank of experts", no_wrap=True)
+    add_figures(table, "step", "slower", "peak", "fits")
+    base = loads[0]["step_time_s"]
+    for row in loads:
+        table.add_row(
+            f"{row['imbalance']:g} times the balanced load" + (" (planned)" if row["planned"] else ""),
+            format_seconds(row["step_time_s"]),
+            f"{row['step_time_s'] / base - 1:.0%}",
+            format_bytes(row["peak_bytes"]),
+            "yes" if row["fits"] else "no",
+        )
+    lines.append(table)
+    if any(row["reached"] < row["imbalance"] for row in loads):
+        most = max(row["reached"] for row in loads)
+        lines += _wrapped(f"No rank of this strategy can have more than {most:g} times the balanced load.")
+    return lines
+
+
+def _wrapped(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    run, chosen, limits = document["run"], document["chosen"], document.get("limits")
+    told = "" if limits is None else _limits(limits)
+    low, high = (_end(None if end is None else end * 86_400.0) for end in run["days_interval"])
+    return (
+        f"{told}{_large(run['tokens'])} tokens on {document['devices']:,} devices: "
+        f"{format_duration(run['days'] * 86_400.0)} (90 %: {low} to {high}), {_money(run, chosen)}, goodput "
+        f"{run['goodput']:.1%}; batch {chosen['global_batch_size']}, {chosen['strategy']}."
+    )
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    days, budget = limits["days"], limits["budget"]
+    given = ["" if days is None else f"{days:g} days", "" if budget is None else f"a budget of {_large(budget)}"]
+    asked = " and ".join(one for one in given if one)
+    return f"Within {asked}: " if limits["met"] else f"Nothing is within {asked}; nearest: "
+
+
+def _money(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    hours = f"{_large(run['device_hours'])} device-hours"
+    if run["money"] is None:
+        return f"{hours}, cost not known (--price)"
+    low, high = ("?" if end is None else _large(end) for end in run["money_interval"])
+    return f"{_large(run['money'])} {run['currency']} ({low} to {high}), {hours}"
+
+
+def _large(amount: float) -> str:
+    """A large number for people.
+
+    Example:
+        >>> _large(15e12), _large(1_234_567), _large(950)
+        ('15T', '1.23M', '950')
+    """
+    for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e4)):
+        if amount >= size:
+            size = 1e3 if letter == "k" else size
+            return f"{amount / size:.3g}{letter}" if amount / size < 100 else f"{amount / size:.0f}{letter}"
+    return f"{amount:.3g}"
+
+
+def _counts_table(document: Mapping[str, Any]) -> Table:
+    """The fastest strategy of each number of devices."""
+    fastest: dict[int, Mapping[str, Any]] = {}
+    for row in (*document["candidates"], document["chosen"]):
+        kept = fastest.get(row["devices"])
+        if kept is None or row["time_to_accuracy_s"] < kept["time_to_accuracy_s"]:
+            fastest[row["devices"]] = row
+    chosen = document["chosen"]
+    fastest[chosen["devices"]] = chosen
+    table = frame_table()
+    table.padding = (0, 0)
+    add_words(table, "", no_wrap=True)
+    add_figures(table, "devices", "spares")
+    table.add_column("strategy", min_width=12)
+    add_figures(table, "step", "days", "interval", "goodput", "cost")
+    for count in sorted(fastest):
+        row = fastest[count]
+        days = row["time_to_accuracy_s"] / 86_400.0
+        low, high = ("?" if end is None else f"{end / 86_400.0:.3g}" for end in row["time_to_accuracy_interval_s"])
+        cells = (
+            "*" if row is chosen else "",
+            str(count),
+            str(row["spare_nodes"]),
+            row["strategy"],
+            format_seconds(row["step_time_s"]),
+            f"{days:.3g}",
+            f"{low}–{high}",
+            f"{row['goodput']:.1%}",
+            _large(row["cost"]),
+        )
+        table.add_row(*map(Text, cells), style="bold" if row is chosen else None)
+    return table
+
+
+def _best_counts(document: Mapping[str, Any]) -> str:
+    rows = document["candidates"]
+    fastest = min(rows, key=lambda row: (row["time_to_accuracy_s"], row["cost"]))
+    cheapest = min(rows, key=lambda row: (row["cost"], row["time_to_accuracy_s"]))
+    return (
+        f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']} with spare nodes. "
+        f"Fastest: "
+        f"{fastest['devices']} devices; cheapest: {cheapest['devices']}."
+    )
+
+
+def _parts_table(run: Mapping[str, Any]) -> Table:
+    table = frame_table()
+    add_words(table, "where the time goes")
+    add_figures(table, "time", "share")
+    whole = sum(run["parts_s"].values())
+    for part, seconds in run["parts_s"].items():
+        table.add_row(part, format_duration(seconds), f"{seconds / whole:.1%}")
+    return table
+
+
+def _failures(run: Mapping[str, Any]) -> str:
+    low, high = (format_duration(end) for end in run["mean_time_between_failures_interval_s"])
+    doubt = "" if low == high else f" ({low} to {high})"
+    return (
+        f"Failures: {_large(run['failures'])}, one each {format_duration(run['mean_time_between_failures_s'])}{doubt}; "
+        f"{run['sources']['failures']}."
+    )
+
+
+def _checkpoints(run: Mapping[str, Any]) -> str:
+    stall, write = run["checkpoint_stall_s"], run["checkpoint_write_s"]
+    waits = f"training waits {format_seconds(stall)}" + (
+        "" if write == stall else f", written in {format_seconds(write)}"
+    )
+    return (
+        f"Checkpoints: {format_bytes(run['checkpoint_bytes'])} every {format_duration(run['checkpoint_every_s'])} "
+        f"(Young {format_duration(run['young_every_s'])}, Daly {format_duration(run['daly_every_s'])}); up to "
+        f"{format_duration(run['checkpoint_within_1_percent_s'])} costs 1 %. For each one {waits}; a restart takes "
+        f"{format_duration(run['restart_s'])}. Storage: {_source(run, 'storage')}. Restart: {_source(run, 'restart')}."
+    )
+
+
+def _source(run: Mapping[str, Any], what: str) -> str:
+    """Where a figure comes from, without what a file of figures says of it further."""
+    return str(run["sources"][what]).split(":")[0]
+
+
+def _spares(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    return (
+        f"Spare nodes: {run['spare_nodes']}, so that with a probability of {run['spare_probability']:g} the run never "
+        f"lacks one while failed nodes are repaired in {format_duration(run['repair_s'])} on average "
+        f"({_source(run, 'repair')}); they are paid."
+    )
 
 
 def training_line(training: Mapping[str, Any]) -> str:

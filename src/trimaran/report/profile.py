@@ -182,7 +182,7 @@ def _singles(graph: Graph, table: CostTable, *, batch: int, form: Form, executio
     costs = operation_costs(graph, table, batch=batch, execution=execution)
     context = context_of(graph, table, costs, batch=batch, form=form, execution=execution)
     elements = {parameter.name: math.prod(parameter.shape) for parameter in graph.parameters}
-    kept = {name: size.at(batch) for name, size in graph.storages.items()}
+    kept = {name: size.at(batch) for name, size in graph.kept_storages.items()}
     singles = {}
     for op in graph.ops:
         singles[op.id] = Spot(

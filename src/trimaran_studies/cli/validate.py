@@ -20,7 +20,8 @@ Family = Annotated[
     typer.Option(
         "--family",
         help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
-        "collectives, memory, time_to_train; feeding: rows that differ only in their input pipeline.",
+        "collectives, memory, time_to_train; feeding: rows that differ only in their input pipeline; field: steps of "
+        "public training runs, on which nothing is fitted.",
         show_default=False,
     ),
 ]

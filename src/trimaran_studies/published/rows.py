@@ -26,6 +26,7 @@ FAMILIES = (
     "collectives",
     "memory",
     "feeding",
+    "field",
 )
 """What can be asked for. "memory" stands for the families `MEMORY_FAMILIES` of a file, "feeding" for `FED_FAMILIES`."""
 
@@ -66,8 +67,14 @@ _LAYOUTS = (
         names={},
         same={"family": "collectives", "unit": "us"},
     ),
+    _Layout(
+        figure="step_s",
+        needed=("cluster", "degrees", "layers"),
+        names={"run": "row_id", "source": "source_repo"},
+        same={"family": "field", "unit": "s"},
+    ),
 )
-"""Results of benchmark rounds, and times of collectives, as they are usually printed."""
+"""Results of benchmark rounds, times of collectives, and runs of the field, as they are usually printed."""
 
 _TABLE = _Layout(figure="value", needed=("value",), names={}, same={})
 
@@ -182,11 +189,20 @@ def _row(path: Path, line: int, printed: Mapping[str, str], layout: _Layout) -> 
         row_id=cells.get("row_id", "") or str(line),
         family=family,
         fields={name: _WHOLE.sub(r"\1", value) for name, value in cells.items() if value and name not in kept},
-        measured=number(figure_cell, path=path, line=line, column=layout.figure),
+        measured=_measured(figure_cell, path=path, line=line, column=layout.figure),
         unit=cells.get("unit", "") or _unit_of(figure_cell),
         anchor=number(anchor, path=path, line=line, column="anchor_value") if anchor else None,
         flag=cells.get("flag", ""),
     )
+
+
+_NO_FIGURE = frozenset({"", "-", "--", "?", "n/a", "na", "nan", "none", "null", "oom", "failed"})
+"""What tables write where nothing was measured."""
+
+
+def _measured(cell: str, *, path: Path, line: int, column: str) -> float:
+    """The figure of a row; 0 where the table says that there is none, so that the row alone is left out."""
+    return 0.0 if cell.lower() in _NO_FIGURE else number(cell, path=path, line=line, column=column)
 
 
 def _renamed(printed: Mapping[str, str], layout: _Layout) -> Mapping[str, str]:

@@ -28,12 +28,14 @@ Each source has one script. Facts of the scripts, in addition to the degrees in 
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
-from trimaran.machine.types import Machine
+from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_memory
+from trimaran.pricing.analytical.programs import find_framework, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.step_time import (
     Program,
@@ -77,9 +79,9 @@ def count(row: Row, name: str) -> int:
 def recomputed(row: Row) -> frozenset[Recomputed] | None:
     """Layers that the backward recomputes, by the column `recompute`; None where it is empty."""
     told = row.fields.get("recompute", "").strip().lower()
-    if told in ("true", "full", "yes", "y", "1", "uniform", "block"):
+    if told in ("true", "full", "yes", "y", "1", "uniform", "block", "layers"):
         return frozenset({"layers"})
-    if told in ("selective", "sel"):
+    if told in ("selective", "sel", "attention", "core_attn"):
         return frozenset({"attention"})
     return frozenset() if told in ("false", "none", "no", "n", "0") else None
 
@@ -100,12 +102,19 @@ def fitted(shape: TransformerShape, degrees: Degrees, limit_bytes: float) -> Deg
 
 def zero_stage(row: Row, source: str) -> ZeroStage:
     """Tensors that replicas shard, by the column `zero`: a stage, or whether DeepSpeed's stage 1 is on."""
-    zero = row.fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ")
+    zero = row.fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ").removeprefix("stage").strip()
     # Tables of ZeRO have no column for stages of a pipeline: there are none, and parameters are sharded.
     if "bigscience" in source and not row.fields.get("pp"):
         return 3
-    stages: dict[str, ZeroStage] = {"1": 1, "y": 1, "yes": 1, "true": 1, "2": 2, "3": 3}
-    return stages.get(zero, 0)
+    return _STAGES.get(zero, 0)
+
+
+_STAGES: Mapping[str, ZeroStage] = {
+    # DeepSpeed's stages, Megatron's distributed optimizer, and names of PyTorch's FSDP
+    "": 0, "0": 0, "n": 0, "no": 0, "none": 0, "false": 0, "no_shard": 0, "ddp": 0,
+    "1": 1, "y": 1, "yes": 1, "true": 1, "optimizer": 1, "2": 2, "gradients": 2, "shard_grad_op": 2,
+    "3": 3, "full_shard": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "parameters": 3,
+}  # fmt: skip
 
 
 _MISTAKEN = {("32", 256.0), ("64", 155.0), ("32", 586.0), ("64", 301.0)}
@@ -200,6 +209,7 @@ class TransformerRun:
         devices: in use
         nodes: in use; None: not published
         trainer: library of the training loop, where a source compares several; "" for its first one
+        assumed: what the row does not say and a step depends on, each of which widens its interval
     """
 
     shape: TransformerShape
@@ -210,6 +220,7 @@ class TransformerRun:
     devices: int
     nodes: int | None
     trainer: str = ""
+    assumed: tuple[str, ...] = ()
 
 
 def transformer_run(row: Row) -> TransformerRun:
@@ -237,13 +248,17 @@ def transformer_run(row: Row) -> TransformerRun:
     devices = count(row, "n_gpus") or count(row, "n_nodes") * 4
     if not devices:
         raise InputError(f"row {row.row_id}: n_gpus: missing", code="model-parallel-row.missing-cell", row=row.row_id)
+    assumed: tuple[str, ...] = ()
     if "llm-foundry" in source:
         shape_, degrees, program = shape, _sharded(row, devices), _foundry(row)
     elif any(word in source for word in ("bigscience", "vtrain", "aceso", "mist", "megatron-deepspeed")):
         shape_, degrees, program = shape, _plain(row, shape, devices, source), _megatron_of_then(source)
         degrees = degrees if "bigscience" in source else fitted(shape, degrees, card_bytes(row))
-    else:
+    elif "nemo" in source or "megatron-bridge" in source:
         shape_, degrees, program = _nemo(row, shape, devices)
+        assumed = ("frozen",) if program.frozen else ()
+    else:
+        shape_, (degrees, program, assumed) = shape, _told(row, shape, devices)
     most = 4 * shape_.layers
     if degrees.pp > most:
         raise InputError(
@@ -262,7 +277,136 @@ def transformer_run(row: Row) -> TransformerRun:
         devices=devices,
         nodes=nodes,
         trainer="Hugging Face" if "bigscience" in source and replicas_alone(row, devices) else "",
+        assumed=assumed,
     )
+
+
+def _told(row: Row, shape: TransformerShape, devices: int) -> tuple[Degrees, Program, tuple[str, ...]]:
+    """Degrees and program of a row whose source has no script here: what the row says, and no more.
+
+    Returns:
+        Degrees, program, and what had to be assumed.
+
+    Raises:
+        InputError: degrees that cannot be assumed, or a cell that says nothing known
+    """
+    fields = row.fields
+
+    def refuse(name: str, why: str) -> InputError:
+        return InputError(
+            f"row {row.row_id}: {name}: {why}", code="model-parallel-row.not-said", row=row.row_id, column=name
+        )
+
+    names = ("tp", "pp", "cp", "ep", "dp", "zero")
+    if devices > 1 and not any(fields.get(name) for name in names):
+        raise refuse(", ".join(names), f"none is said, and the step of {devices} devices depends on them: say them")
+    if not fields.get("seq_len"):
+        raise refuse("seq_len", "missing, and a step depends on it")
+    zero = fields.get("zero", "").strip().lower().removeprefix("zero").strip("-_ ").removeprefix("stage").strip()
+    if zero not in _STAGES:
+        raise refuse("zero", f"{fields['zero']} is no stage of ZeRO, nor a name of FSDP's: say 0, 1, 2 or 3")
+    recompute = recomputed(row)
+    if recompute is None and fields.get("recompute"):
+        raise refuse("recompute", f"{fields['recompute']} is not known: say none, selective or full")
+    assumed = [name for name in ("micro_batch", "global_batch", "recompute") if not fields.get(name)]
+    tensor, pipeline, context = (count(row, name) or 1 for name in ("tp", "pp", "cp"))
+    expert = count(row, "ep") or 1
+    data = count(row, "dp") or devices // (tensor * pipeline * context)
+    if tensor * pipeline * context * data != devices:
+        raise InputError(
+            f"row {row.row_id}: tp {tensor}, pp {pipeline}, cp {context}, dp {data} do not make {devices} devices",
+            code="model-parallel-row.degrees-do-not-multiply",
+            row=row.row_id,
+        )
+    microbatch = count(row, "micro_batch") or 1
+    batch = count(row, "global_batch") or microbatch * data * pipeline
+    said = re.search(r"\bvp=(\d+)", fields.get("config", ""))
+    framework = find_framework(f"{fields.get('framework', '')} {fields.get('source_repo', '')}")
+    year = _year_of(row)
+    if framework is None:
+        assumed.append("framework")
+    if year is None:
+        assumed.append("year")
+    device = device_of(row)
+    name = framework.name if framework else "fsdp" if zero in ("3", "full_shard", "fsdp") else "megatron"
+    program = training_program(
+        name,
+        usual_year(device) if year is None else year,
+        device=device,
+        precision=_sixteen_or_eight(row),
+        compiled="compile" in f"{fields.get('config', '')} {fields.get('framework', '')}".lower(),
+    )
+    degrees = Degrees(
+        tp=tensor,
+        pp=pipeline,
+        chunks=int(said.group(1)) if said and pipeline > 1 else 1,
+        cp=context,
+        dp=data,
+        ep=expert if shape.experts is not None else 1,
+        microbatch=microbatch,
+        microbatches=max(1, round(batch / (microbatch * data))),
+        sequence_parallel=tensor > 1 and program.fused and program.year >= SEQUENCE_PARALLEL,
+        zero=_STAGES[zero],
+        recomputed=recompute or frozenset(),
+    )
+    return degrees, program, tuple(assumed)
+
+
+SEQUENCE_PARALLEL = 2022.5
+"""Since when Megatron shards the residual stream over `tp` ranks (Korthikanti et al., May 2022)."""
+
+
+def _year_of(row: Row) -> float | None:
+    """Year of the software of a row: its own column, a release such as "25.09", or a year in words; None: not said."""
+    told = figure(row.fields.get("year", ""))
+    if told is not None:
+        return told + (0.5 if told == int(told) else 0.0)
+    text = f"{row.fields.get('framework', '')} {row.fields.get('date', '')}"
+    release = re.search(r"\b(2\d)\.(0[1-9]|1[0-2])\b", text)
+    if release is not None:
+        return 2000.0 + int(release.group(1)) + int(release.group(2)) / 12.0
+    dated = re.search(r"\b(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text)
+    if dated is None:
+        return None
+    return int(dated.group(1)) + (int(dated.group(2)) / 12.0 if dated.group(2) else 0.5)
+
+
+def _sixteen_or_eight(row: Row) -> Precision:
+    """Precision of a row's products.
+
+    Raises:
+        InputError: one that sharded transformers have no figures for
+    """
+    told = row.fields.get("precision", "").lower()
+    if any(word in told for word in ("fp8", "mx", "fp4", "float8")):
+        return "fp8"
+    if any(word in told for word in ("bf16", "bfloat16")):
+        return "bf16"
+    if any(word in told for word in ("fp16", "float16", "half", "mixed", "amp")):
+        return "fp16"
+    raise InputError(
+        f"row {row.row_id}: precision: {told or 'missing'}: sharded transformers have figures of bf16, fp16 and fp8",
+        code="model-parallel-row.precision",
+        row=row.row_id,
+    )
+
+
+def device_of(row: Row) -> Device:
+    """The device of a row.
+
+    Raises:
+        InputError: the catalog has none of its name
+    """
+    fields = row.fields
+    label, named = fields.get("gpu", ""), fields.get("machine", "")
+    found = match_machine(named or label, label, devices=1)
+    if found is None or (label and match_machine("", label, devices=1) is None):
+        raise InputError(
+            f"row {row.row_id}: {label or named or 'no device'}: no device of the catalog is meant",
+            code="model-parallel-row.unknown-device",
+            row=row.row_id,
+        )
+    return found.device
 
 
 _VTRAIN_SENDS = 800e9 / 8 * 1.074 / 8
@@ -305,6 +449,7 @@ def _plain(row: Row, shape: TransformerShape, devices: int, source: str) -> Degr
 
 def _megatron_of_then(source: str) -> Program:
     return Program(
+        framework="megatron-deepspeed",
         precision="fp16",
         attention="fused" if "aceso" in source else "unfused",
         overlaps=False,
@@ -322,14 +467,18 @@ def _sharded(row: Row, devices: int) -> Degrees:
         dp=devices,
         microbatch=microbatch,
         microbatches=max(1, round(batch / (microbatch * devices))),
-        zero=3,
-        recomputed=frozenset({"layers"}) if row.fields.get("recompute") == "True" else frozenset(),
+        zero=_STAGES.get(row.fields.get("zero", "").strip().lower(), 3),
+        recomputed=recomputed(row) or frozenset(),
     )
 
 
 def _foundry(row: Row) -> Program:
     precision: Precision = "fp8" if "fp8" in row.fields.get("precision", "").lower() else "bf16"
-    return Program(precision=precision, fused=False, gradient_bytes=4, year=2023.0)
+    # Its tables of H100 came half a year after those of A100. Its policy "PURE" sums gradients in 16 bits.
+    year = 2023.5 if "h100" in row.fields.get("gpu", "").lower() else 2023.0
+    return Program(
+        framework="fsdp", precision=precision, fused=False, gradient_bytes=2, year=year, tuned=False, stops_early=True
+    )
 
 
 def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerShape, Degrees, Program]:
@@ -367,12 +516,14 @@ def _nemo(row: Row, shape: TransformerShape, devices: int) -> tuple[TransformerS
     eight = any(word in fields.get("precision", "").lower() for word in ("fp8", "mx", "fp4"))
     # If a rank's weights, gradients and buffers exceed its memory, the row is fine-tuning without their gradients.
     per_rank = _state_bytes(shape, degrees)
-    frozen = per_rank > 80e9
+    frozen = per_rank > device_of(row).memory.nbytes
     program = Program(
+        framework="nemo",
         precision="fp8" if eight else "bf16",
         tensor_overlaps=True,
         frozen=frozen,
-        year=2025.0,
+        year=_year_of(row) or 2025.0,
+        once_a_node=8,
     )
     return shape, degrees, program
 
@@ -403,15 +554,24 @@ def answer_model_parallel(row: Row) -> Answer:
 def _predict(row: Row) -> Answer:
     with cells_read(row):
         run = transformer_run(row)
-    machine = machine_of(run)
-    predicted = in_unit(row, run, run_step(run, machine))
-    constants = step_constants()
+    return answer_of_run(row, run, machine_of(run))
+
+
+def answer_of_run(row: Row, run: TransformerRun, machine: Machine) -> Answer:
+    """The prediction of a run's figure with its 90 % interval.
+
+    Args:
+        row: with the figure
+        run: of it
+        machine: of the run
+    """
+    step, constants = run_step(run, machine), step_constants()
+    predicted = in_unit(row, run, step)
     if "bigscience" in row.fields.get("source_repo", ""):
         # Its authors: an identical test is 40 % faster or slower on the same nodes at another time of the day.
         return Answer(row=row, predicted=predicted, low=predicted * 0.6, high=predicted * 2.0)
-    spread = constants.spread_experts if run.shape.experts is not None else constants.spread
-    low, high = predicted / (1.0 + spread), predicted * (1.0 + spread)
-    return Answer(row=row, predicted=predicted, low=low, high=high)
+    half = constants.half_width(step, run.shape, run.program, machine.node.device, not_said=run.assumed)
+    return Answer(row=row, predicted=predicted, low=predicted / math.exp(half), high=predicted * math.exp(half))
 
 
 def machine_of(run: TransformerRun) -> Machine:
@@ -444,7 +604,7 @@ def in_unit(row: Row, run: TransformerRun, step: TransformerStep) -> float:
     Raises:
         InputError: a unit that does not fit a step.
     """
-    if row.family == "mp_step_time":
+    if row.family != "mp_throughput":
         if row.unit not in _SECONDS:
             raise InputError(f"unit {row.unit}: expected one of {', '.join(_SECONDS)}", unit=row.unit)
         return step.seconds / _SECONDS[row.unit]

@@ -27,6 +27,7 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.planner.analytical.search import program_of
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank
+from trimaran.pricing.analytical.programs import training_program
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.program.strategy import Degrees
@@ -184,7 +185,7 @@ def _calculon_case(application: Mapping[str, int], execution: Mapping[str, int |
         recomputed=frozenset({"layers"} if execution["activation_recompute"] == "full" else {"attention"}),
     )
     machine = find_machine(f"dgx-a100:{max(1, degrees.devices // 8)}")
-    program = Program(precision="fp16", attention="unfused", overlaps=False, gradient_bytes=2, year=2022.0)
+    program = training_program("megatron", 2022.4, device=machine.node.device, precision="fp16")
     return _Case(run=_run(shape, degrees, program, machine, "A100"), machine=machine, measured=measured)
 
 

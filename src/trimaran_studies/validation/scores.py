@@ -239,6 +239,7 @@ ORDER = (
     "time_to_train",
     "feeding",
     "feeding_measured",
+    "field",
 )
 """Families as they are shown."""
 

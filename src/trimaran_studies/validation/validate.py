@@ -23,6 +23,8 @@ from trimaran_studies.published.rows import published_rows, read_rows
 from trimaran_studies.time_to_train import FAMILY as TIMES
 from trimaran_studies.time_to_train import answer_times
 from trimaran_studies.validation.collectives import answer_collectives
+from trimaran_studies.validation.field import FAMILY as FIELD
+from trimaran_studies.validation.field import answer_field, field_rows
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.loader_rates import FEEDING, answer_feeding
 from trimaran_studies.validation.measured_loaders import answer_measured_loaders
@@ -61,7 +63,9 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
 
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
     if row.measured <= 0:
-        raise InputError(f"row {row.row_id}: a measured figure of {row.measured} cannot be compared with")
+        raise InputError(
+            f"row {row.row_id}: no figure, or one of 0: nothing can be compared with it", code="validate.no-figure"
+        )
     if row.family == TIMES:
         return answer_times([row])[0]
     if row.family in _FAMILIES:
@@ -77,6 +81,7 @@ _FAMILIES: Mapping[str, Callable[[Row], Answer]] = {
     "activation_memory": answer_memory,
     "mp_throughput": answer_model_parallel,
     "mp_step_time": answer_model_parallel,
+    FIELD: answer_field,
 }
 
 
@@ -250,6 +255,8 @@ def _with_times(
 
 
 def _rows(request: ValidationRequest) -> list[Row]:
+    if not request.files and request.family == FIELD:
+        return list(field_rows())
     if not request.files:
         return list(published_rows(request.family))
     return [row for path in request.files for row in read_rows(path, family=request.family)]

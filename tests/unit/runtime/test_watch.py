@@ -38,6 +38,7 @@ def beat(
     waits: str = "",
     ranks: tuple[int, ...] = (),
     entered: tuple[str, ...] = (),
+    steps_begun: int | None = None,
 ) -> Beat:
     return Beat(
         phase=phase,
@@ -47,6 +48,7 @@ def beat(
         since_s=0.0,
         waits=Wait(what=waits, ranks=ranks, step=steps) if waits else None,
         entered=entered if not waits or waits in entered else (*entered, waits),
+        steps_begun=steps + 1 if steps_begun is None else steps_begun,
     )
 
 
@@ -114,15 +116,15 @@ def test_a_pause_that_is_first_seen_to_end_on_the_page_is_learned() -> None:
     pages = [mmap.mmap(-1, PAGE_BYTES) for _ in range(2)]
     notes = [Activity() for _ in range(2)]
     for rank, (page, note) in enumerate(zip(pages, notes, strict=True)):
-        note.page, note.phase = page, STEP
+        note.page = page
         ranks.watch.read(rank, page)
     for steps in range(12):
         for note in notes:
-            note.steps = steps
+            note.steps, note.phase = steps, STEP
         ranks.take_steps(1, 1.0)
     assert ranks.pass_time(25.0) is None
     for note in notes:
-        note.steps = 12
+        note.steps, note.phase = 12, STEP
     assert ranks.pass_time(0.5) is None
     ranks.take_steps(1, 1.0)
     assert ranks.pass_time(25.0 * PAUSES - 5.0) is None
@@ -148,7 +150,7 @@ def test_the_first_steps_of_a_run_that_goes_on_may_take_long_too(step_s: float |
     """Its steps are counted on from the checkpoint; the first one compiles."""
     ranks = Ranks(2, HangLimits(step_s=step_s))
     ranks.steps = 1000
-    ranks.beats = {rank: beat(1, steps=1000) for rank in range(2)}
+    ranks.beats = {rank: beat(1, steps=1000, steps_begun=1) for rank in range(2)}
     assert ranks.pass_time(OTHER_S - 10.0) is None
     ranks.take_steps(6, 1.0)
     assert ranks.pass_time((step_s or OTHER_S * PAUSES) + 10.0) is not None

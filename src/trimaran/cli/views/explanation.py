@@ -100,6 +100,7 @@ _MEANINGS: Mapping[str, str] = {
     PARTS["tensor_s"]: "in groups that share layers or sequences",
     PARTS["bubble_s"]: "the pipeline fills, drains and sends",
     PARTS["data_s"]: "of gradients and parameters, not overlapped",
+    PARTS["unequal_s"]: "replicas wait for the one whose documents take longest",
 }
 
 
@@ -109,9 +110,10 @@ def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     table = frame_table("Class by class", "the differences of the classes sum to that of the steps")
     add_words(table, "class")
     add_figures(table, mine.name, theirs.name, "difference", no_wrap=False)
-    for part, seconds in chosen.parts.items():
-        if seconds or other.parts[part]:
-            table.add_row(str(part), *_compared(seconds, other.parts[part]))
+    for part in dict.fromkeys((*chosen.parts, *other.parts)):
+        ours, others = chosen.parts.get(part, 0.0), other.parts.get(part, 0.0)
+        if ours or others:
+            table.add_row(str(part), *_compared(ours, others))
     table.add_section()
     if mine.epoch_s is not None and theirs.epoch_s is not None:
         table.add_row("epoch", *_compared(mine.epoch_s, theirs.epoch_s))

@@ -37,7 +37,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import outlook_lines, training_line
+from trimaran.report.plans import load_lines, outlook_lines, run_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import (
     add_figures,
@@ -94,6 +94,8 @@ def print_plan(out: Console, planned: Planned) -> None:
     """
     out = _unfolded(out)
     evidence, found = planned.evidence, planned.evidence.search
+    if planned.outlook is not None and planned.outlook.chosen.run is not None:
+        print_lines(out, run_lines(plan_document(planned)))
     print_notes(out, planned.notes)
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
@@ -107,6 +109,7 @@ def print_plan(out: Console, planned: Planned) -> None:
         if traffic:
             order = ", ".join(evidence.chosen.strategy.rank_order)
             out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"), soft_wrap=True)
+        print_lines(out, load_lines(plan_document(planned)))
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:
@@ -147,7 +150,7 @@ def _gain(planned: Planned) -> str:
     """The speed of a plan by that of one device or of the baseline, or by the peak of its devices."""
     evidence, found, chosen = planned.evidence, planned.evidence.search, planned.chosen
     if isinstance(evidence, Modelled):
-        tokens_per_s = planned.global_batch_size * evidence.problem.shape.sequence / chosen.step_time_s
+        tokens_per_s = planned.global_batch_size * evidence.problem.sample_tokens / chosen.step_time_s
         return f", {tokens_per_s:,.0f} tokens/s, {evidence.chosen.utilization:.0%} of the devices' peak"
     if not planned.request.is_here:
         alone_s, fits = one_device_of(planned)

@@ -16,13 +16,14 @@ out: the update, which belongs to parameters.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
 
-from trimaran.graph.kernels.workload import Work, Workload
-from trimaran.graph.types import ROOT, Graph, Op, Phase, is_whole
+from trimaran.graph.kernels.workload import Workload
+from trimaran.graph.trace.live_bytes import KeptBytes
+from trimaran.graph.types import ROOT, Affine, Graph, Op, Phase, is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +62,14 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
         graph: of the model, its loss last
         workload: of the same model, at any batch
     """
-    known: dict[str, list[int]] = {}
-    for number, op in enumerate(graph.ops):
-        for origin in op.origins:
-            known.setdefault(origin, []).append(number)
-    for number, op in enumerate(graph.ops):
-        for parameter in op.parameters:
-            known.setdefault(parameter, [number])
+    known = _by_origin(graph)
     entries: list[tuple[int, int, float, bool]] = []
     whole = known[ROOT] if is_whole(graph) else []
     last = [0]
     for place, work in enumerate(workload.works):
         if work.phase is Phase.UPDATE:
             continue
-        last = _find(known, work) or whole or last
+        last = _find(known, work.origin) or whole or last
         backward = work.phase is Phase.BACKWARD
         moved = [_moved(graph.ops[number], workload.batch, backward=backward) for number in last]
         total = sum(moved)
@@ -89,11 +84,75 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
     )
 
 
-def _find(known: dict[str, list[int]], work: Work) -> list[int]:
-    """The operations of a kernel's origin; none where the graph lacks it."""
-    if work.origin in known:
-        return known[work.origin]
-    call, _, _ = work.origin.rpartition("/")
+def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
+    """The graph with what autograd keeps by the kernels and in the precision of a device.
+
+    A captured graph has the storages of the kernels by which it was captured, such as attention that keeps its
+    probabilities, in the precision of the weights. Here the bytes that each operation makes and autograd keeps are
+    those of a traced step. Where they are in other storages, as the cast that a product makes of its input, they count
+    with one that the operation keeps.
+
+    Args:
+        graph: of the model, its loss last
+        kept: by a step of the same model, by what makes it; empty: not known
+
+    Returns:
+        The graph with `kept`; without a difference elsewhere.
+    """
+    if not kept:
+        return graph
+    made = _made_storages(graph)
+    whole, known = (list(range(len(graph.ops))) if is_whole(graph) else []), _by_origin(graph)
+    wanted = dict.fromkeys(range(len(graph.ops)), Affine())
+    last = [0]
+    for one in kept:
+        last = _find(known, one.origin) or whole or last
+        weights = [sum(graph.storages[name].at(1) for name in made.get(number, ())) for number in last]
+        total = sum(weights)
+        for number, weight in zip(last, weights, strict=True):
+            share = weight / total if total else 1.0 / len(last)
+            wanted[number] += Affine(one.fixed * share, one.per_sample * share)
+    sizes = dict(graph.storages)
+    for number, own in made.items():
+        before = sum((graph.storages[name] for name in own), Affine())
+        for name in own:
+            share = graph.storages[name].at(1) / before.at(1) if before.at(1) else 1.0 / len(own)
+            sizes[name] = Affine(wanted[number].fixed * share, wanted[number].per_sample * share)
+    for number, op in enumerate(graph.ops):
+        if op.saved and not made.get(number):
+            sizes[op.saved[0]] += wanted[number]
+    return replace(graph, kept=sizes)
+
+
+def _made_storages(graph: Graph) -> dict[int, list[str]]:
+    """Names of the storages that autograd keeps, by the operation that makes them; those of the batch are left out."""
+    place = {op.id: number for number, op in enumerate(graph.ops)}
+    makers = {spec.name: number for number, op in enumerate(graph.ops) for spec in op.outputs}
+    found: dict[int, list[str]] = {}
+    for name in graph.storages:
+        number = makers.get(name, place.get(name.rpartition("/")[0], -1))
+        if number >= 0:
+            found.setdefault(number, []).append(name)
+    return found
+
+
+def _by_origin(graph: Graph) -> dict[str, list[int]]:
+    """Operations by origin, and the first one of each parameter by its name."""
+    known: dict[str, list[int]] = {}
+    for number, op in enumerate(graph.ops):
+        for origin in op.origins:
+            known.setdefault(origin, []).append(number)
+    for number, op in enumerate(graph.ops):
+        for parameter in op.parameters:
+            known.setdefault(parameter, [number])
+    return known
+
+
+def _find(known: dict[str, list[int]], origin: str) -> list[int]:
+    """The operations of an origin; none where the graph lacks it."""
+    if origin in known:
+        return known[origin]
+    call, _, _ = origin.rpartition("/")
     return known.get(call, [])
 
 

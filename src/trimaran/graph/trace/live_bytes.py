@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage, Value
+from trimaran.graph.types import OUTSIDE
 
 Live = NDArray[np.int64]
 """Bytes at each moment [bytes]."""
@@ -73,6 +74,21 @@ Line = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBytes:
+    """What autograd keeps of the storages that operations of one origin make, from the forward to the backward.
+
+    Attributes:
+        origin: of the operations (`TraceOp.origin`)
+        fixed: such as casts of weights [bytes]
+        per_sample: for each sample in addition [bytes]
+    """
+
+    origin: str
+    fixed: int
+    per_sample: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
     """What one step needs on one device.
 
@@ -83,6 +99,7 @@ class StepMemory:
         buffer_bytes: of all buffers [bytes]
         gradient_bytes: of all gradients [bytes]
         optimizer_bytes: state of the optimizer [bytes]
+        kept: by autograd, by what makes it, in the order of the forward; the batch and the weights are not in it
     """
 
     lines: tuple[Line, ...]
@@ -91,6 +108,7 @@ class StepMemory:
     buffer_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    kept: tuple[KeptBytes, ...] = ()
 
     def peak(self, batch: int, *, keeps_gradients: bool = False) -> int:
         """Largest number of bytes at any moment [bytes].
@@ -137,7 +155,20 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
         buffer_bytes=totals[Role.BUFFER],
         gradient_bytes=sum(high.storages[number].nbytes for number in gradients),
         optimizer_bytes=totals[Role.OPTIMIZER] + untraced_bytes,
+        kept=_kept(high, gains, batch),
     )
+
+
+def _kept(trace: StepTrace, gains: list[int], batch: int) -> tuple[KeptBytes, ...]:
+    found: dict[str, Line] = {}
+    for storage in trace.storages:
+        if storage.role is Role.ACTIVATION and storage.packs and storage.birth >= 0:
+            maker = trace.events[storage.birth]
+            origin = maker.origin if isinstance(maker, TraceOp) else OUTSIDE
+            fixed, per_sample = found.get(origin, (0, 0))
+            gain = gains[storage.number]
+            found[origin] = fixed + storage.nbytes - batch * gain, per_sample + gain
+    return tuple(KeptBytes(origin=origin, fixed=a, per_sample=b) for origin, (a, b) in found.items())
 
 
 def _same_life(before: TraceStorage, after: TraceStorage) -> bool:

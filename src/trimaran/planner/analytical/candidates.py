@@ -19,6 +19,7 @@ chunks, chunks must be equal, but for the first and the last one, which may have
 embedding and the loss as layers).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from typing import Literal
 
 from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
 from trimaran.pricing.analytical.shapes import TransformerShape, layer_kinds
 from trimaran.pricing.analytical.step_time import (
@@ -79,6 +81,7 @@ class AnalyticalProblem:
         most_chunks: of the stack on each stage
         ratio: strategies whose bound is this multiple of the best time are not priced
         runners_up: shown
+        not_said: what the question left to be assumed, each of which widens intervals
     """
 
     shape: TransformerShape
@@ -99,6 +102,13 @@ class AnalyticalProblem:
     most_chunks: int = 8
     ratio: float = 1.5
     runners_up: int = 5
+    not_said: tuple[str, ...] = ()
+
+    @property
+    def sample_tokens(self) -> float:
+        """Tokens of a sequence that are trained on."""
+        documents = self.program.documents
+        return float(self.shape.sequence) if documents is None else documents.useful(self.shape.sequence)
 
     @property
     def device_bytes(self) -> int:
@@ -121,6 +131,8 @@ PARTS: Mapping[str, str] = {
     "bubble_s": "idle stages",
     "data_s": "exchanges between replicas",
     "update_s": "update",
+    "slowest_s": "slowest rank",
+    "unequal_s": "unequal documents",
 }
 """Fields of a `TransformerStep` in words; they sum to the step."""
 
@@ -189,7 +201,10 @@ class AnalyticalCandidate:
     @property
     def parts(self) -> dict[str, float]:
         """Time of each part of the step, by its name in `PARTS` [s]."""
-        return {words: getattr(self.step, part) for part, words in PARTS.items()}
+        parts = {words: getattr(self.step, part) for part, words in PARTS.items()}
+        if not self.step.unequal_s:
+            del parts[PARTS["unequal_s"]]
+        return parts
 
     @property
     def simplicity(self) -> tuple[int, ...]:
@@ -228,7 +243,7 @@ class AnalyticalModel:
     @cached_property
     def _model_flops(self) -> float:
         """Of a sequence, as papers count it [FLOP]."""
-        return model_flops(self.problem.shape)
+        return model_flops(self.problem.shape, self.problem.program.documents)
 
     @cached_property
     def _least(self) -> dict[Strategy, float]:
@@ -274,21 +289,25 @@ class AnalyticalModel:
         step = transformer_step(
             shape, strategy, problem.program, device=device, exchange=self._exchange, constants=constants
         )
-        spread = constants.spread if shape.experts is None else constants.spread_experts
+        spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
             strategy=strategy,
             step=step,
             memory=self.memory(strategy) if memory is None else memory,
-            interval_s=(step.seconds / (1.0 + spread), step.seconds * (1.0 + spread)),
+            interval_s=(step.seconds / spread, step.seconds * spread),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
 
 
-def model_flops(shape: TransformerShape) -> float:
+def model_flops(shape: TransformerShape, documents: Documents | None = None) -> float:
     """Forward and backward of a sequence as papers count them: products three times, attention without its mask [FLOP].
 
     Windows of attention count, as what lies outside is never computed, and so do modules that predict further tokens.
+
+    Args:
+        shape: of the network
+        documents: of its sequences, without padding and attention across them; None: of one each
 
     Example:
         GPT-3 with 2,048 tokens: 6 for each parameter and token, and 2.8 % for attention.
@@ -301,12 +320,17 @@ def model_flops(shape: TransformerShape) -> float:
     whole = Degrees()
     masked = 2.0 if shape.head == "causal" else 1.0
     works = [
-        (layer_forward(shape, whole, attention="fused", layer=layer), count)
+        (layer_forward(shape, whole, attention="fused", layer=layer), count, shape.window(layer))
         for layer, count in layer_kinds(shape, (range(shape.layers),))
     ]
-    works.append((prediction_forward(shape, whole, attention="fused"), 1))
-    stack = sum(count * (work.products + masked * work.attention) for work, count in works)
-    return 3.0 * (stack + head_forward(shape, whole).products)
+    works.append((prediction_forward(shape, whole, attention="fused"), 1, shape.window(shape.layers - 1)))
+    tokens, stack = 1.0, 0.0
+    for work, count, window in works:
+        attention = 1.0
+        if documents is not None:
+            tokens, attention = documents.trained(shape.sequence, window=window, chunked=shape.chunked)
+        stack += count * (tokens * work.products + masked * attention * work.attention)
+    return 3.0 * (stack + tokens * head_forward(shape, whole).products)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -42,16 +42,15 @@ from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
+from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Strategy
 
 _NO_MODEL = ("cp", "pp", "tp")
-
-_EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
-"""Architectures without bfloat16, on which attention is two batched products."""
 
 
 def transformer_problem(
@@ -66,6 +65,7 @@ def transformer_problem(
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
+    documents: Documents | None = None,
 ) -> AnalyticalProblem:
     """The checked problem of a request, with the training program.
 
@@ -80,6 +80,7 @@ def transformer_problem(
         pins: decisions of the user
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         gap: it may also end when the best step is within this share of the least bound
+        documents: of which sequences consist; None: of one each
 
     Raises:
         InputError: a count that is not positive, a precision that the device has not, or software of another framework
@@ -95,7 +96,8 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
-    program = program_of(device, precision, software)
+    program = program_of(device, precision, software, node_devices=machine.node.devices)
+    program = replace(program, documents=documents)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,
@@ -106,32 +108,33 @@ def transformer_problem(
         pins=pins,
         memory_bytes=memory_bytes,
         time_limit_s=time_limit_s,
+        not_said=("software",) if software is None else (),
         gap=gap,
     )
 
 
-def program_of(device: Device, precision: Precision, software: Software | None) -> Program:
+def program_of(device: Device, precision: Precision, software: Software | None, *, node_devices: int = 0) -> Program:
     """The training program of a transformer on a device.
 
     Args:
         device: old ones compute attention as two batched products
         precision: of products
-        software: Megatron and its year; None: of 2025, on old devices of 2022
+        software: the framework and its year; None: Megatron of 2025, on old devices of 2022
+        node_devices: devices of a node; 0: not known
 
     Raises:
-        InputError: another framework
+        InputError: a framework without figures of sharded transformers
     """
-    if software is not None and software.framework != "megatron":
-        raise InputError(
-            "the analytical model of transformers has figures of Megatron's fused kernels, not of "
-            f'"{software.framework}": leave --software out, say --software megatron:YEAR, or ask for up to 64 devices '
-            "and 5 billion parameters, where every operation is priced under any software",
-            code="software.not-priced",
-            software=software.framework,
-        )
-    early = device.architecture in _EARLY
-    year = (2022.0 if early else 2025.0) if software is None else software.year
-    return Program(precision=precision, attention="unfused" if early else "fused", tensor_overlaps=not early, year=year)
+    if software is None:
+        software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    return training_program(
+        software.framework,
+        software.year,
+        device=device,
+        precision=precision,
+        compiled=software.compiled,
+        node_devices=node_devices,
+    )
 
 
 PRICED_S = 0.00015

@@ -107,7 +107,7 @@ def _state_bytes(graph: Graph, parts: Sequence[Sequence[Op]], state_bytes_per_by
 
 def _saved_bytes(graph: Graph, parts: Sequence[Sequence[Op]], batch: float) -> list[float]:
     """Bytes that autograd keeps of each stretch; a storage that several keep counts for the first."""
-    sizes = {name: size.at(batch) for name, size in graph.storages.items()}
+    sizes = {name: size.at(batch) for name, size in graph.kept_storages.items()}
     return [float(sum(sizes.pop(name, 0.0) for op in ops for name in op.saved)) for ops in parts]
 
 

@@ -197,12 +197,13 @@ def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element
         inner = shape.ffn // degrees.tp * tokens * element_bytes
         return gates * inner, inner
     experts = shape.experts
-    # Tokens of all ranks of a layer spread evenly over its experts, so a rank receives the number that it sends.
+    # If tokens spread evenly over the experts, a rank receives the number that it sends; the busiest one more.
     share = degrees.tp if degrees.sequence_parallel else 1
-    visits = tokens * experts.active * degrees.tp // (share * degrees.expert_ranks)
+    visits = int(tokens * experts.active * degrees.tp // (share * degrees.expert_ranks) * experts.load(degrees.ep))
     shared = experts.shared_ffn // degrees.tp * tokens * element_bytes
     inner = visits * experts.ffn * element_bytes + shared
-    routed = 2 * tokens * experts.active // share * shape.hidden * element_bytes
+    sent = tokens * experts.active // share
+    routed = (sent + int(sent * experts.load(degrees.ep))) * shape.hidden * element_bytes
     gathered = tokens * experts.count * _STATISTIC // share
     return gates * inner + routed + gathered, inner
 

@@ -50,6 +50,7 @@ class Experts:
         dense_layers: first layers that have an ordinary feed-forward network instead
         every: of the layers after these, every n-th one of the stack has experts, the others an ordinary network
         shared_gate: the output of the shared one is weighed by a product of the token's state
+        imbalance: visits to the experts of the busiest rank, by those of a rank if all had the same
     """
 
     count: int
@@ -59,6 +60,29 @@ class Experts:
     dense_layers: int = 0
     every: int = 1
     shared_gate: bool = False
+    imbalance: float = 1.0
+
+    def load(self, ranks: int) -> float:
+        """Visits to the experts of the busiest of some ranks, by those of a rank if all had the same.
+
+        A rank alone has all experts, so it has all visits, however they spread. Of several, none has more than all
+        visits that its experts can have: a token visits an expert once.
+
+        Args:
+            ranks: that hold different experts
+
+        Example:
+            Two of eight experts for each token, four ranks of two experts: at most every token visits both, four times
+            the balanced load. On eight ranks of one expert at most every token visits it once: 8 / 2.
+
+            >>> experts = Experts(count=8, active=2, ffn=64, imbalance=6.0)
+            >>> [experts.load(ranks) for ranks in (1, 2, 4, 8)]
+            [1.0, 2.0, 4.0, 4.0]
+        """
+        if self.imbalance == 1.0 or ranks == 1:
+            return 1.0
+        most = ranks * min(self.active, self.count / ranks) / self.active
+        return min(self.imbalance, max(1.0, most))
 
 
 Biased = Literal["qkv", "output", "feed_forward", "router", "head"]

@@ -6,6 +6,7 @@
                  sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
     data         gradients reduced and parameters gathered, as far as the backward does not overlap them
     update       about 30 bytes a parameter of this rank, read and written
+    slowest      ranks wait for the slowest of them: the more there are, the longer
 
 Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
@@ -24,7 +25,9 @@ How long a sharded step waits for exchanges: inside layers, between stages, betw
     experts     tokens sent to their experts and back, forward and backward
     stages      the residual stream, once forward and once backward, for each chunk
     replicas    gradients summed once a step; with optimizers sharded scattered, and parameters gathered; with gradients
-                divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well
+                divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well,
+                layer by layer: the forward overlaps gathers, the backward gathers and scatters, and kernels that run
+                meanwhile are slower, for the exchange has some of the multiprocessors
 
 Source:
     Korthikanti et al., 2022, section 4, for exchanges of a layer; Narayanan et al., SC 2021, section 2.2, for stages;
@@ -51,6 +54,8 @@ layer as the last of the stack, a projection 4 h² of a token, two norms and ano
 A host that asks for kernels one by one walks through layers; head and loss have the number of one layer, the embedding
 as half of one.
 The backward of a product is two of its size, that of fused attention two and a half (it computes probabilities again).
+That of a norm reads two tensors and writes one, that of a sum with dropout reads one and its mask and writes one: as
+many bytes as their forwards move (Korthikanti et al., 2022, table 4, where sharding them saves 0.5 and 0.1 ms).
 
 Source:
     Narayanan et al., SC 2021, appendix, for FLOP of a layer; Dao, "FlashAttention-2", 2023, for fused attention.
@@ -58,13 +63,15 @@ Source:
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.lengths import Documents, slowest_replica
 from trimaran.pricing.analytical.memory import AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
@@ -91,6 +98,76 @@ _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products of an `m x k` with a `k x n` matrix.
+
+    Attributes:
+        m: rows of each result; of experts, tokens of each
+        n: columns of each result
+        k: elements of each sum
+        count: how often
+        groups: that one kernel computes at once, one for each expert
+        cast: its left matrix is not there in eight bits yet
+    """
+
+    m: float
+    n: float
+    k: float
+    count: float = 1.0
+    groups: float = 1.0
+    cast: bool = True
+
+    def again(self, count: float) -> "Product":
+        """The same, another number of times."""
+        return Product(self.m, self.n, self.k, self.count * count, self.groups, self.cast)
+
+    @property
+    def cast_bytes(self) -> float:
+        """Moved to make the left matrix of eight bits: 16 read, written twice, for the transposed one too [bytes]."""
+        return 4.0 * self.m * self.k * self.count * self.groups if self.cast else 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of all of them [FLOP]."""
+        return 2.0 * self.m * self.n * self.k * self.count * self.groups
+
+    @property
+    def gradients(self) -> tuple["Product", "Product"]:
+        """Products of the backward: of the gradient of the input, and of the weights."""
+        m, n, k = self.m, self.n, self.k
+        inputs = Product(m, k, n, self.count, self.groups, self.cast)
+        return inputs, Product(k, n, m, self.count, self.groups, cast=False)
+
+    def overhead(self, tile: float, start: float) -> float:
+        """FLOP that the units could have done in the time that is lost to the last wave of tiles and to their starts.
+
+        The time of a product is that of `2 (m n + tile) (k + start)` FLOP: the last wave of tiles is half empty, and
+        each tile waits for its first operands. Tokens of an expert fill whole rows of tiles, half of one is empty.
+
+        Args:
+            tile: elements of half a wave of tiles on the whole device
+            start: elements of a sum that a unit adds up while a tile starts
+
+        Source:
+            NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2, for both quantizations.
+
+        Example:
+            A result of 1,000 elements with sums of 1,000; 100 are lost in a wave, and 100 in starts: 1.21 times.
+
+            >>> product = Product(100, 10, 1000)
+            >>> product.overhead(tile=100, start=100) / (2 * 100 * 10 * 1000)
+            0.21
+        """
+        rows = self.m + (_TILE_ROWS / 2.0 if self.groups > 1 else 0.0)
+        whole = 2.0 * (self.groups * rows * self.n + tile) * (self.k + start)
+        return self.count * (whole - 2.0 * self.groups * self.m * self.n * self.k)
+
+
+_TILE_ROWS = 128
+"""Of the tiles of products of experts (NVIDIA/cutlass, grouped kernels)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassWork:
     """Work of one pass of one microbatch.
@@ -99,24 +176,43 @@ class PassWork:
         products: of weights [FLOP]
         attention: products of queries, keys and values [FLOP]
         nbytes: moved by all else [bytes]
+        stream: of these, by norms and sums of the residual stream, whose backward moves as many, not twice [bytes]
         layers: that host code has to walk through
         softmaxes: of them, those whose softmax is many kernels instead of one
+        routings: of them, those whose tokens are sent to experts
+        routed: bytes of tokens that are put in the order of their experts, and back [bytes]
+        shapes: of `products`
     """
 
     products: float = 0.0
     attention: float = 0.0
     nbytes: float = 0.0
+    stream: float = 0.0
     layers: float = 0.0
     softmaxes: float = 0.0
+    routings: float = 0.0
+    routed: float = 0.0
+    shapes: tuple[Product, ...] = ()
 
     def __add__(self, other: "PassWork") -> "PassWork":
         return PassWork(
             products=self.products + other.products,
             attention=self.attention + other.attention,
             nbytes=self.nbytes + other.nbytes,
+            stream=self.stream + other.stream,
             layers=self.layers + other.layers,
             softmaxes=self.softmaxes + other.softmaxes,
+            routings=self.routings + other.routings,
+            routed=self.routed + other.routed,
+            shapes=self.shapes + other.shapes,
         )
+
+    @property
+    def without_last(self) -> "PassWork":
+        """The same without its last product: the backward of a layer needs the input of that, not its result."""
+        if not self.shapes:
+            return self
+        return replace(self, products=self.products - self.shapes[-1].flops, shapes=self.shapes[:-1])
 
     def times(self, products: float, attention: float, rest: float) -> "PassWork":
         """The same with its parts multiplied."""
@@ -124,8 +220,12 @@ class PassWork:
             products=self.products * products,
             attention=self.attention * attention,
             nbytes=self.nbytes * rest,
+            stream=self.stream * rest,
             layers=self.layers * rest,
             softmaxes=self.softmaxes * rest,
+            routings=self.routings * rest,
+            routed=self.routed * rest,
+            shapes=tuple(product.again(products) for product in self.shapes) if products else (),
         )
 
 
@@ -181,7 +281,9 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     gates = 2 if shape.gated else 1
     inner = _inner(shape, degrees, layer)
+    busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
     projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
+    shapes = [Product(tokens, queries + 2 * keys, shape.hidden), Product(tokens, shape.hidden, queries)]
     if shape.latent is not None:
         latent = shape.latent
         wide = shape.heads // tensor * (latent.head_size + latent.rotary_size)
@@ -193,6 +295,13 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
             + shape.heads // tensor * latent.value_size * shape.hidden
         )
         queries = wide
+        down = latent.query_rank + latent.key_rank + latent.rotary_size
+        shapes = [
+            Product(tokens, down, shape.hidden),
+            Product(tokens, wide, latent.query_rank),
+            Product(tokens, value, latent.key_rank),
+            Product(tokens, shape.hidden, shape.heads // tensor * latent.value_size),
+        ]
     # A kernel that is not fused computes all pairs and masks them.
     spanned = attended_tokens(shape, layer) if attention == "fused" else float(shape.sequence)
     spanned *= 0.5 if attention == "fused" and shape.head == "causal" else 1.0
@@ -200,9 +309,11 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     stream = 4 * shape.norms + (9 if shape.parallel else 14)
     moved = stream * shape.hidden / shared + 2 * (gates + 1) * inner
     moved += 4 * (queries + keys) if shape.rotary else 0
+    routed = 0.0
     if shape.experts is not None and shape.has_experts(layer):
         # Tokens are put in the order of their experts, sent, and put back: read and written, twice each way.
-        moved += 12 * shape.experts.active * shape.hidden / shared
+        # Half of it is of what a rank sends, half of what it receives, of which the busiest one has more.
+        routed += 6 * (1.0 + busy) * shape.experts.active * shape.hidden / shared
     apart = attention == "unfused" and not softmax_kernel_fits(shape, degrees)
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
@@ -210,9 +321,31 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
         products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
+        stream=tokens * stream * shape.hidden / shared,
+        routed=tokens * routed,
         layers=1.0,
         softmaxes=1.0 if apart else 0.0,
+        routings=1.0 if shape.has_experts(layer) else 0.0,
+        shapes=(*shapes, *_feed_forward_shapes(shape, degrees, layer)),
     )
+
+
+def _feed_forward_shapes(shape: TransformerShape, degrees: Degrees, layer: int) -> tuple[Product, ...]:
+    """Products of the feed-forward network of a layer, or of its experts; both inner ones of a gated one are one."""
+    tokens, gates = tokens_of_rank(shape, degrees), 2 if shape.gated else 1
+
+    def both(rows: float, inner: float, groups: float = 1.0) -> tuple[Product, ...]:
+        up, down = Product(rows, gates * inner, shape.hidden, 1.0, groups), Product(rows, shape.hidden, inner)
+        return up, Product(down.m, down.n, down.k, 1.0, groups)
+
+    experts = shape.experts
+    if experts is None or not shape.has_experts(layer):
+        return both(tokens, shape.ffn / degrees.tp)
+    shared = both(tokens, experts.shared_ffn / degrees.tp) if experts.shared_ffn else ()
+    # Ranks of a layer send their share of the tokens each, where they do not share experts.
+    sent = tokens * experts.active * degrees.expert_ranks / degrees.tp
+    held = max(1.0, experts.count / degrees.ep)
+    return *shared, *both(sent / held, experts.ffn / degrees.expert_ranks, held)
 
 
 def softmax_kernel_fits(shape: TransformerShape, degrees: Degrees) -> bool:
@@ -240,7 +373,12 @@ def head_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
     Each module that predicts a further token passes the head once more.
     """
     tokens, rows = tokens_of_rank(shape, degrees), vocabulary_rows(shape, degrees.tp)
-    once = PassWork(products=2.0 * tokens * shape.hidden * rows, nbytes=16.0 * tokens * rows, layers=1.0)
+    once = PassWork(
+        products=2.0 * tokens * shape.hidden * rows,
+        nbytes=16.0 * tokens * rows,
+        layers=1.0,
+        shapes=(Product(tokens, rows, shape.hidden, cast=False),),
+    )
     passes = 1.0 + shape.prediction_layers
     return once.times(passes, passes, passes)
 
@@ -266,7 +404,9 @@ def prediction_forward(shape: TransformerShape, degrees: Degrees, *, attention: 
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     shared = tensor if degrees.sequence_parallel else 1
     projection = PassWork(
-        products=4.0 * tokens * shape.hidden * shape.hidden / tensor, nbytes=8.0 * tokens * shape.hidden / shared
+        products=4.0 * tokens * shape.hidden * shape.hidden / tensor,
+        nbytes=8.0 * tokens * shape.hidden / shared,
+        shapes=(Product(tokens, shape.hidden / tensor, 2 * shape.hidden),),
     )
     each = projection + layer_forward(shape, degrees, attention=attention, layer=shape.layers - 1)
     return each.times(*[float(shape.prediction_layers)] * 3)
@@ -280,14 +420,16 @@ def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
     """Backward of a pass: gradients of inputs and, unless weights are frozen, of weights."""
     core = _FUSED_BACKWARD if attention == "fused" else 2.0
-    return forward.times(1.0 if frozen else 2.0, core, 2.0)
+    both = forward.times(1.0 if frozen else 2.0, core, 2.0)
+    gradients = tuple(each for product in forward.shapes for each in product.gradients[: 1 if frozen else 2])
+    return replace(both, nbytes=both.nbytes - forward.stream, stream=forward.stream, shapes=gradients)
 
 
 def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
     if shape.experts is None or not shape.has_experts(layer):
         return shape.ffn / degrees.tp
     experts = shape.experts
-    return (experts.active * experts.ffn + experts.shared_ffn) / degrees.tp
+    return (experts.active * experts.ffn * experts.load(degrees.ep) + experts.shared_ffn) / degrees.tp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -303,7 +445,10 @@ class StepConstants:
     """Figures of `transformer_step`, shared by all devices and networks.
 
     Attributes:
-        large_products: share of peak that large products in 16 bits reach, by architecture [0..1]
+        large_products: share of peak that infinitely large products in 16 bits reach, by architecture [0..1]
+        tile: elements of a product's result for each multiprocessor that half of the last wave of tiles leaves out
+        start: elements of a product's sums that would be added up while a tile starts
+        expert_share: rate of products of experts, as a share of that of one large product [0..1]
         product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
         attention_share: share of peak in 16 bits that fused attention reaches [0..1]
@@ -311,21 +456,31 @@ class StepConstants:
         unfused_attention_share: the same of batched products [0..1]
         traffic: bytes that elementwise work moves in fused kernels, as a multiple of the counted ones
         eager_traffic: the same where each operation is a kernel
+        expert_traffic: the same of tokens that are put in the order of their experts
         host_layer_s: time of the host for forward and backward of a layer [s]
         host_softmax_s: the same of a softmax that is many kernels [s]
+        host_routing_s: time of the host to send the tokens of a layer to experts and back, both ways [s]
+        unripe: share of their later rate that products lack when their device comes out [0..1]
+        ported_share: rate of fused attention whose kernel was written for units before `NEW_UNITS`, as a share [0..1]
+        jitter: standard deviation of the time of a rank's step, as a share
         odd_share: share of `product_share` that products reach where rows are odd, so that no load is aligned [0..1]
         call_s: time of the host to launch a collective inside a layer [s]
         tensor_exposed: share of a layer's exchanges that is waited for where they overlap [0..1]
         data_exposed: share of replicas' exchanges that is waited for where they overlap [0..1]
+        sharded_bytes: of a gathered parameter, moved for each microbatch to flatten, cast and scatter it [bytes]
+        sharded_exposed: the same of sharded parameters, gathered for each layer while the last one computes [0..1]
         send_exposed: share of sends between stages that is waited for where they overlap [0..1]
         update_bytes: of a parameter's update [bytes]
         sum_bytes: of a parameter's gradient that is added to those of the microbatches before [bytes]
         sharpness: `p` of the sum of device and host
-        spread: half of the 90 % interval, as a share
-        spread_experts: the same of networks with experts
+        widths: what the 90 % interval is made of, by name, as logarithms; see `half_width`
+        fitted: "frameworks" and "architectures" that figures were fitted on
     """
 
     large_products: Mapping[str, float]
+    tile: float
+    start: float
+    expert_share: float
     product_share: float
     eight_bit_share: float
     attention_share: float
@@ -333,25 +488,33 @@ class StepConstants:
     unfused_attention_share: float
     traffic: float
     eager_traffic: float
+    expert_traffic: float
     host_layer_s: float
     host_softmax_s: float
+    host_routing_s: float
+    unripe: float
+    ported_share: float
+    jitter: float
     odd_share: float
     call_s: float
     tensor_exposed: float
     data_exposed: float
+    sharded_bytes: float
+    sharded_exposed: float
     send_exposed: float
     update_bytes: float
     sum_bytes: float
     sharpness: float
-    spread: float
-    spread_experts: float
+    widths: Mapping[str, float]
+    fitted: Mapping[str, Collection[str]]
 
     def share(self, precision: str, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
-        large = self.large_products.get(device.architecture, _UNKNOWN_SHARE) * _of_power(device)
+        large = self.large_products.get(device.architecture, _UNKNOWN_SHARE)
         if precision == "fp8":
+            # An operation of 8 bits takes half the energy, and products reach less of their peak: power is enough.
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large
+        return self.product_share * large * _of_power(device)
 
     def head_factor(self, precision: str, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
@@ -370,7 +533,91 @@ class StepConstants:
 
     def host_seconds(self, work: PassWork) -> float:
         """Time of a host that asks for a forward and a backward kernel by kernel [s]."""
-        return (work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s) / 3.0
+        seconds = work.layers * self.host_layer_s + work.softmaxes * self.host_softmax_s
+        return (seconds + work.routings * self.host_routing_s) / 3.0
+
+    def half_width(
+        self,
+        step: "TransformerStep",
+        shape: TransformerShape,
+        program: "Program",
+        device: Device,
+        *,
+        not_said: Collection[str] = (),
+    ) -> float:
+        """Half of the 90 % interval of a step, as a logarithm: the root of the sum of squares of what is not known.
+
+            base        of every step, whatever is known
+            exchange    times the share of the step that waits for exchanges and for other stages
+            experts     of networks with experts: their balance, and how kernels of a release send tokens
+            framework   of one that no figure was fitted on
+            device      of an architecture that no figure was fitted on
+            cell        for each fact that nobody said and that had to be assumed
+
+        Each is the width that steps ask for whose model, source or device was left out of the fit, by their mean
+        interval score (Gneiting & Raftery, 2007).
+
+        Args:
+            step: by part
+            shape: the network
+            program: that trains it
+            device: of each rank
+            not_said: what had to be assumed
+
+        Example:
+            Three quarters of the step compute, and one fact is assumed: 0.1, 0.4 / 4 and 0.2.
+
+            >>> from dataclasses import replace
+            >>> from trimaran.machine.catalog import find_device
+            >>> from trimaran.pricing.analytical.shapes import gpt_shape
+            >>> widths = {"base": 0.1, "exchange": 0.4, "experts": 1.0, "framework": 1.0, "device": 1.0, "cell": 0.2}
+            >>> constants = replace(step_constants(), widths=widths)
+            >>> step = TransformerStep(compute_s=3.0, tensor_s=1.0, bubble_s=0.0, data_s=0.0, update_s=0.0)
+            >>> program, shape = Program(framework="nemo"), gpt_shape(layers=1, hidden=512, heads=8)
+            >>> round(constants.half_width(step, shape, program, find_device("h100"), not_said=["year"]), 4)
+            0.2449
+        """
+        widths = self.widths
+        waited = (step.tensor_s + step.bubble_s + step.data_s) / step.seconds
+        parts = [widths["base"], widths["exchange"] * waited, *[widths["cell"]] * len(not_said)]
+        parts += [widths["experts"]] if shape.experts is not None else []
+        parts += [widths["framework"]] if program.framework not in self.fitted["frameworks"] else []
+        parts += [widths["device"]] if device.architecture not in self.fitted["architectures"] else []
+        return math.hypot(*parts)
+
+    def ripeness(self, device: Device, year: float) -> float:
+        """Share of their later rate that products of a year reach on a device: libraries learn a device in some years.
+
+        It starts at `1 - unripe` when the device comes, in the middle of its year, and the rest closes by 1 / e a year.
+
+        Example:
+            >>> from dataclasses import replace
+            >>> from trimaran.machine.catalog import find_device
+            >>> constants = replace(step_constants(), unripe=0.2)
+            >>> [round(constants.ripeness(find_device("a100-80gb"), year), 3) for year in (2020.5, 2021.5, 2025.0)]
+            [0.8, 0.926, 0.998]
+        """
+        age = max(0.0, year - device.year - 0.5)
+        return 1.0 - self.unripe * math.exp(-age) if device.year else 1.0
+
+    def slowest_factor(self, ranks: int) -> float:
+        """How many times as long as one rank's mean the slowest of equal ranks takes.
+
+        Times of ranks vary by `jitter` around their mean, independently and as a normal distribution, and a step ends
+        with its last rank. The expected largest of `n` normal variates is about the quantile `(n - 3/8) / (n + 1/4)`.
+
+        Source:
+            Blom, "Statistical Estimates and Transformed Beta-Variables", 1958, for the quantile.
+
+        Example:
+            The largest of 8 is 1.43 standard deviations above the mean, that of 1,024 is 3.23:
+
+            >>> from dataclasses import replace
+            >>> constants = replace(step_constants(), jitter=0.01)
+            >>> [round(constants.slowest_factor(ranks), 4) for ranks in (1, 8, 1024)]
+            [1.0, 1.0143, 1.0323]
+        """
+        return 1.0 + self.jitter * _NORMAL.inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
     def device_seconds(
         self,
@@ -381,19 +628,40 @@ class StepConstants:
         fused: bool,
         device: Device,
         year: float,
+        tuned: bool = True,
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
         peak = peak_of(device)
         attention = self.attention_share if year >= _LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
-        moved = work.nbytes * (self.traffic if fused else self.eager_traffic)
+        elif not tuned and device.architecture in NEW_UNITS:
+            attention *= self.ported_share
+        moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
+        if precision == "fp8" and not fused:
+            # Fused norms and activations write eight bits in place of sixteen.
+            moved += sum(product.cast_bytes for product in work.shapes)
+        # The maker of a device has its own framework ready with it.
+        ripe = 1.0 if tuned else self.ripeness(device, year)
+        # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
+        start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
+        tile = self.tile * device.multiprocessors
+        lost = sum(product.overhead(tile, start) for product in work.shapes)
+        # Products of experts leave units idle so often that power does not limit them.
+        slower = (1.0 if precision == "fp8" else _of_power(device)) / self.expert_share - 1.0
+        lost += slower * sum(product.flops for product in work.shapes if product.groups > 1)
         return (
-            work.products / (peak * self.share(precision, device))
+            (work.products + lost) / (peak * self.share(precision, device) * ripe)
             + work.attention / (peak * attention)
             + moved / device.sustained_bytes_per_s
         )
 
+
+NEW_UNITS = ("hopper", "blackwell")
+"""Architectures whose units have instructions that kernels of Ampere do not use: FlashAttention-2 reaches 35 % of an
+H100, its successor with them 75 % (Shah et al., "FlashAttention-3", 2024)."""
+
+_NORMAL = statistics.NormalDist()
 
 _LATE_KERNELS = 2024.0
 """Year from which fused attention is that of second or later generation."""
@@ -403,7 +671,8 @@ _LATE_KERNELS = 2024.0
 def step_constants() -> StepConstants:
     """The figures as fitted."""
     document = packaged_toml("trimaran.pricing.analytical", "constants.toml")
-    return StepConstants(large_products=document["large_products"], **document["constants"])
+    tables = {name: document[name] for name in ("large_products", "widths", "fitted")}
+    return StepConstants(**tables, **document["constants"])
 
 
 _UNKNOWN_SHARE = 0.6
@@ -415,12 +684,12 @@ _WATTS: Mapping[str, float] = {
     "ampere": 400 / 312,
     "ada": 350 / 362,
     "hopper": 700 / 989,
-    "blackwell": 1000 / 2250,
+    "blackwell": 700 / 989,  # made in the process of Hopper, so that an operation of 16 bits takes its energy
 }
 
 
 def _of_power(device: Device) -> float:
-    """Share of an architecture's usual rate that a card of fewer watts sustains: it grows as their square root.
+    """Share of the rate of a short run of products that a card of fewer watts sustains: it grows as their square root.
 
     Clocks fall with voltage, and power with the square of voltage times clocks, so half the power costs less than half
     of the rate.
@@ -626,6 +895,7 @@ class Program:
     """Settings of the training program that a step's time depends on.
 
     Attributes:
+        framework: that trains, by a name of `programs.FRAMEWORKS`; "": not known
         precision: of products: "fp16", "bf16" or "fp8"
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
@@ -636,8 +906,15 @@ class Program:
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
+        tuned: kernels are written for the units of their device, as those of its maker are
+        once_a_node: devices of a node to which tokens are sent once, however many of their experts it has (DeepSeek-AI,
+            "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
+        stops_early: a forward that the backward repeats ends with the last tensor that it needs
+        documents: of which sequences consist; None: of one document each, as long as the sequence
+        sequence: that was asked for with documents, where the shape has the mean length of padded ones; 0: the shape's
     """
 
+    framework: str = ""
     precision: Precision = "bf16"
     attention: AttentionKernel = "fused"
     fused: bool = True
@@ -648,6 +925,73 @@ class Program:
     flat_sums: bool = False
     send_bytes_per_s: float = 0.0
     year: float = 2024.0
+    tuned: bool = True
+    stops_early: bool = False
+    once_a_node: int = 0
+    documents: Documents | None = None
+    sequence: int = 0
+
+
+def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tuple[TransformerShape, Program]:
+    """A shape with the sequences that a microbatch has on average, and a program that knows the others.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: say how many sequences a microbatch has
+        program: may say the documents
+    """
+    if program.documents is None:
+        return shape, program
+    length = program.documents.length(shape.sequence, degrees.microbatch)
+    return replace(shape, sequence=length), replace(program, sequence=shape.sequence)
+
+
+def _attention_work(shape: TransformerShape, degrees: Degrees, program: Program, layer: int) -> float:
+    """Attention of a layer by that of sequences without documents."""
+    if program.documents is None:
+        return 1.0
+    return program.documents.attention(
+        program.sequence or shape.sequence, degrees.microbatch, window=shape.window(layer), chunked=shape.chunked
+    )
+
+
+def unequal_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    documents: Documents,
+    *,
+    microbatch_s: float,
+    attention_s: float,
+) -> float:
+    """Wait for the replica whose documents take longest [s].
+
+    Replicas that shard gradients or parameters exchange them for each microbatch, and those that hold different experts
+    tokens in each layer: they wait for each other in each microbatch.
+
+    Args:
+        shape: with the sequence that was asked for
+        degrees: of it
+        documents: of the sequences
+        microbatch_s: forward and backward of the slowest stage [s]
+        attention_s: of it, attention [s]
+    """
+    together = (
+        degrees.dp if degrees.zero >= 2 else math.gcd(degrees.dp, max(1, degrees.ep // (degrees.tp * degrees.cp)))
+    )
+    fill = (degrees.pp - 1) / degrees.chunks
+    found = slowest_replica(
+        documents,
+        shape.sequence,
+        replicas=degrees.dp,
+        microbatches=degrees.microbatches,
+        microbatch=degrees.microbatch,
+        fill=fill,
+        together=together,
+        # In steps of a twentieth, so that few of them are computed.
+        square=1.0 if documents.packing == "packed" else round(20.0 * attention_s / microbatch_s) / 20.0,
+    )
+    varying_s = attention_s if documents.packing == "packed" else microbatch_s
+    return (found.ratio - 1.0) * (degrees.microbatches + fill) * varying_s
 
 
 def tensor_seconds(
@@ -670,11 +1014,28 @@ def tensor_seconds(
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
     if shape.experts is not None and shape.has_experts(layer) and degrees.ep > 1:
-        sent = tokens * shape.experts.active * shape.hidden * 2
-        sent //= degrees.tp if degrees.sequence_parallel else 1
+        sent = tokens * shape.hidden * 2 * _copies(shape.experts.active, degrees, program.once_a_node)
+        sent /= degrees.tp if degrees.sequence_parallel else 1
+        # The busiest rank receives more than it sends on the way there, and sends as much more on the way back.
+        sent *= shape.experts.load(degrees.ep)
         each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
         seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
     return seconds
+
+
+def _copies(active: int, degrees: Degrees, node: int) -> float:
+    """Copies of a token that are sent: one for each of its experts, or one for each node that has some of them.
+
+    Of `k` experts chosen evenly from `n` nodes, `n (1 - (1 - 1/n)^k)` nodes have at least one.
+
+    Example:
+        Eight experts on two nodes of eight: nearly always both have some. On one node every expert gets a copy.
+
+        >>> round(_copies(8, Degrees(dp=16, ep=16), 8), 2), _copies(8, Degrees(dp=8, ep=8), 8)
+        (1.99, 8.0)
+    """
+    nodes = -(-degrees.ep * degrees.expert_ranks // node) if node else 1
+    return nodes * (1.0 - (1.0 - 1.0 / nodes) ** active) if nodes > 1 else float(active)
 
 
 def sum_count(shape: TransformerShape, degrees: Degrees) -> int:
@@ -721,6 +1082,7 @@ def data_seconds(
     microbatch_s: float,
     exchange: Exchange,
     constants: StepConstants,
+    copy_s: float = 0.0,
 ) -> float:
     """Exchanges between replicas, as far as they are waited for [s].
 
@@ -732,22 +1094,40 @@ def data_seconds(
         microbatch_s: its forward and backward, which exchanges may overlap [s]
         exchange: prices collectives
         constants: the share of overlapped exchanges that is waited for
+        copy_s: time to flatten, cast and scatter a sharded parameter of this rank [s]
     """
     if program.frozen:
         return 0.0
 
-    def waits(seconds: float) -> float:
+    def waits(seconds: float, meanwhile_s: float = microbatch_s, exposed: float = constants.data_exposed) -> float:
         # The longer of the two counts, and a share of the shorter one.
         if not program.overlaps:
             return seconds
-        return max(0.0, seconds - microbatch_s) + constants.data_exposed * min(seconds, microbatch_s)
+        return max(0.0, seconds - meanwhile_s) + exposed * min(seconds, meanwhile_s)
 
     held, experts = stage_elements(shape, degrees, stage)
-    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
     apart = degrees.ep * degrees.expert_ranks
+    if degrees.zero == 3:
+        units = sum(len(chunk) for chunk in stage_chunks(shape, degrees, stage)) + 1
+        gathered = scattered = 0.0
+        for count, replicas, near in (
+            (held, degrees.dp * degrees.cp, degrees.tp),
+            (experts, degrees.expert_data, apart),
+        ):
+            if replicas > 1 and count:
+                gathered += units * exchange("all_gather", count * 2 / units, replicas, near)
+                scattered += units * exchange("reduce_scatter", count * program.gradient_bytes / units, replicas, near)
+        forward_s = microbatch_s / (4.0 if "layers" in degrees.recomputed else 3.0)
+        each = waits(gathered, forward_s, constants.sharded_exposed)
+        each += waits(gathered + scattered, microbatch_s - forward_s, constants.sharded_exposed)
+        # Nothing computes during the first gather and the last scatter.
+        alone = (gathered + scattered) / units if program.overlaps else 0.0
+        return degrees.microbatches * (each + alone + (held + experts) * copy_s)
+    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
     more, more_once = _replica_exchanges(experts, degrees.expert_data, apart, degrees, program, exchange)
-    return degrees.microbatches * waits(everywhere + more) + waits(once + more_once)
+    copied = (held + experts) * copy_s if degrees.zero == 2 else 0.0
+    return degrees.microbatches * (waits(everywhere + more) + copied) + waits(once + more_once)
 
 
 def _replica_exchanges(
@@ -761,8 +1141,6 @@ def _replica_exchanges(
         return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
     gather = exchange("all_gather", held * 2, replicas, near)
     scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
-    if degrees.zero == 3:
-        return 2 * gather + scatter, 0.0
     return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
 
 
@@ -776,6 +1154,8 @@ class TransformerStep:
         bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
+        slowest_s: what the slowest of all ranks takes longer than their mean, for which the others wait [s]
+        unequal_s: wait for the replica whose documents take longest [s]
     """
 
     compute_s: float
@@ -783,11 +1163,14 @@ class TransformerStep:
     bubble_s: float
     data_s: float
     update_s: float
+    slowest_s: float = 0.0
+    unequal_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The whole step [s]."""
-        return self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        parts = self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        return parts + self.unequal_s + self.slowest_s
 
 
 def transformer_step(
@@ -812,6 +1195,8 @@ def transformer_step(
     Returns:
         By part.
     """
+    documents, asked = program.documents, shape
+    shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
     known: dict[tuple[tuple[tuple[int, int], ...], bool, bool], tuple[float, float]] = {}
     per_stage, inside = [], []
@@ -839,13 +1224,30 @@ def transformer_step(
     mine = held if alone else held / (degrees.dp * degrees.cp)
     mine += experts if alone else experts / degrees.expert_data
     update = 0.0 if program.frozen else mine * constants.update_bytes
-    return TransformerStep(
+    unequal = 0.0
+    if documents is not None:
+        without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
+        attention = max(0.0, slowest - inner - without)
+        unequal = unequal_seconds(asked, degrees, documents, microbatch_s=slowest, attention_s=attention)
+    step = TransformerStep(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
         bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
-        data_s=data_seconds(shape, degrees, program, slowest_at, slowest, exchange, constants),
+        data_s=data_seconds(
+            shape,
+            degrees,
+            program,
+            slowest_at,
+            slowest,
+            exchange,
+            constants,
+            # Buffers of the device maker's frameworks are exchanged where they are.
+            copy_s=0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s,
+        ),
         update_s=update / device.sustained_bytes_per_s,
+        unequal_s=unequal,
     )
+    return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
 
 
 def least_seconds(
@@ -862,6 +1264,7 @@ def least_seconds(
     No schedule, sharding or choice of layers for stages makes a step of these degrees faster: the slowest stage has at
     least the mean load.
     """
+    shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
     whole = replace(degrees, pp=1, chunks=1, segment_layers=())
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
@@ -893,8 +1296,10 @@ def _stage_seconds(
     stage: int,
     device: Device,
     constants: StepConstants,
+    *,
+    attention: float = 1.0,
 ) -> float:
-    """Forward and backward of one microbatch on a stage [s]."""
+    """Forward and backward of one microbatch on a stage, with attention or a share of it [s]."""
     work, held, layers = PassWork(), 0, 0
     last = stage == degrees.pp - 1
     passes = [
@@ -902,15 +1307,17 @@ def _stage_seconds(
         for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage))
     ]
     for forward, count, layer in passes:
+        forward = forward.times(1.0, attention * _attention_work(shape, degrees, program, layer), 1.0)
         each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-        each = each + forward.times(*_again(degrees))
+        each = each + (forward.without_last if program.stops_early else forward).times(*_again(degrees))
         work = work + each.times(count, count, count)
         held += count * layer_elements(shape, layer, tensor=degrees.tp)
         layers += count
     if last and shape.prediction_layers:
         module = prediction_forward(shape, degrees, attention=program.attention)
+        module = module.times(1.0, attention * _attention_work(shape, degrees, program, shape.layers - 1), 1.0)
         work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
-        work = work + module.times(*_again(degrees))
+        work = work + (module.without_last if program.stops_early else module).times(*_again(degrees))
         held += prediction_elements(shape, degrees.tp)
         layers += shape.prediction_layers
     if stage == 0:
@@ -923,7 +1330,13 @@ def _stage_seconds(
         rows_of_rank = vocabulary_rows(shape, degrees.tp)
         work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     device_s = constants.device_seconds(
-        work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+        work,
+        program.precision,
+        kernel=program.attention,
+        fused=program.fused,
+        device=device,
+        year=program.year,
+        tuned=program.tuned,
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)

@@ -37,6 +37,11 @@ CONSTANTS = replace(
     data_exposed=0.0,
     sum_bytes=0.0,
     host_softmax_s=0.0,
+    tile=0.0,
+    start=0.0,
+    jitter=0.0,
+    sharded_exposed=0.0,
+    sharded_bytes=0.0,
 )
 """Every share 1, nothing but products: what a step then takes can be written down."""
 
@@ -213,11 +218,111 @@ def test_no_strategy_of_the_same_degrees_is_faster_than_their_bound(chunks: int)
         assert bound <= step.seconds
 
 
+def test_a_product_of_few_tiles_takes_longer_than_its_flop() -> None:
+    """A quarter of a million elements of half a wave, 256 of a start: (m n + tile)(k + start) for each product."""
+    lost = replace(CONSTANTS, tile=262144 / DEVICE.multiprocessors, start=256.0)
+    plain, longer = (seconds(builders.degrees(), constants=each).compute_s for each in (CONSTANTS, lost))  # type: ignore[attr-defined]
+    products = [(1024, 3072, 1024), (1024, 1024, 1024), (1024, 4096, 1024), (1024, 1024, 4096)]
+    every = 8 * products + [(1024, 51200, 1024)]
+    more = sum(
+        2 * ((a * b + 262144) * (c + 256) - a * b * c)
+        for m, n, k in every
+        for a, b, c in ((m, n, k), (m, k, n), (k, n, m))
+    )
+    assert longer - plain == pytest.approx(more / 1e14, rel=1e-9)
+
+
+def test_narrow_shards_of_a_layer_reach_less_of_the_rate_than_wide_ones() -> None:
+    shares = []
+    for tensor in (1, 8):
+        work = layer_forward(SHAPE, builders.degrees(tensor=tensor), attention="fused", layer=0)
+        lost = sum(product.overhead(4745 * 108, 255) for product in work.shapes)
+        assert work.products == pytest.approx(sum(product.flops for product in work.shapes), rel=1e-12)
+        shares.append(work.products / (work.products + lost))
+    assert shares[1] < 0.7 * shares[0]
+
+
+def test_experts_split_tokens_into_products_of_few_rows() -> None:
+    """2,048 tokens for 2 of 8 experts: 512 rows each, of which half a tile of 64 is lost."""
+    shape = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=2048))
+    work = layer_forward(shape, builders.degrees(microbatch=2), attention="fused", layer=0)
+    grouped = [product for product in work.shapes if product.groups > 1]
+    assert [(product.m, product.n, product.k) for product in grouped] == [(512, 2048, 1024), (512, 1024, 2048)]
+    assert [product.overhead(0, 0) / product.flops for product in grouped] == pytest.approx([64 / 512] * 2)
+
+
+def test_ranks_wait_for_the_slowest_of_them_the_more_there_are() -> None:
+    """One share of jitter: 1.43 of it for 8 ranks, 3.23 for 1,024."""
+    noisy = replace(CONSTANTS, jitter=0.01)
+    few, many = (seconds(builders.degrees(data=data), constants=noisy) for data in (8, 1024))
+    for step, waits in ((few, 0.01434), (many, 0.03233)):
+        assert step.slowest_s / (step.seconds - step.slowest_s) == pytest.approx(waits, abs=1e-4)  # type: ignore[attr-defined]
+
+
+def test_sharded_parameters_are_gathered_layer_by_layer_while_others_compute() -> None:
+    """Short exchanges: the first gather and the last scatter are waited for, of nine units; a share of the rest."""
+    program = Program(gradient_bytes=2)
+    free = seconds(builders.degrees(data=8, microbatch=64, sharding="parameters"), program)
+    shared = seconds(
+        builders.degrees(data=8, microbatch=64, sharding="parameters"),
+        program,
+        replace(CONSTANTS, sharded_exposed=0.5),
+    )
+    one = parameter_count(SHAPE) * 2 * 7 / 8 / 1e11
+    assert free.data_s == pytest.approx(2 * one / 9, rel=1e-9)  # type: ignore[attr-defined]
+    assert shared.data_s - free.data_s == pytest.approx(0.5 * 3 * one, rel=1e-9)  # type: ignore[attr-defined]
+
+
+def test_parameters_that_are_flattened_are_copied_for_each_microbatch() -> None:
+    copied = replace(CONSTANTS, sharded_bytes=16.0)
+    degrees = builders.degrees(data=8, microbatch=64, microbatches=3, sharding="parameters")
+    kept, flat = (seconds(degrees, Program(tuned=tuned), copied).data_s for tuned in (True, False))  # type: ignore[attr-defined]
+    assert flat - kept == pytest.approx(3 * parameter_count(SHAPE) * 16 / 1e12, rel=1e-9)
+
+
+def test_pytorch_ends_a_repeated_forward_before_its_last_product() -> None:
+    """The second product of the feed-forward network, 8 h^2 of 24 h^2 a token, is not repeated."""
+    degrees = builders.degrees(microbatch=4, recomputed=frozenset({"layers"}))
+    whole, early = (
+        seconds(degrees, Program(attention="unfused", stops_early=stops)).seconds  # type: ignore[attr-defined]
+        for stops in (False, True)
+    )
+    assert whole - early == pytest.approx(8 * 4096 * 8 * 1024**2 / 1e14, rel=1e-9)
+
+
+def test_tokens_go_once_to_a_node_however_many_of_its_experts_they_visit() -> None:
+    """Eight experts on two nodes of eight: 2 (1 - 1/2^8) copies in place of 8."""
+    shape = replace(SHAPE, experts=builders.experts(count=16, active=8, ffn=256))
+    degrees = builders.degrees(data=16, expert=16, expert_tensor=1)
+    each, once = (
+        transformer_step(
+            shape, degrees, Program(once_a_node=node), device=DEVICE, exchange=link, constants=CONSTANTS
+        ).tensor_s
+        for node in (0, 8)
+    )
+    assert once / each == pytest.approx(2 * (1 - 0.5**8) / 8, rel=1e-9)
+
+
 def test_eight_bits_shorten_products_of_layers_but_not_the_head() -> None:
     fast = replace(CONSTANTS, eight_bit_share=1.0)
     full, half = (seconds(builders.degrees(), Program(precision=precision), fast) for precision in ("bf16", "fp8"))
     products = 3 * 8 * layer_forward(SHAPE, builders.degrees(), attention="fused", layer=0).products / 1e14
     assert full.seconds - half.seconds == pytest.approx(products / 2, rel=1e-9)  # type: ignore[attr-defined]
+
+
+def test_power_limits_blackwell_in_16_bits_and_not_in_8() -> None:
+    """1,000 W for 2,250 TFLOP/s, where Hopper's 700 W for 989 are enough: the square root of 0.628."""
+    constants, device = step_constants(), find_device("b200")
+    usual = replace(device, power_w=2250 * 700 / 989)
+    shares = [constants.share(precision, device) / constants.share(precision, usual) for precision in ("bf16", "fp8")]
+    assert shares == pytest.approx([(1000 / 2250 / (700 / 989)) ** 0.5, 1.0])
+
+
+def test_norms_and_sums_move_as_many_bytes_backward_as_forward() -> None:
+    """22 h bytes a token of 22 h + 16 h are the stream's: twice the whole less the stream."""
+    forward = layer_forward(SHAPE, builders.degrees(), attention="fused", layer=0)
+    assert forward.stream == 22 * 1024 * 1024
+    assert backward(forward, attention="fused").nbytes == 2 * forward.nbytes - forward.stream
 
 
 def test_cards_of_few_watts_sustain_less_of_their_peak() -> None:

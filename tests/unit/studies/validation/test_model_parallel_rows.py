@@ -70,6 +70,69 @@ def test_odd_degrees_are_refused_with_the_row(degrees: dict[str, str]) -> None:
     assert "failed" not in found.skipped
 
 
+OTHER = {
+    "source_repo": "somebody/benchmarks",
+    "framework": "Megatron-LM 2024",
+    "model": "LLAMA3_8B",
+    "gpu": "H100",
+    "precision": "bf16",
+    "seq_len": "8192",
+    "n_gpus": "8",
+    "global_batch": "128",
+    "micro_batch": "1",
+    "recompute": "none",
+}
+
+
+def other_row(**cells: str) -> Row:
+    fields = {name: value for name, value in (OTHER | cells).items() if value}
+    return published("mp_throughput", measured=1e4, unit="tokens/s/GPU", row_id="r", **fields)
+
+
+def test_what_a_row_of_any_source_says_of_sharding_and_recomputation_counts() -> None:
+    degrees = transformer_run(other_row(zero="FULL_SHARD", recompute="full")).degrees
+    assert (degrees.dp, degrees.zero, degrees.recomputed) == (8, 3, {"layers"})
+    plain = answer(other_row(dp="8", zero="1"), anchor="none").predicted or 0.0
+    again = answer(other_row(dp="8", zero="1", recompute="full"), anchor="none").predicted or 0.0
+    assert 1.2 < plain / again < 1.4
+
+
+@pytest.mark.parametrize(
+    ("cells", "word"),
+    [
+        ({}, "tp, pp, cp, ep, dp, zero"),
+        ({"zero": "sometimes"}, "zero"),
+        ({"dp": "8", "recompute": "a bit"}, "recompute"),
+        ({"dp": "8", "precision": "fp32"}, "precision"),
+        ({"dp": "8", "precision": ""}, "precision"),
+        ({"dp": "8", "gpu": "Quantum 9000"}, "Quantum 9000"),
+        ({"dp": "8", "gpu": "Quantum 9000", "machine": "8xA100"}, "Quantum 9000"),
+        ({"dp": "8", "seq_len": ""}, "seq_len"),
+        ({"dp": "4"}, "do not make 8 devices"),
+    ],
+)
+def test_a_row_that_leaves_its_step_open_is_refused(cells: dict[str, str], word: str) -> None:
+    found = answer(other_row(**cells), anchor="none")
+    assert found.predicted is None
+    assert word in found.skipped
+
+
+def test_what_a_row_does_not_say_widens_its_interval() -> None:
+    def width(**cells: str) -> float:
+        found = answer(other_row(dp="8", **cells), anchor="none")
+        return (found.high or 0.0) / (found.low or 1.0)
+
+    assert width(framework="NeMo 24.09") < width() < width(recompute="") < width(recompute="", framework="")
+
+
+def test_weights_are_frozen_only_where_they_would_not_fit_the_row_s_own_device() -> None:
+    """405 billion parameters on 4 x 8 ranks: 12.7 billion of 2, 4 and 12 / 4 bytes are 114 GB of a B200's 180."""
+    cells = {"source_repo": "NVIDIA-NeMo/Megatron-Bridge", "model": "LLAMA3.1_405B", "n_gpus": "128", "tp": "4"}
+    cells |= {"pp": "8", "cp": "2", "precision": "FP8"}
+    assert not transformer_run(other_row(gpu="B200", **cells)).program.frozen
+    assert transformer_run(other_row(gpu="H100", **cells)).program.frozen
+
+
 def test_a_run_that_would_not_fit_computes_layers_again() -> None:
     """39 billion parameters on 64 of the ranks of a replica: 11 GB of state; 48 layers of 4 sequences fit only so."""
     cells = {"model": "GPT h8192 L48", "n_gpus": 64, "tp": 8, "pp": 8, "dp": 1, "seq_len": 2048}

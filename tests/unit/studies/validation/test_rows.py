@@ -9,6 +9,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InputError
 from trimaran_studies.published.rows import figure, published_rows, read_rows
+from trimaran_studies.validation.validate import answer
 
 
 def written(folder: Path, text: str) -> Path:
@@ -44,6 +45,14 @@ def test_collectives_are_told_by_their_columns(tmp_path: Path) -> None:
 def test_an_anchor_is_a_figure(tmp_path: Path) -> None:
     path = written(tmp_path, "family,value,anchor_value\ndp_throughput,700,100\ndp_throughput,700,\n")
     assert [row.anchor for row in read_rows(path)] == [100.0, None]
+
+
+@pytest.mark.parametrize("cell", ["", "n/a", "OOM", "-"])
+def test_a_row_without_a_figure_does_not_end_its_file(tmp_path: Path, cell: str) -> None:
+    path = written(tmp_path, f"family,row_id,value\nmp_throughput,a,{cell}\nmp_throughput,b,5\n")
+    first, second = read_rows(path)
+    assert "no figure" in answer(first, anchor="none").skipped
+    assert second.measured == 5.0
 
 
 @pytest.mark.parametrize(

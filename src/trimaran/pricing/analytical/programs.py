@@ -1,0 +1,191 @@
+"""Settings of a training program that follow from its framework and its year.
+
+    attention   one kernel that keeps no probabilities, since 2023, where the device has bfloat16; else batched products
+    fused       norms, sums and activations in kernels made for them: Megatron and what is built on it; PyTorch's
+                modules one operation at a time, unless they are compiled
+    overlaps    exchanges of gradients and parameters meanwhile the backward: PyTorch's FSDP and DeepSpeed's sharded
+                parameters always, Megatron since its `overlap-grad-reduce` of 2023
+    tensor      exchanges of `tp` ranks meanwhile products: Megatron since 2022 in the backward, by
+                `async_tensor_model_parallel_allreduce`; NVIDIA's recipes since 2023 in both, by Transformer Engine
+    tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
+    recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all
+    gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
+
+Source:
+    NVIDIA/Megatron-LM, release notes of core 0.2 to 0.5 and megatron/core/distributed (`overlap_grad_reduce`),
+    megatron/training/arguments.py (`accumulate_allreduce_grads_in_fp32` is for bfloat16; `use_flash_attn` came in
+    January 2023); pytorch/pytorch, torch/distributed/fsdp (`MixedPrecision`)
+    and torch/utils/checkpoint.py (`set_checkpoint_early_stop`); NVIDIA/TransformerEngine, user buffers.
+"""
+
+from dataclasses import dataclass
+
+from trimaran.base.errors import InputError
+from trimaran.base.precision import Precision
+from trimaran.machine.types import Device
+from trimaran.pricing.analytical.step_time import Program
+
+FUSED_ATTENTION = 2023.0
+"""Since when frameworks compute attention in one kernel."""
+
+OVERLAPPED = 2023.0
+"""Since when Megatron exchanges gradients of replicas during the backward."""
+
+TENSOR_OVERLAPPED = 2022.0
+"""Since when Megatron computes gradients of weights while a layer's ranks exchange those of its input."""
+
+ONCE_A_NODE = 2025.0
+"""Since when Megatron sends a token once to each node that has some of its experts."""
+
+_EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
+"""Architectures without bfloat16, on which attention is two batched products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """What a framework does, whatever its year.
+
+    Attributes:
+        name: as users say it
+        words: that name it in published rows
+        fused: norms, sums and activations run in kernels made for them
+        tensor_overlaps: exchanges of `tp` ranks overlap products, where its year has that
+        sharded_overlaps: exchanges of gradients overlap the backward in every year
+        gradient_bytes: of a gradient in bfloat16 that is exchanged [bytes]
+        tuned: fused attention is the device maker's (Transformer Engine), not the one of PyTorch
+    """
+
+    name: str
+    words: tuple[str, ...]
+    fused: bool
+    tensor_overlaps: bool
+    sharded_overlaps: bool
+    gradient_bytes: int
+    tuned: bool
+
+
+FRAMEWORKS = (
+    Framework(
+        name="nemo",
+        words=("nemo", "megatron-bridge"),
+        fused=True,
+        tensor_overlaps=True,
+        sharded_overlaps=False,
+        gradient_bytes=4,
+        tuned=True,
+    ),
+    Framework(
+        name="megatron-deepspeed",
+        words=("megatron-deepspeed", "megatron deepspeed"),
+        fused=True,
+        tensor_overlaps=False,
+        sharded_overlaps=False,
+        gradient_bytes=2,
+        tuned=False,
+    ),
+    Framework(
+        name="fairscale",
+        words=("fairscale", "metaseq"),
+        fused=True,
+        tensor_overlaps=False,
+        sharded_overlaps=True,
+        gradient_bytes=2,
+        tuned=False,
+    ),
+    Framework(
+        name="fsdp",
+        words=("fsdp", "torchtitan", "llm-foundry", "composer", "pytorch"),
+        fused=False,
+        tensor_overlaps=False,
+        sharded_overlaps=True,
+        gradient_bytes=2,
+        tuned=False,
+    ),
+    Framework(
+        name="deepspeed",
+        words=("deepspeed",),
+        fused=False,
+        tensor_overlaps=False,
+        sharded_overlaps=True,
+        gradient_bytes=2,
+        tuned=False,
+    ),
+    Framework(
+        name="megatron",
+        words=("megatron",),
+        fused=True,
+        tensor_overlaps=True,
+        sharded_overlaps=False,
+        gradient_bytes=4,
+        tuned=True,
+    ),
+)
+"""In the order in which their words are looked for."""
+
+
+def usual_year(device: Device) -> float:
+    """Year of the software where none is said: 2025, of old devices 2022, of new ones two years after they came."""
+    return 2022.0 if device.architecture in _EARLY else max(2025.0, device.year + 2.0)
+
+
+def find_framework(text: str) -> Framework | None:
+    """The framework that a text names; None where it names none of them.
+
+    Example:
+        >>> find_framework("Megatron-DeepSpeed").name, find_framework("FSDP (PyTorch)").name, find_framework("caffe")
+        ('megatron-deepspeed', 'fsdp', None)
+    """
+    lowered = text.lower()
+    return next((each for each in FRAMEWORKS if any(word in lowered for word in each.words)), None)
+
+
+def training_program(
+    framework: str,
+    year: float,
+    *,
+    device: Device,
+    precision: Precision,
+    compiled: bool = False,
+    node_devices: int = 0,
+) -> Program:
+    """The program of a framework of a year.
+
+    Args:
+        framework: its name, or words of a row that name it
+        year: of its release, with the part of the year
+        device: old ones compute attention as two batched products
+        precision: of products
+        compiled: kernels are fused by a compiler
+        node_devices: devices of a node; 0: not known
+
+    Raises:
+        InputError: a framework without figures of sharded transformers
+
+    Example:
+        >>> from trimaran.machine.catalog import find_device
+        >>> program = training_program("megatron", 2021.5, device=find_device("a100-80gb"), precision="fp16")
+        >>> program.attention, program.overlaps, program.gradient_bytes
+        ('unfused', False, 2)
+    """
+    found = find_framework(framework)
+    if found is None:
+        raise InputError(
+            f'the analytical model of transformers has no figures of "{framework}": say one of '
+            f"{', '.join(sorted(each.name for each in FRAMEWORKS))} with its year, such as megatron:2024",
+            code="software.not-priced",
+            software=framework,
+        )
+    early = device.architecture in _EARLY
+    return Program(
+        framework=found.name,
+        precision=precision,
+        attention="unfused" if early or year < FUSED_ATTENTION else "fused",
+        fused=found.fused or compiled,
+        overlaps=found.sharded_overlaps or year >= OVERLAPPED,
+        tensor_overlaps=found.tensor_overlaps and year >= TENSOR_OVERLAPPED and not early,
+        gradient_bytes=2 if precision == "fp16" else found.gradient_bytes,
+        year=year,
+        tuned=found.tuned,
+        stops_early=found.name == "fsdp",
+        once_a_node=node_devices if found.tuned and year >= ONCE_A_NODE else 0,
+    )
