@@ -66,6 +66,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
@@ -1289,6 +1290,39 @@ def _inside_seconds(
     )
 
 
+_MOST_KNOWN = 100_000
+"""Stages whose seconds are kept; a search asks for fewer."""
+
+
+def _once(seconds: Callable[..., float]) -> Callable[..., float]:
+    """Computes once what does not depend on replicas and on how they shard state: most strategies of a search."""
+    known: dict[tuple[Any, ...], tuple[Device, StepConstants, float]] = {}
+
+    @functools.wraps(seconds)
+    def asked(
+        shape: TransformerShape,
+        degrees: Degrees,
+        program: Program,
+        stage: int,
+        device: Device,
+        constants: StepConstants,
+        *,
+        attention: float = 1.0,
+    ) -> float:
+        alike = replace(degrees, dp=1, zero=0, microbatches=min(2, degrees.microbatches))
+        # A device has figures by name, so it is known by being the same one, which what is kept holds on to.
+        key = (shape, alike, program, stage, attention, id(device), id(constants))
+        if key not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            found = seconds(shape, degrees, program, stage, device, constants, attention=attention)
+            known[key] = (device, constants, found)
+        return known[key][2]
+
+    return asked
+
+
+@_once
 def _stage_seconds(
     shape: TransformerShape,
     degrees: Degrees,
