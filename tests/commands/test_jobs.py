@@ -20,6 +20,12 @@ def test_the_sizes_and_options_of_a_network_are_listed(tmp_path: Path) -> None:
     assert of_gpt2["options"] == ["sequence"]
 
 
+def test_decoders_are_listed_with_their_sizes(tmp_path: Path) -> None:
+    listed = json.loads(trimaran("jobs", "--json", cwd=tmp_path).stdout)["decoders"]
+    of_mixtral = next(family for family in listed if family["name"] == "mixtral")
+    assert of_mixtral["sizes"] == ["8x7b", "8x22b"]
+
+
 def test_the_list_says_how_to_name_what_is_not_in_it(tmp_path: Path) -> None:
     printed = trimaran("jobs", cwd=tmp_path).stdout
     assert "file.py:factory" in printed
