@@ -48,7 +48,7 @@ from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, ZeroStage
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -169,16 +169,19 @@ def check_types(pins: Pins, precision: Precision) -> None:
 PRICED_S = 0.00015
 """Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
-MEASURED_S = 0.00008
+MEASURED_S = 0.0004
 """Work of adding up the memory of a strategy [s, likewise]."""
 
-BOUNDED_S = 0.00004
+BOUNDED_S = 0.0001
 """Work of bounding a group of strategies [s, likewise]."""
+
+MOST_S = 2.5
+"""Work on all devices where the user gives no limit; a search that needs more says that it is not complete [s]."""
 
 FRUITLESS_S = 10.0
 """Work after which a search ends in which nothing fits [s, likewise]."""
 
-IDLE_S = 2.5
+IDLE_S = 1.0
 """Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
 
 ASIDE_S = 0.5
@@ -258,6 +261,9 @@ class _Hunt:
         if isinstance(what, Box):
             return self.groups(what.pinned(self.problem), least_s=bound_s)
         model = self.model(devices)
+        if self._is_hopeless(model, what):
+            self.rejected["does not fit the memory of a device"] += 1
+            return ()
         for strategy in members(model.problem, what):
             fitting = model.admitted(strategy)
             memory = fitting[1]
@@ -272,6 +278,23 @@ class _Hunt:
             self.fitting.append(found)
             self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
         return ()
+
+    def _is_hopeless(self, model: AnalyticalModel, group: Strategy) -> bool:
+        """Whether a group needs a tenth more than there is with all layers recomputed and all state sharded.
+
+        Chunks, other schedules and layers of stages that differ need more than a plain pipeline of even stages, or
+        less by no more than that tenth; what is kept on hosts does not count, so those strategies are looked at.
+        """
+        pins = self.problem.pins
+        if pins.offload or "optimizer-offload" in pins.special:
+            return False
+        levels: tuple[ZeroStage, ...] = (2, 3) if pins.zero is None else (pins.zero,)
+        least = min(
+            model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=level))[1].peak for level in levels
+        )
+        self.work.spend(MEASURED_S)
+        self.least_bytes = min(self.least_bytes, least)
+        return least > 1.1 * self.problem.memory_limit
 
     def is_done(self, bound_s: float) -> bool:
         """Whether a bound is some times the best step, or time or number end the search."""
@@ -302,7 +325,9 @@ class _Hunt:
         """
         self.ratio = 1.0
         if self.fitting:
-            self.work = Work(limit_s=min(self.work.left_s, IDLE_S))
+            # What is left of a limit of the user's, at most what this is worth.
+            left_s = IDLE_S if self.problem.time_limit_s is None else min(self.work.left_s, IDLE_S)
+            self.work = Work(limit_s=left_s)
         boxes = boxes_below(self.problem, self.best_s, most=most)
         left = best_first(self, [(box.bound_s, box.devices, box) for box in boxes])
         if self.is_complete and not self.problem.gap:
@@ -319,7 +344,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
     """
     start_s = time.monotonic()
-    work = work_within(problem.time_limit_s)
+    work = work_within(MOST_S if problem.time_limit_s is None else problem.time_limit_s)
     hunt, whole = _explored(problem, work)
     problem, ordered = hunt.problem, _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
@@ -353,7 +378,8 @@ def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
     Raises:
         InfeasibleError: nothing fits
     """
-    hunt, _ = _explored(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
+    limit_s = MOST_S if problem.time_limit_s is None else problem.time_limit_s
+    hunt, _ = _explored(replace(problem, ratio=1.0), work_within(limit_s))
     return _ordered(hunt)[0]
 
 
