@@ -19,6 +19,7 @@ chunks, chunks must be equal, but for the first and the last one, which may have
 embedding and the loss as layers).
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -355,6 +356,7 @@ def segment_layers(
     return even if even and len(set(weighed)) == 1 else (*even, weighed)
 
 
+@functools.lru_cache(maxsize=64)
 def head_weight(shape: TransformerShape) -> float:
     """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
@@ -373,6 +375,7 @@ def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
     counts = [1] * stages
     for _ in range(layers - stages):
