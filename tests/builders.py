@@ -52,6 +52,8 @@ from trimaran.program.strategy import (
     Degrees,
     Execution,
     Feeding,
+    GradientType,
+    OptimizerState,
     Part,
     Recomputed,
     Schedule,
@@ -409,6 +411,8 @@ def degrees(
     recomputed: frozenset[Recomputed] = frozenset(),
     parts: tuple[int, ...] = (),
     group: int = 0,
+    gradients: GradientType | None = None,
+    optimizer_state: OptimizerState | None = None,
 ) -> Degrees:
     return Degrees(
         tp=tensor,
@@ -425,6 +429,8 @@ def degrees(
         recomputed=recomputed,
         segment_layers=parts,
         microbatch_group=group,
+        gradients=gradients,
+        optimizer_state=optimizer_state,
     )
 
 
@@ -438,6 +444,8 @@ def pins_of_degrees(
     sharding: Sharding | None = None,
     recompute: bool | None = None,
     sequence_parallel: bool | None = None,
+    gradients: GradientType | None = None,
+    optimizer_state: OptimizerState | None = None,
     forbid: Collection[str] = (),
 ) -> Pins:
     return Pins(
@@ -447,8 +455,10 @@ def pins_of_degrees(
         chunks=chunks,
         microbatch=microbatch,
         zero=None if sharding is None else _LEVELS[sharding],
-        recompute=recompute,
+        recompute=None if recompute is None else "layers" if recompute else "none",
         sequence_parallel=sequence_parallel,
+        gradients=gradients,
+        optimizer_state=optimizer_state,
         forbid=tuple(sorted(forbid)),
     )
 

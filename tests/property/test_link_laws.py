@@ -18,6 +18,7 @@ from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
     machine_exchange,
+    placed,
     rank_traffic,
     step_constants,
     transformer_step,
@@ -244,6 +245,31 @@ def test_a_permutation_of_equal_nodes_changes_nothing(data: st.DataObject, seed:
         ("send_recv", degrees.pp, degrees.devices // degrees.pp),
     ):
         assert each(op, 1e8, members, near) == other(op, 1e8, members, near)
+
+
+def test_a_list_of_devices_is_a_mapping_too() -> None:
+    machine = find_machine("dgx-h100:4@8 ib-ndr")
+    degrees = Degrees(tp=2, pp=4, dp=4, rank_order=("tp", "pp", "dp"))
+    listed = machine_exchange(machine, ranks=32, year=2024.0, devices=devices_of_ranks(degrees))
+    ordered = machine_exchange(machine, ranks=32, year=2024.0).placed(degrees)
+    reversed_nodes = [(3 - number // 8) * 8 + number % 8 for number in range(32)]
+    moved = machine_exchange(machine, ranks=32, year=2024.0, devices=reversed_nodes).placed(degrees)
+    for question in (("all_reduce", 1e8, 2, 1), ("all_reduce", 1e8, 4, 2), ("send_recv", 1e8, 4, 8)):
+        assert listed(*question) == ordered(*question) == moved(*question)
+    for wrong in ([0] * 32, range(31), range(1, 33)):
+        with raises("analytical.bad-devices", ranks=32):
+            machine_exchange(machine, ranks=32, year=2024.0, devices=list(wrong))
+
+
+def test_only_ranks_that_take_part_share_cards() -> None:
+    """Ten ranks in pairs five apart: two pairs are on both nodes. Of twenty, four more have the second node's card."""
+    machine = find_machine("dgx-h100:3@ethernet-25g")
+    degrees = Degrees(tp=5, dp=2)
+    all_ranks, few = (machine_exchange(machine, ranks=ranks, year=2024.0) for ranks in (20, 10))
+    assert max(each.sharing for each in all_ranks.crossings("all_reduce", 2, 5)) == 6
+    assert rank_traffic(degrees, all_ranks)[1].sharing == rank_traffic(degrees, few)[1].sharing == 2
+    question = ("all_reduce", 1e8, 2, 5)
+    assert placed(all_ranks, degrees)(*question) == few(*question) < all_ranks(*question)
 
 
 def test_stages_that_are_nearest_send_inside_nodes_and_replicas_pay_for_it() -> None:

@@ -9,7 +9,7 @@ from tests.raising import raises
 
 from trimaran.planner.pins import kinds_of, pins_of_strategy
 from trimaran.program.gradients import Compression
-from trimaran.program.strategy import Feeding, Part, Shard, Strategy, read_strategy
+from trimaran.program.strategy import RANK_ORDER, Feeding, Part, Shard, Strategy, read_strategy
 
 
 @st.composite
@@ -38,6 +38,7 @@ def strategies(draw: st.DrawFn) -> Strategy:
         feeding=draw(
             st.sampled_from([Feeding(), Feeding(workers=2, ahead=4), Feeding(copies_ahead=1), Feeding(cached=True)])
         ),
+        rank_order=draw(st.sampled_from([RANK_ORDER, ("tp", "pp", "dp"), ("pp", "cp", "tp", "dp")])),
     )
 
 

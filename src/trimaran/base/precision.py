@@ -91,6 +91,16 @@ def product_dtype(precision: Precision) -> str:
     return _DTYPES[precision]
 
 
+def element_bytes(precision: Precision) -> int:
+    """Bytes of an element of an activation, and of a parameter as it is sent between ranks.
+
+    Example:
+        >>> element_bytes("bf16"), element_bytes("tf32"), element_bytes("fp8")
+        (2, 4, 2)
+    """
+    return {"fp64": 8, "fp32": 4, "tf32": 4}.get(precision, 2)
+
+
 AS_ASKED = "as asked for"
 """Source of a precision that was asked for."""
 

@@ -24,6 +24,7 @@ from trimaran.cli import (
     observe,
     place,
     plan,
+    price,
     profile,
     scale,
     simulate,
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command()(check.check)
 app.command()(train.train)
 app.command()(plan.plan)
+app.command()(price.price)
 app.command()(place.place)
 app.command()(simulate.simulate)
 app.command()(emulate.emulate)

@@ -93,7 +93,7 @@ Forbid = Annotated[
         "--forbid",
         metavar="KIND",
         help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, 1f1b, "
-        "interleaved, zero-bubble, compiled, memory, compress, stale, cache. Repeatable.",
+        "interleaved, zero-bubble, compiled, memory, compress, stale, cache, dualpipe, optimizer-offload. Repeatable.",
         show_default=False,
     ),
 ]
@@ -102,8 +102,9 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="KIND",
-        help='Use only these kinds of parallelism, or one device. "compress" and "stale" restrict nothing: they allow '
-        "lossy compression of gradients, and gradients of earlier weights (PipeDream). Repeatable.",
+        help='Use only these kinds of parallelism, or one device. "compress", "stale", "dualpipe" and '
+        '"optimizer-offload" restrict nothing: they allow lossy compression of gradients, gradients of earlier weights '
+        "(PipeDream), pipelines from both ends, and the optimizer's state on the host. Repeatable.",
         show_default=False,
     ),
 ]
@@ -118,6 +119,29 @@ StrategyName = Annotated[
 Replicas = Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)]
 Rows = Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)]
 Shards = Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)]
+Context = Annotated[
+    int | None, typer.Option("--cp", help="Number of ranks that share each sequence (transformers).", min=1)
+]
+ExpertRanks = Annotated[
+    int | None, typer.Option("--ep", help="Number of ranks that hold different experts (transformers).", min=1)
+]
+ExpertShards = Annotated[
+    int | None, typer.Option("--etp", help="Number of ranks that share each expert (transformers).", min=1)
+]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option("--vp", help="Parts of the layers on each stage; more than one is the interleaved schedule.", min=1),
+]
+MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Samples of a microbatch of a replica.", min=1)]
+RecomputeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recompute",
+        help="What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
+        "attention, layers, or layers:N for the first N layers of each stage or chunk.",
+        show_default="what pays",
+    ),
+]
 Zero = Annotated[
     int | None,
     typer.Option("--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3),
@@ -139,6 +163,33 @@ Nodes = Annotated[
         help="Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks are on.",
         min=1,
         show_default="as it pays, where ranks are on several hosts",
+    ),
+]
+Gradients = Annotated[
+    str | None,
+    typer.Option(
+        "--gradients",
+        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
+        "fp32 or bf16.",
+        show_default="fp32; bf16 where only that fits",
+    ),
+]
+OptimizerStateName = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer-state",
+        help="Of a transformer on many devices: what Adam keeps, fp32 (a copy and two moments), remainders (16 bits of "
+        "the copy), bf16-moments, precision-aware (both), or adam-8bit.",
+        show_default="fp32; others where only they fit",
+    ),
+]
+Reserve = Annotated[
+    str | None,
+    typer.Option(
+        "--reserve",
+        help='Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
+        "of assumed buffers of collectives and fragments of the allocator.",
+        show_default=False,
     ),
 ]
 RankOrder = Annotated[
@@ -519,12 +570,20 @@ class PinOptions:
     dp: Replicas = None
     pp: Rows = None
     tp: Shards = None
+    cp: Context = None
+    ep: ExpertRanks = None
+    etp: ExpertShards = None
+    vp: ChunksOption = None
+    micro_batch: MicroBatch = None
+    recompute: RecomputeOption = None
     zero: Zero = None
     microbatches: Microbatches = None
     schedule: ScheduleOption = None
     nodes: Nodes = None
     compression: CompressionName = None
     powersgd_samples: PowersgdSamples = None
+    gradients: Gradients = None
+    optimizer_state: OptimizerStateName = None
     workers: Workers = None
     rank_order: RankOrder = None
 
@@ -576,6 +635,7 @@ class SearchOptions(RequestOptions):
     software: SoftwareName = None
     sequence: SequenceLength = None
     batch: Batch = None
+    reserve: Reserve = None
     time_limit_s: TimeLimit = None
     gap: Gap = 0.0
     lengths: LengthsText = None

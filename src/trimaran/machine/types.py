@@ -191,15 +191,7 @@ class Device:
             >>> round(find_device("titan-x").budget_bytes(12 * 2**30) / 2**30, 3)
             11.6
         """
-        if card_bytes > self.memory.nbytes:
-            raise InputError(
-                f"{self.title} has {self.memory.nbytes / 2**30:.1f} GiB, less than the {card_bytes / 2**30:.1f} GiB "
-                "asked for: ask for less, or for another device",
-                code="device.budget-exceeds-memory",
-                budget_bytes=card_bytes,
-                memory_bytes=self.memory.nbytes,
-            )
-        budget = min(card_bytes - self.memory.context_bytes, self.usable_bytes)
+        budget = min(self.checked_bytes(card_bytes) - self.memory.context_bytes, self.usable_bytes)
         if budget <= 0:
             raise InputError(
                 f"of {card_bytes / 2**30:.2f} GiB nothing is left to a job: "
@@ -209,6 +201,25 @@ class Device:
                 context_bytes=self.memory.context_bytes,
             )
         return budget
+
+    def checked_bytes(self, asked_bytes: int) -> int:
+        """Memory that was asked for, as it is [bytes].
+
+        Args:
+            asked_bytes: of a card of this kind [bytes]
+
+        Raises:
+            InputError: more than the card has
+        """
+        if asked_bytes > self.memory.nbytes:
+            raise InputError(
+                f"{self.title} has {self.memory.nbytes / 2**30:.1f} GiB, less than the {asked_bytes / 2**30:.1f} GiB "
+                "asked for: ask for less, or for another device",
+                code="device.budget-exceeds-memory",
+                budget_bytes=asked_bytes,
+                memory_bytes=self.memory.nbytes,
+            )
+        return asked_bytes
 
     def check_computes(self, precision: str) -> None:
         """Refuse a precision in which the device does not compute; of fp8 the architecture says it.

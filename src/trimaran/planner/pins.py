@@ -13,12 +13,14 @@ compiled     by torch.compile    memory       offloading and recomputing
 hierarchical gradients summed within nodes, and then across them
 compress     gradients are sent with loss; opt-in
 stale        gradients are those of earlier weights (PipeDream); opt-in
+dualpipe     microbatches that enter a pipeline from both ends; opt-in, as few frameworks have it
+optimizer-offload   the optimizer's state in the memory of the host; opt-in
 cache        samples that the host keeps after their first read
 """
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import get_args
 
@@ -28,11 +30,15 @@ from trimaran.program.gradients import Compression, parse_compression
 from trimaran.program.strategy import (
     RANK_ORDER,
     Axis,
+    GradientType,
+    OptimizerState,
     Schedule,
     Strategy,
     ZeroStage,
     read_rank_order,
+    read_recompute,
     read_strategy,
+    said_by,
 )
 
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
@@ -44,7 +50,13 @@ ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})
 """Orders with one segment a stage and whole backwards: the meaning of "a pipeline" without further options."""
 
-KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "stale", "cache")
+SPECIAL: tuple[str, ...] = ("dualpipe", "optimizer-offload")
+"""Kinds that few frameworks have, of the analytical model alone: `--allow` opts in and restricts nothing."""
+
+OPT_INS: tuple[str, ...] = ("compress", "stale", *SPECIAL)
+"""Kinds that are used only where they are allowed by name, which restricts nothing."""
+
+KINDS: tuple[str, ...] = (*SPREADING, *ORDERS, "compiled", "memory", "compress", "stale", "cache", *SPECIAL)
 """All of them."""
 
 OTHER_NAMES = {
@@ -91,6 +103,8 @@ def kinds_of(strategy: Strategy) -> frozenset[str]:
         "compress": strategy.compression is not None,
         "stale": strategy.is_stale,
         "cache": strategy.feeding.cached,
+        "dualpipe": staged and strategy.schedule in ("dualpipe", "dualpipev"),
+        "optimizer-offload": strategy.offload,
     } | {order: staged and strategy.schedule == order for order in ORDERS}
     return frozenset(kind for kind, holds in held.items() if holds)
 
@@ -135,8 +149,16 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-DEGREES: tuple[str, ...] = ("dp", "pp", "tp", "zero", "microbatches", "schedule", "nodes", "compression", "workers")
+DEGREES: tuple[str, ...] = (
+    *("dp", "pp", "tp", "cp", "ep", "etp", "chunks", "zero", "microbatches", "microbatch", "recompute"),
+    *("schedule", "nodes", "compression", "workers"),
+)
 """Properties of a strategy that can be pinned by value."""
+
+_OPTIONS = {"chunks": "vp", "microbatch": "micro-batch"}
+"""Options of another name than the property that they pin."""
+
+_PROPERTIES = {option: name for name, option in _OPTIONS.items()}
 
 _BY_DEGREE = frozenset({"dp", "pp", "tp", "zero", "cp", "ep"})
 
@@ -177,12 +199,22 @@ class Pins:
         workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy violates it
         cp: ranks that share each sequence; only the analytical model chooses this and the following degrees
         ep: ranks that hold different experts
+        etp: ranks that share each expert
         chunks: parts of the layers on each stage
         microbatch: sequences of a microbatch
-        recompute: whether the backward computes whole layers again
+        recompute: what the backward computes again: "none", "selective" (some of it, never whole layers), "layers",
+            "layers:N", or kinds of `Recomputed` joined by "+"
+        gradients: their type; only the analytical model has this and the following one
+        optimizer_state: what Adam keeps
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
         sequence_parallel: whether the residual stream is sharded over `tp` too
+        special: kinds of `SPECIAL` that may be used
+        shard_ranks: ranks that share one copy of sharded state
+        ulysses: whether ranks that share a sequence exchange heads
+        tensor_overlap: whether exchanges of `tp` overlap products
+        offload: whether the optimizer's state is on the host
+        segment_layers: layers of each segment
         rank_order: kinds of degrees by which ranks have the devices, the nearest first; None: the usual order
     """
 
@@ -203,12 +235,21 @@ class Pins:
     workers: int | None = None
     cp: int | None = None
     ep: int | None = None
+    etp: int | None = None
     chunks: int | None = None
     microbatch: int | None = None
-    recompute: bool | None = None
+    recompute: str | None = None
     sequence_parallel: bool | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     bucket_bytes: int | None = None
     strategy: str = ""
+    special: tuple[str, ...] = ()
+    shard_ranks: int | None = None
+    ulysses: bool | None = None
+    tensor_overlap: bool | None = None
+    offload: bool | None = None
+    segment_layers: tuple[int, ...] | None = None
     rank_order: tuple[Axis, ...] | None = None
 
     @property
@@ -238,6 +279,7 @@ class Pins:
             return (f"--strategy {self.strategy}",)
         found = [f"--keep {module}={row}" for module, row in self.keep]
         found += [f"--forbid {kind}" for kind in self.forbid]
+        found += [f"--{option} {value}" for option, value in self.types.items()]
         if self.allow:
             found.append(f"--allow {','.join(self.allow)}")
         if self.compress:
@@ -246,7 +288,20 @@ class Pins:
             found.append(STALE_OPT_IN)
         if self.rank_order is not None:
             found.append(f"--rank-order {','.join(self.rank_order)}")
-        return (*found, *(f"--{name} {value}" for name in DEGREES if (value := getattr(self, name)) is not None))
+        found += [f"--allow {kind}" for kind in self.special]
+        given = ((name, getattr(self, name)) for name in DEGREES)
+        return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Types of gradients and of the optimizer's state that are decided, by option.
+
+        Example:
+            >>> Pins(gradients="bf16").types
+            {'gradients': 'bf16'}
+        """
+        given = {"gradients": self.gradients, "optimizer-state": self.optimizer_state}
+        return {option: value for option, value in given.items() if value is not None}
 
     def rules_out(self, kind: str) -> bool:
         """Whether a kind of parallel degrees is forbidden, or others are allowed and it is not.
@@ -275,8 +330,13 @@ class Pins:
         if name == STALE_OPT_IN:
             return replace(self, stale=False)
         option, _, value = name.removeprefix("--").partition(" ")
+        option = _PROPERTIES.get(option, option)
+        if option == "allow" and value in self.special:
+            return replace(self, special=tuple(kind for kind in self.special if kind != value))
         if option == "strategy":
             return NO_PINS
+        if option in self.types:
+            return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
         if option == "rank-order":
             return replace(self, rank_order=None)
         if option == "keep":
@@ -311,10 +371,16 @@ class Pins:
                 return f"--forbid {kind}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
+        for option, value in self.types.items():
+            if getattr(strategy, option.replace("-", "_")) != value:
+                return f"--{option} {value}"
         for name in ("dp", "pp", "tp", "zero", "microbatches", "nodes", "chunks", "bucket_bytes"):
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
                 return f"--{name} {wanted}"
+        order = self.rank_order or (RANK_ORDER if self.strategy else strategy.rank_order)
+        if order != strategy.rank_order:
+            return f"--rank-order {','.join(order)}"
         lossy = self._objection_to_loss(strategy)
         if lossy:
             return lossy
@@ -352,8 +418,8 @@ class Pins:
             >>> Pins(dp=2, pp=2).conflict(2), Pins(zero=3).conflict(1)
             ('--dp 2 --pp 2 take 4 devices, and there are 2', '--zero 3 is for two replicas or more')
         """
-        degrees = [f"--{name} {getattr(self, name)}" for name in ("dp", "pp", "tp") if getattr(self, name)]
-        needed = (self.dp or 1) * (self.pp or 1) * (self.tp or 1)
+        degrees = [f"--{name} {getattr(self, name)}" for name in ("dp", "pp", "tp", "cp") if getattr(self, name)]
+        needed = (self.dp or 1) * (self.pp or 1) * (self.tp or 1) * (self.cp or 1)
         if needed > devices:
             there = f"there {'is' if devices == 1 else 'are'} {devices}"
             return f"{' '.join(degrees)} {'take' if len(degrees) > 1 else 'takes'} {needed} devices, and {there}"
@@ -382,6 +448,30 @@ class Pins:
         for name, most in (("dp", 1), ("tp", 1), ("microbatches", 1)):
             if (getattr(self, name) or 1) > most:
                 return f"--schedule {self.schedule} has --{name} 1, and conflicts with --{name} {getattr(self, name)}"
+        return ""
+
+    def conflict_of_degrees(self) -> str:
+        """The pins of chunks, sequences and recomputation that contradict others; empty: none.
+
+        Example:
+            >>> Pins(chunks=4, schedule="1f1b").conflict_of_degrees()
+            '--vp 4 conflicts with --schedule 1f1b'
+        """
+        several = (self.chunks or 1) > 1
+        if several and self.schedule not in (None, "interleaved"):
+            return f"--vp {self.chunks} conflicts with --schedule {self.schedule}"
+        if self.chunks == 1 and self.schedule == "interleaved":
+            return "--vp 1 conflicts with --schedule interleaved"
+        if several and self.pp == 1:
+            return f"--vp {self.chunks} conflicts with --pp 1"
+        if several and {"interleaved", "pp"} & set(self.forbid):
+            return f"--vp {self.chunks} conflicts with --forbid {' '.join(self.forbid)}"
+        if self.recompute not in (None, "none") and "memory" in self.forbid:
+            return f"--recompute {self.recompute} conflicts with --forbid memory"
+        for name in ("cp", "ep"):
+            if self.rules_out(name) and (getattr(self, name) or 1) > 1 and not self.strategy:
+                option = f"--forbid {name}" if name in self.forbid else f"--allow {','.join(self.allow)}"
+                return f"--{name} {getattr(self, name)} conflicts with {option}"
         return ""
 
     def _conflict_of_loss(self, replicas: int) -> str:
@@ -457,12 +547,20 @@ def parse_pins(
     dp: int | None = None,
     pp: int | None = None,
     tp: int | None = None,
+    cp: int | None = None,
+    ep: int | None = None,
+    etp: int | None = None,
+    vp: int | None = None,
+    micro_batch: int | None = None,
+    recompute: str | None = None,
     zero: int | None = None,
     microbatches: int | None = None,
     schedule: str | None = None,
     nodes: int | None = None,
     compression: str | None = None,
     powersgd_samples: float | None = None,
+    gradients: str | None = None,
+    optimizer_state: str | None = None,
     workers: int | None = None,
     strategy: str | None = None,
     rank_order: str | None = None,
@@ -472,16 +570,24 @@ def parse_pins(
     Args:
         keep: such as "layer4=1"
         forbid: kinds of parallelism
-        allow: kinds of parallelism; "compress" and "stale" opt in, and restrict nothing
+        allow: kinds of parallelism; those of `OPT_INS` opt in, and restrict nothing
         dp: as in `Pins`
         pp: as in `Pins`
         tp: as in `Pins`
+        cp: as in `Pins`
+        ep: as in `Pins`
+        etp: as in `Pins`
+        vp: parts of the layers on each stage: `Pins.chunks`
+        micro_batch: sequences of a microbatch: `Pins.microbatch`
+        recompute: as in `Pins`
         zero: as in `Pins`
         microbatches: as in `Pins`
         schedule: as in `Pins`
         nodes: as in `Pins`
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
         powersgd_samples: as in `Pins`
+        gradients: "fp32" or "bf16"; with `strategy` too
+        optimizer_state: as in `OptimizerState`; with `strategy` too
         workers: as in `Pins`
         strategy: the name of a whole strategy, in place of all other pins
         rank_order: such as "tp,cp,dp,pp"
@@ -496,14 +602,15 @@ def parse_pins(
         (('--allow compress',), ('--compression powersgd:2',))
     """
     if strategy is not None:
-        others = (dp, pp, tp, zero, microbatches, schedule, nodes, compression, powersgd_samples, rank_order)
+        degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
+        others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples, rank_order)
         if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = pins_of_strategy(strategy)
+        pins = _with_types(pins_of_strategy(strategy), gradients, optimizer_state)
         return pins if workers is None else replace(pins, workers=workers)
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
@@ -513,6 +620,8 @@ def parse_pins(
         )
     if zero is not None and zero not in (0, 1, 2, 3):
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
+    if recompute is not None:
+        read_recompute(recompute)
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
     if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
@@ -532,16 +641,23 @@ def parse_pins(
     pins = Pins(
         keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
-        allow=tuple(kind for kind in allowed if kind not in ("compress", "stale")),
+        allow=tuple(kind for kind in allowed if kind not in OPT_INS),
         dp=dp,
         pp=pp,
         tp=tp,
+        cp=cp,
+        ep=ep,
+        etp=etp,
+        chunks=vp,
+        microbatch=micro_batch,
+        recompute=recompute,
         zero=zero,  # type: ignore[arg-type]  # checked above
         microbatches=microbatches,
         schedule=schedule,  # type: ignore[arg-type]  # checked above
         nodes=nodes,
         compress="compress" in allowed,
         stale="stale" in allowed,
+        special=tuple(kind for kind in allowed if kind in SPECIAL),
         compression=None if compression is None else _read_compression(compression),
         powersgd_samples=powersgd_samples,
         workers=workers,
@@ -550,6 +666,9 @@ def parse_pins(
     contradiction = pins.conflict_of_stale()
     if contradiction:
         raise InputError(f"{contradiction}: leave one of them out", code="pin.stale-and-others")
+    contradiction = pins.conflict_of_degrees()
+    if contradiction:
+        raise InputError(f"{contradiction}: leave one of them out", code="pin.degrees-and-others")
     may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
     if powersgd_samples is not None and not may_be_powersgd:
         raise InputError(
@@ -558,7 +677,96 @@ def parse_pins(
             code="pin.powersgd-unused",
             value=powersgd_samples,
         )
+    return _with_types(pins, gradients, optimizer_state)
+
+
+def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) -> Pins:
+    """Pins with types that were typed."""
+    for option, value, known in (
+        ("gradients", gradients, get_args(GradientType)),
+        ("optimizer-state", optimizer_state, get_args(OptimizerState)),
+    ):
+        if value is not None and value not in known:
+            raise InputError(
+                f"--{option} must be one of {', '.join(known)}, got {value!r}", code="pin.unknown-type", value=value
+            )
+        said = pins.types.get(option)
+        if value is not None and said not in (None, value):
+            raise InputError(
+                f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
+                code="pin.type-and-strategy",
+                value=value,
+            )
+        if value is not None:
+            pins = replace(pins, **{option.replace("-", "_"): value})  # type: ignore[arg-type]  # one of two fields
     return pins
+
+
+_OF_DEGREES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("cp", (None, 1)),
+    ("ep", (None, 1)),
+    ("etp", (None, 1)),
+    ("recompute", (None, "none")),
+    ("shard_ranks", (None,)),
+    ("ulysses", (None, False)),
+    ("tensor_overlap", (None,)),
+    ("offload", (None, False)),
+    ("segment_layers", (None,)),
+)
+"""Pins of what no program has, each with the values that mean nothing."""
+
+
+def program_pins(pins: Pins, *, batch: int | None) -> Pins:
+    """Pins where each strategy has a program: sequences of a microbatch become a number of microbatches.
+
+    Args:
+        pins: of the user
+        batch: samples of one update; None: not said
+
+    Raises:
+        InputError: a pin that only the analytical model of transformers can keep
+
+    Example:
+        >>> program_pins(Pins(dp=2, microbatch=4), batch=64).microbatches
+        8
+    """
+    for name, nothing in _OF_DEGREES:
+        value = getattr(pins, name)
+        if value not in nothing:
+            option = f"--strategy {pins.strategy}" if pins.strategy else f"--{name.replace('_', '-')} {value}"
+            raise _of_analytical(option)
+    if pins.schedule in ("dualpipe", "dualpipev"):
+        raise _of_analytical(f"--schedule {pins.schedule}")
+    if pins.special:
+        raise _of_analytical(f"--allow {pins.special[0]}")
+    if pins.microbatch is None:
+        return pins
+    if pins.dp is None or batch is None:
+        raise InputError(
+            f"--micro-batch {pins.microbatch}: where a program is simulated it takes --dp and --batch too, from which "
+            "the number of microbatches follows; say these, or --microbatches",
+            code="pin.micro-batch-alone",
+            value=pins.microbatch,
+        )
+    shares = pins.dp * pins.microbatch
+    if batch % shares or pins.microbatches not in (None, batch // shares):
+        raise InputError(
+            f"--micro-batch {pins.microbatch} of --dp {pins.dp} does not divide a batch of {batch}"
+            + (f" into {pins.microbatches} microbatches" if pins.microbatches else "")
+            + ": change one of them",
+            code="pin.micro-batch-does-not-divide",
+            value=pins.microbatch,
+        )
+    return replace(pins, microbatch=None, microbatches=batch // shares)
+
+
+def _of_analytical(option: str) -> InputError:
+    return InputError(
+        f"{option}: only the analytical model of transformers keeps it, and this plan simulates a program of traced "
+        "operations: leave it out, or plan a transformer on many devices (`trimaran plan llama3:70b --cluster NAME`)",
+        code="pin.not-in-programs",
+        option=option,
+    )
 
 
 def pins_of_strategy(name: str) -> Pins:
@@ -575,7 +783,7 @@ def pins_of_strategy(name: str) -> Pins:
         >>> pins.names, pins.tp, pins.objection(Strategy(dp=2, pp=4, schedule="1f1b", microbatches=4))
         (('--strategy dp2 pp4 1f1b m8',), 1, '--strategy dp2 pp4 1f1b m8')
     """
-    said = read_strategy(name)
+    said, words = read_strategy(name), said_by(name)
     kinds = kinds_of(said)
     staged = said.pp > 1 and not said.parts
     # Degrees that only the analytical model chooses.
@@ -589,17 +797,41 @@ def pins_of_strategy(name: str) -> Pins:
         pp=said.pp,
         tp=said.tp,
         zero=said.zero,
-        microbatches=said.microbatches,
-        schedule=said.schedule if staged else None,
+        microbatches=None if "microbatch" in words and "microbatches" not in words else said.microbatches,
+        schedule=said.schedule if staged and ("schedule" in words or not _is_of_degrees(words)) else None,
         chunks=said.chunks,
         cp=said.cp,
         ep=said.ep,
-        recompute="layers" in said.recomputed,
+        etp=said.expert_tp if said.ep == 1 else said.expert_ranks,
+        microbatch=words.get("microbatch"),
+        recompute=_recomputed(said),
+        sequence_parallel=words.get("sequence_parallel"),
+        special=tuple(kind for kind in SPECIAL if kind in kinds),
+        shard_ranks=said.shard_ranks,
+        ulysses=said.ulysses if said.cp > 1 else None,
+        tensor_overlap=said.tensor_overlap,
+        offload=said.offload,
+        segment_layers=words.get("segment_layers"),
+        gradients=said.gradients,
+        optimizer_state=said.optimizer_state,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
         workers=said.feeding.workers or None,
         rank_order=said.rank_order if said.rank_order != RANK_ORDER else None,
     )
+
+
+def _is_of_degrees(words: Mapping[str, object]) -> bool:
+    """Whether a name has words that only the analytical model gives a meaning."""
+    own = {"cp", "microbatch", "expert_tp", "recomputed", "shard_ranks", "ulysses", "tensor_overlap", "offload"}
+    return bool(own & words.keys()) or "ep" in words or "segment_layers" in words
+
+
+def _recomputed(strategy: Strategy) -> str:
+    """What is recomputed, as an option says it."""
+    if strategy.recompute_layers is not None:
+        return f"layers:{strategy.recompute_layers}"
+    return "+".join(sorted(strategy.recomputed)) or "none"
 
 
 def _read_compression(text: str) -> str:

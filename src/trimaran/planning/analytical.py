@@ -13,7 +13,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -37,7 +37,9 @@ from trimaran.pricing.analytical.decoders import (
     rough_count,
     shape_of_configuration,
 )
+from trimaran.pricing.analytical.fit import WHOLE
 from trimaran.pricing.analytical.memory import Bookkeeping
+from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     active_count,
@@ -101,8 +103,8 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
-    if request.software is not None and request.software.framework != "megatron":
-        yield f"--software {request.software.framework}", "the analytical model has figures of Megatron's fused kernels"
+    if request.software is not None and request.software.framework not in FRAMEWORK_NAMES:
+        yield f"--software {request.software.framework}", f"the analytical model has {', '.join(FRAMEWORK_NAMES)}"
     device = find_machine(request.cluster).node.device
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
@@ -310,6 +312,7 @@ class Analytical(CatalogBackend):
             software=request.software,
             devices=cell.devices,
             memory_bytes=request.memory_bytes,
+            reserve=request.reserve,
             pins=with_microbatch(request.pins, cell.batch),
             time_limit_s=time_limit_s,
             documents=request.documents,
@@ -329,6 +332,12 @@ class Analytical(CatalogBackend):
         described = decoder_of_job(self.source.reference, self.request)
         if described is not None:
             notes += described.assumed
+        notes.append(memory_words(problem, found.chosen))
+        if problem.program.precision in WHOLE:
+            notes.append(
+                f"products in {problem.program.precision} are taken to reach the share of their peak that is known of "
+                "16 bits: no published step in 32 bits is among the model's data"
+            )
         if self.request.pins.allows_compression:
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
@@ -352,6 +361,35 @@ class Analytical(CatalogBackend):
             ),
             notes=tuple(notes),
         )
+
+
+def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str:
+    """What the memory of a plan assumes, in a sentence.
+
+    Args:
+        problem: of the plan
+        chosen: its strategy
+    """
+    keeping = problem.bookkeeping.of(chosen.strategy)
+    need, strategy = chosen.need, chosen.strategy
+    if problem.reserve is None:
+        free = "buffers of collectives and fragments of the allocator are assumed (--reserve says them)"
+    else:
+        free = f"{format_bytes(problem.device_bytes - problem.memory_limit)} stay free"
+    said = (
+        f"memory assumes {keeping.weight_bytes} bytes a parameter, {keeping.gradient_bytes} of its gradient and "
+        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: {format_bytes(need.least)} to {format_bytes(need.most)}"
+        f" of {format_bytes(problem.memory_limit)}"
+    )
+    asked = problem.pins.types
+    taken = [
+        f"--{option} {value}"
+        for option, value in (("gradients", strategy.gradients), ("optimizer-state", strategy.optimizer_state))
+        if value is not None and option not in asked
+    ]
+    if taken:
+        said += f"; {' '.join(taken)} because it does not fit otherwise"
+    return said if need.most <= problem.memory_limit else f"{said}; not sure that it fits"
 
 
 def _counted(shape: TransformerShape) -> str:

@@ -16,6 +16,7 @@ from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
+from trimaran.pricing.analytical.fit import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.pricing.failures import DAY_S, LongRun, assumed, daly_period, longest_period, young_period
@@ -107,9 +108,17 @@ def degrees(option: Option) -> dict[str, Any]:
         return common | {
             "cp": strategy.cp,
             "ep": strategy.ep,
+            "etp": strategy.expert_tp,
             "microbatch_size": strategy.microbatch,
             "recompute": sorted(strategy.recomputed),
+            "recompute_layers": strategy.recompute_layers,
             "sequence_parallel": strategy.sequence_parallel,
+            "gradients": strategy.gradients,
+            "optimizer_state": strategy.optimizer_state,
+            "shard_ranks": strategy.shard_ranks,
+            "ulysses": strategy.ulysses,
+            "tensor_overlap": strategy.tensor_overlap,
+            "offload": strategy.offload,
         }
     return common | {
         "sync": strategy.sync,
@@ -533,7 +542,8 @@ def option_document(option: Option) -> dict[str, Any]:
         "limiter": option.limiter,
     }
     if isinstance(option, AnalyticalCandidate):
-        return figures | {"parts_s": option.parts, "mfu": option.utilization}
+        need = {"least": option.need.least, "usual": option.need.usual, "most": option.need.most}
+        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": need}
     return figures
 
 
@@ -547,6 +557,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
     stages = []
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
+        memory = with_buffers(memory, strategy, reserve=problem.reserve, usual=problem.lenient)
         stages.append(
             {
                 "stage": stage,
@@ -554,6 +565,7 @@ def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
                 "peak_bytes": memory.peak,
                 "state_bytes": memory.state,
                 "activation_bytes": memory.activations + memory.transient,
+                "buffer_bytes": memory.buffers + memory.fragments + memory.workspace,
             }
         )
     # Neighbours first.

@@ -49,6 +49,8 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     """
     machine = find_machine(request.cluster)
     devices = request.devices or machine.devices
+    if request.memory_bytes is not None:
+        machine.node.device.checked_bytes(request.memory_bytes)
     cluster = machine.allocate(devices, memory_bytes=request.memory_bytes)
     job = resolve(reference)
     precision = choose_precision(reference, request.precision, machine.node.device).name

@@ -19,6 +19,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Price
 from trimaran.planner.choice import Option
+from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal, Runs
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
@@ -165,13 +166,16 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     """
     if request.is_here:
         _check_order(source, request)
-        return Measured(source, request, progress)
+        _check_not_analytical(request)
+        return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = decoder_shape(source.reference, request)
     why = ""
     if shape is not None and is_traceable(shape, request):
         why = reason_to_trace(source.reference, request)
         shape = None if why else shape
+    if shape is None:
+        _check_not_analytical(request)
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -190,7 +194,13 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     _check_order(source, request)
     notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
-    return Estimated(source, request, progress, notes=notes)
+    return Estimated(source, _for_programs(source, request), progress, notes=notes)
+
+
+def _for_programs(source: JobSource, request: PlanRequest) -> PlanRequest:
+    """A request whose pins a program can keep; see `program_pins`."""
+    pins = program_pins(request.pins, batch=request.batch or source.global_batch_size)
+    return request if pins is request.pins else replace(request, pins=pins)
 
 
 def _check_order(source: JobSource, request: PlanRequest) -> None:
@@ -206,6 +216,23 @@ def _check_order(source: JobSource, request: PlanRequest) -> None:
             f"{MOST_RANKS} devices is planned by the analytical model, which takes it",
             code="rank-order.not-of-programs",
             job=source.reference,
+        )
+
+
+def _check_not_analytical(request: PlanRequest) -> None:
+    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
+
+    Raises:
+        InputError: with the option
+    """
+    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
+    given += ["--reserve"] if request.reserve is not None else []
+    if given:
+        raise InputError(
+            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
+            "gradients are counted, as they are; leave it out",
+            code="plan.option-analytical",
+            option=given[0],
         )
 
 

@@ -8,8 +8,8 @@ One rule for every command and both backends of `plan`:
     3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
        it, fp32 on devices without either), every other network in fp32, PyTorch's own default
 
-An assumed precision is printed with the answer. The analytical model prices products in 16 and 8 bits, the kernel model
-those in 16 and 32; others are refused.
+An assumed precision is printed with the answer. The analytical model prices products in 32, 16 and 8 bits, the kernel
+model those in 16 and 32; others are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,9 @@ from trimaran.planning.requests import PlanRequest
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of decoders: a shape says everything about them."""
 
-ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
-"""Those that the analytical model of transformers has constants for."""
+ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "tf32", "fp32")
+"""Those that the analytical model of transformers prices. Its constants are of steps in 16 and 8 bits; in tf32 and fp32
+products are taken to reach the same share of the peak there."""
 
 _CHANGE = "--precision changes it"
 

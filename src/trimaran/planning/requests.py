@@ -18,6 +18,7 @@ from trimaran.base.units import parse_bytes, parse_large, parse_rate
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
+from trimaran.pricing.analytical.fit import Reserve
 from trimaran.pricing.analytical.lengths import Documents, parse_documents
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
@@ -498,6 +499,7 @@ class PlanRequest:
         devices: most devices that may take part; None: all of the machine
         batch: samples of one update over all devices; None: the job's
         memory_bytes: memory that each device may use [bytes]; None: all of it
+        reserve: of that, what stays free for what is not counted, where the analytical model plans; None: not said
         oversubscribe: allow more ranks than this machine has devices
         link: rate limit of the links between local ranks of this machine; None: not limited
         objective: to optimize; None: throughput, or the objective of a given plan
@@ -522,6 +524,7 @@ class PlanRequest:
     devices: int | None = None
     batch: int | None = None
     memory_bytes: int | None = None
+    reserve: Reserve | None = None
     oversubscribe: bool = False
     link: Link | None = None
     objective: Objective | None = None
@@ -560,6 +563,7 @@ def parse_request(
     devices: int | None = None,
     batch: int | None = None,
     memory: str | None = None,
+    reserve: str | None = None,
     oversubscribe: bool = False,
     link: str | None = None,
     objective: str | None = None,
@@ -585,6 +589,7 @@ def parse_request(
         devices: as in `PlanRequest`
         batch: as in `PlanRequest`
         memory: such as "12GiB"
+        reserve: such as "3GiB" or "5%"
         oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
         objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
@@ -641,6 +646,7 @@ def parse_request(
         devices=devices,
         batch=batch,
         memory_bytes=None if memory is None else parse_bytes(memory),
+        reserve=None if reserve is None else parse_reserve(reserve),
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
@@ -700,6 +706,31 @@ def _check_here(
                 code="plan.option-needs-cluster",
                 option=option,
             )
+
+
+def parse_reserve(text: str) -> Reserve:
+    """Memory that stays free, as it is written on the command line.
+
+    Args:
+        text: a size, or a share such as "5%"
+
+    Raises:
+        InputError: neither, or a share that leaves nothing
+
+    Example:
+        >>> parse_reserve("3GiB").nbytes // 2**30, parse_reserve("5%").share
+        (3, 0.05)
+    """
+    number, percent, rest = text.strip().partition("%")
+    if not percent:
+        return Reserve(nbytes=0 if number == "0" else parse_bytes(number))
+    if rest or not re.fullmatch(r"[0-9]+(\.[0-9]*)?", number.strip()) or float(number) >= 100.0:
+        raise InputError(
+            f'--reserve is a size such as "3GiB" or a share from 0% to below 100%, got "{text}"',
+            code="plan.bad-reserve",
+            text=text,
+        )
+    return Reserve(share=float(number) / 100.0)
 
 
 def parse_link(text: str) -> Link:

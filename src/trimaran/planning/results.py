@@ -226,7 +226,8 @@ class Planned:
         """By which it computes: here torch, on a machine of the catalog what was asked for or assumed."""
         evidence = self.evidence
         if isinstance(evidence, Modelled):
-            return f"megatron {evidence.problem.program.year:g}"
+            program = evidence.problem.program
+            return f"{program.framework or 'megatron'} {program.year:g}"
         known = evidence.table.fingerprint.torch
         return f"pytorch {known.partition('+')[0]}" if self.request.is_here else known
 

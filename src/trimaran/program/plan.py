@@ -365,7 +365,7 @@ def read_plan(path: Path) -> Plan:
 _BLANK = {
     field.name: to_plain(field.default)
     for field in dataclasses.fields(Degrees)
-    if field.name not in ("dp", "pp", "tp", "chunks", "microbatches", "zero")
+    if field.name not in ("dp", "pp", "tp", "chunks", "microbatches", "zero", "schedule")
 }
 """What only the analytical model chooses, where it does not: left out of a file."""
 
@@ -431,9 +431,10 @@ def _of_degrees_file(plain: dict[str, Any], *, source: str) -> Plan:
     decided = found.division
     _check_degrees(decided, source=source)
     fields = {field.name: getattr(decided, field.name) for field in dataclasses.fields(decided)}
+    fields["schedule"] = "1f1b" if decided.chunks == 1 else "interleaved"
     return Plan(
         job=found.job,
-        strategy=Strategy(**fields, schedule="1f1b" if decided.chunks == 1 else "interleaved"),
+        strategy=Strategy(**fields),
         premises=Premises(
             graph_digest="",
             global_batch_size=found.global_batch_size,
@@ -461,7 +462,7 @@ def _predicted(chosen: object, *, source: str) -> Prediction:
 
 def _check_degrees(degrees: Degrees, *, source: str) -> None:
     """Refuse degrees that no machine has, before there is a value for each rank of them."""
-    for name in ("dp", "pp", "tp", "chunks", "microbatches", "cp", "ep", "expert_tp", "microbatch"):
+    for name in ("dp", "pp", "tp", "chunks", "microbatches", "cp", "ep", "expert_tp", "microbatch", "shard_ranks"):
         degree = getattr(degrees, name)
         if degree is not None and not 1 <= degree <= _MOST_RANKS:
             raise InputError(

@@ -1,5 +1,6 @@
 """Strategy: what was decided, before it is lowered to a program."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -87,10 +88,15 @@ def check_planned(feeding: Feeding, *, source: str) -> None:
 IN_LINE = Feeding()
 """Each rank's own thread loads, when a batch is needed."""
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream", "dualpipe", "dualpipev"]
 """Order of compute in a pipeline. "interleaved": several segments a stage, dealt in turn. "zero-bubble": backwards are
 split into I and W, and the W fill what would be idle (ZB-H1). "pipedream": 1F1B without flushes, with weight stashing;
-gradients are those of earlier weights, so it is taken only where a user names it."""
+gradients are those of earlier weights, so it is taken only where a user names it. "dualpipe": microbatches enter from
+both ends, and each rank holds two stages; "dualpipev": the same of stages that are folded, without a second copy. Both
+are priced by the analytical model and have no program."""
+
+PROGRAM_SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream")
+"""Those that a program can have."""
 
 STALE = "stale: not the training of one process"
 """What is said of a strategy with `Strategy.is_stale` wherever one is shown."""
@@ -140,10 +146,33 @@ ZeroStage = Literal[0, 1, 2, 3]
 """What is sharded over the replicas: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too."""
 
 
-Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections"]
+Recomputed = Literal["layers", "attention", "feed_forward", "norms", "activations", "up_projections", "second_products"]
 """What the backward of a transformer recomputes: whole layers; attention's probabilities; a feed-forward network
 between its input and its output; outputs of norms; outputs of activation functions; up projections of latent
-attention."""
+attention; every second product and all that is neither a product nor attention (torchtitan's "selective")."""
+
+
+GradientType = Literal["fp32", "bf16"]
+"""Of the gradients that microbatches add into and replicas exchange. Megatron has "fp32" in training with bf16 unless
+told otherwise; with `grad_reduce_in_fp32=False` (NeMo's performance recipes) gradients are "bf16"."""
+
+OptimizerState = Literal["fp32", "remainders", "bf16-moments", "precision-aware", "adam-8bit"]
+"""What Adam keeps for a parameter that computes in 16 bits.
+
+"fp32": a copy of the parameter and two moments in 32 bits. "remainders": of the copy only the 16 bits that the bf16
+parameter lacks, so nothing is rounded. "bf16-moments": both moments in bf16. "precision-aware": both of these, as
+Megatron's precision-aware optimizer with `--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16`. "adam-8bit": moments in 8 bits
+with a scale for each block of 256.
+"""
+
+_GRADIENT_WORDS: dict[str, GradientType] = {f"{kind}-gradients": kind for kind in get_args(GradientType)}
+_OPTIMIZER_WORDS: dict[str, OptimizerState] = {
+    "fp32-optimizer" if kind == "fp32" else kind: kind for kind in get_args(OptimizerState)
+}
+
+SELECTIVE: frozenset[Recomputed] = frozenset({"attention"})
+"""Megatron's selective recomputation: attention's core, which is large and cheap (Korthikanti et al., 2022, section
+5)."""
 
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -218,11 +247,19 @@ class Degrees:
         cp: ranks that share each sequence
         ep: ranks that hold different experts
         expert_tp: ranks that share each expert; None: those that share a layer
+        gradients: their type; None: as the training program keeps them
+        optimizer_state: what Adam keeps; None: as the training program does
         microbatch: sequences that a rank computes at once; a program has the shares of its batch instead
         sequence_parallel: what ranks of `tp` would all hold (norms, dropout, the residual stream) is sharded too
         recomputed: what the backward recomputes
         segment_layers: layers of each segment, in order, `pp * chunks` of them; empty: as even as can be
         microbatch_group: microbatches that a segment computes before the next one; 0: the number of stages
+        recompute_layers: first layers of each segment that are recomputed, with "layers"; None: all
+        shard_ranks: of the ranks of `dp * cp`, those that share one copy of sharded state ("HSDP"); None: all of them
+        ulysses: ranks of `cp` exchange heads for parts of the sequence; else they gather keys and values
+        tensor_overlap: exchanges of `tp` overlap products, by buffers of a whole stream; None: as the program does
+        offload: the optimizer's state is in the memory of the host, which updates it
+        schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
         rank_order: kinds of degrees by which ranks have the devices, the nearest first; the others are 1
     """
 
@@ -235,11 +272,19 @@ class Degrees:
     cp: int = 1
     ep: int = 1
     expert_tp: int | None = None
+    gradients: GradientType | None = None
+    optimizer_state: OptimizerState | None = None
     microbatch: int = 1
     sequence_parallel: bool = False
     recomputed: frozenset[Recomputed] = frozenset()
     segment_layers: tuple[int, ...] = ()
     microbatch_group: int = 0
+    recompute_layers: int | None = None
+    shard_ranks: int | None = None
+    ulysses: bool = False
+    tensor_overlap: bool | None = None
+    offload: bool = False
+    schedule: Schedule = "gpipe"
     rank_order: tuple[Axis, ...] = RANK_ORDER
 
     @property
@@ -256,6 +301,21 @@ class Degrees:
     def expert_data(self) -> int:
         """Replicas of each expert."""
         return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
+
+    @property
+    def state_ranks(self) -> int:
+        """Ranks that share one copy of sharded state.
+
+        Example:
+            >>> Degrees(dp=16, cp=2).state_ranks, Degrees(dp=16, cp=2, shard_ranks=8).state_ranks
+            (32, 8)
+        """
+        return self.dp * self.cp if self.shard_ranks is None else self.shard_ranks
+
+    @property
+    def expert_state_ranks(self) -> int:
+        """The same of experts: their replicas are in as many groups."""
+        return max(1, self.expert_data * self.state_ranks // (self.dp * self.cp))
 
 
 def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:
@@ -306,7 +366,6 @@ class Strategy(Degrees):
         boundaries: last operation of every segment of a chain but the last (`Graph.split_points`): pp * chunks - 1
         parts: segments of a placement, in an order in which their forwards can run; empty: the segments are a chain
         backward_order: order of the backwards of a placement, by segment number; empty: that of the forwards, reversed
-        schedule: order of forwards and backwards in a pipeline; with one stage it is microbatch by microbatch
         bucket_bytes: size at which a bucket of gradients is sent [bytes]; 1: every parameter by itself
         execution: segments as they are, or each through torch.compile
         memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
@@ -326,7 +385,6 @@ class Strategy(Degrees):
     boundaries: tuple[str, ...] = ()
     parts: tuple[Part, ...] = ()
     backward_order: tuple[int, ...] = ()
-    schedule: Schedule = "gpipe"
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
     memory_bytes: int | None = None
@@ -390,6 +448,14 @@ class Strategy(Degrees):
             'dp4 pp2 1f1b cp2 zero1 recompute'
             >>> Strategy(dp=2, compression=Compression(method="bf16"), feeding=Feeding(workers=2)).name
             'dp2 bf16 w2'
+            >>> Strategy(dp=8, zero=1, gradients="bf16", optimizer_state="remainders").name
+            'dp8 zero1 bf16-gradients remainders'
+            >>> Strategy(dp=8, tp=4, ep=8, expert_tp=1, zero=1, shard_ranks=4, microbatch=2).name
+            'dp8 tp4 ep8 etp1 zero1 hsdp4 mb2'
+            >>> Strategy(pp=2, schedule="1f1b", recomputed=frozenset({"layers"}), recompute_layers=4).name
+            'pp2 1f1b recompute:4'
+            >>> Strategy(pp=4, schedule="1f1b", segment_layers=(3, 4, 4, 3)).name
+            'pp4 1f1b layers:3+2*4+3'
         """
         parts = []
         if self.dp > 1:
@@ -403,27 +469,32 @@ class Strategy(Degrees):
         if self.tp > 1:
             parts.append(f"tp{self.tp}")
         if self.cp > 1:
-            parts.append(f"cp{self.cp}")
+            parts.append(f"cp{self.cp}{' ulysses' if self.ulysses else ''}")
         if self.ep > 1:
             parts.append(f"ep{self.ep}")
+        if self.expert_tp not in (None, self.tp):
+            parts.append(f"etp{self.expert_tp}")
         if not parts:
             parts.append("one device")
         if self.dp > 1 and self.sync != "all-reduce":
             parts.append(self.sync)
         if self.zero:
             parts.append(f"zero{self.zero}")
+        if self.shard_ranks is not None:
+            parts.append(f"hsdp{self.shard_ranks}")
         if self.shards and self.tp == 1:
             parts.append("sharded classifier")
         if self.microbatches > 1:
             parts.append(f"m{self.microbatches}")
+        if self.microbatch > 1:
+            parts.append(f"mb{self.microbatch}")
         if self.dp > 1 and self.bucket_bytes != DEFAULT_BUCKET_BYTES:
             parts.append(f"b{_round_size(self.bucket_bytes)}")
         if self.compression is not None:
             parts.append(self.compression.name)
         if self.execution != "eager":
             parts.append(self.execution)
-        if "layers" in self.recomputed:
-            parts.append("recompute")
+        parts += self._words
         if self.rank_order != RANK_ORDER:
             parts.append(f"order={'-'.join(self.rank_order)}")
         if self.memory_bytes is not None:
@@ -431,6 +502,55 @@ class Strategy(Degrees):
         if self.feeding.name:
             parts.append(self.feeding.name)
         return " ".join(parts)
+
+    @property
+    def _words(self) -> list[str]:
+        """Of its name, those of what only the analytical model chooses, from recomputation on."""
+        found = []
+        if "layers" in self.recomputed:
+            found.append("recompute" if self.recompute_layers is None else f"recompute:{self.recompute_layers}")
+        elif self.recomputed:
+            found.append(f"recompute:{'+'.join(sorted(self.recomputed))}")
+        if self.segment_layers:
+            found.append(f"layers:{_written_layers(self.segment_layers)}")
+        if self.microbatch_group:
+            found.append(f"group{self.microbatch_group}")
+        if self.tensor_overlap is not None:
+            found.append("tp-overlap" if self.tensor_overlap else "no-tp-overlap")
+        found += [word for word, kind in _GRADIENT_WORDS.items() if kind == self.gradients]
+        found += [word for word, kind in _OPTIMIZER_WORDS.items() if kind == self.optimizer_state]
+        return [*found, "offload"] if self.offload else found
+
+
+def _written_layers(layers: tuple[int, ...]) -> str:
+    """Layers of segments, equal neighbours once.
+
+    Example:
+        >>> _written_layers((1, 2, 2, 2, 1)), _read_layers("1+3*2+1", "")
+        ('1+3*2+1', (1, 2, 2, 2, 1))
+    """
+    runs = [(len(list(alike)), count) for count, alike in itertools.groupby(layers)]
+    return "+".join(f"{number}*{count}" if number > 1 else str(count) for number, count in runs)
+
+
+def _read_layers(text: str, name: str) -> tuple[int, ...]:
+    """Layers of segments as `_written_layers` writes them."""
+    found: list[int] = []
+    for run in text.split("+"):
+        number, times, count = run.rpartition("*")
+        if not count.isdecimal() or (times and not number.isdecimal()) or int(number or 1) > MOST_SEGMENTS:
+            raise InputError(
+                f'strategy "{name}": layers:{text} is not possible: write the layers of each segment, as in '
+                "layers:3+2*4+3 for 3, 4, 4 and 3",
+                code="strategy.bad-layers",
+                strategy=name,
+            )
+        found += [int(count)] * int(number or 1)
+    return tuple(found)
+
+
+MOST_SEGMENTS = 4096
+"""Of equal neighbours, in a name."""
 
 
 def _round_size(nbytes: int) -> str:
@@ -446,19 +566,42 @@ _PHRASES = (
     (re.compile(r"\bplaced on ([1-9][0-9]*)\b"), r"placed\1"),
     (re.compile(r"\bsharded classifier\b"), "sharded"),
     (re.compile(r"\bin ([0-9.]+) ?([KMGT]?i?B)\b"), r"in\1\2"),
+    (re.compile(r"\(([1-9][0-9]*) chunks?\)"), r" vp\1"),
+    (re.compile(r"\b([1-9][0-9]*) microbatch(?:es)? of ([1-9][0-9]*)\b"), r"m\1 mb\2"),
+    (re.compile(r"\(([a-z]+[0-9]+)\)"), r" \1"),
+    (re.compile(r"(?<=\s)x(?=\s)"), ""),
 )
 """Parts of names of several words, and the one word that stands for each while a name is read."""
 
-_FIGURES = {name: name for name in ("dp", "pp", "tp", "cp", "ep", "zero")} | {"m": "microbatches", "x": "chunks"}
+_FIGURES = {name: name for name in ("dp", "pp", "tp", "cp", "ep", "zero")} | {
+    "m": "microbatches",
+    "x": "chunks",
+    "vp": "chunks",
+    "mb": "microbatch",
+    "etp": "expert_tp",
+    "hsdp": "shard_ranks",
+    "group": "microbatch_group",
+}
+_FLAGS: Mapping[str, tuple[str, bool]] = {
+    "ulysses": ("ulysses", True),
+    "offload": ("offload", True),
+    "tp-overlap": ("tensor_overlap", True),
+    "no-tp-overlap": ("tensor_overlap", False),
+    "sp": ("sequence_parallel", True),
+    "no-sp": ("sequence_parallel", False),
+}
+"""Words of what is so or is not, and the fields that say it."""
+
 _FEEDING = {"w": "workers", "a": "ahead", "c": "copies_ahead"}
-_FIGURE = re.compile(r"(dp|pp|tp|cp|ep|zero|m|x|w|a|c|placed)([0-9]{1,7})")
+_FIGURE = re.compile(rf"({'|'.join((*_FIGURES, *_FEEDING))}|placed)([0-9]{{1,7}})")
 
 
 def read_strategy(name: str) -> Strategy:
     """The strategy that a name says; what names leave out stays open: where stages are split, who has which operation.
 
     Args:
-        name: as `Strategy.name` has it; words may also be separated by commas
+        name: as `Strategy.name` has it; words may also be separated by commas, as in tables of published runs. "vp"
+            is another word for "x"
 
     Raises:
         InputError: a word that names do not have, a word twice, or a degree that is not possible
@@ -470,6 +613,14 @@ def read_strategy(name: str) -> Strategy:
         ...     assert read_strategy(text).name == text
         >>> read_strategy("pp4 pipedream").name, read_strategy("pp4 pipedream stale").pp
         ('pp4 pipedream stale', 4)
+        >>> read_strategy("pp2 1f1b cp2 recompute").name
+        'pp2 1f1b cp2 recompute'
+        >>> read_strategy("dp8 zero1 bf16-gradients adam-8bit").optimizer_state
+        'adam-8bit'
+        >>> read_strategy("tp8 cp2 pp9 vp7 dp4 zero1 mb2 recompute:attention").name
+        'dp4 pp9 interleaved x7 tp8 cp2 zero1 mb2 recompute:attention'
+        >>> read_strategy("tp4 x cp2 x pp8 (8 chunks) x dp8 (ep8), zero1, 128 microbatches of 1").name
+        'dp8 pp8 interleaved x8 tp4 cp2 ep8 zero1 m128'
         >>> read_strategy("pp2 1f1b cp2 recompute order=tp-pp-cp").name
         'pp2 1f1b cp2 recompute order=tp-pp-cp'
     """
@@ -504,14 +655,23 @@ def said_by(name: str) -> dict[str, Any]:
             feeding[_FEEDING[figure[1]]] = int(figure[2])
         elif figure:
             found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
-        elif word == "recompute":
-            found["recomputed"] = frozenset({"layers"})
+        elif word.partition(":")[0] == "recompute":
+            found |= read_recompute(word.partition(":")[2] or "layers", name)
+        elif word in _FLAGS:
+            field, holds = _FLAGS[word]
+            found[field] = holds
+        elif word.startswith("layers:"):
+            found["segment_layers"] = _read_layers(word.removeprefix("layers:"), name)
         elif word.startswith("order="):
             found["rank_order"] = read_rank_order(word.removeprefix("order="), option=f'strategy "{name}"')
         elif word == "cached":
             feeding["cached"] = True
         elif word == "stale":
             _check_stale(name)
+        elif word in _GRADIENT_WORDS:
+            found["gradients"] = _GRADIENT_WORDS[word]
+        elif word in _OPTIMIZER_WORDS:
+            found["optimizer_state"] = _OPTIMIZER_WORDS[word]
         elif word in get_args(Schedule):
             found["schedule"] = word
         elif word in get_args(Sync):
@@ -526,7 +686,41 @@ def said_by(name: str) -> dict[str, Any]:
             found["bucket_bytes"] = parse_bytes(word[1:])
         else:
             found["compression"] = _read_method(word, name)
+    if found.get("chunks", 1) > 1 and "schedule" not in found:
+        found["schedule"] = "interleaved"
     return found | {"feeding": Feeding(**feeding)} if feeding else found
+
+
+def read_recompute(text: str, name: str = "") -> dict[str, Any]:
+    """What a backward recomputes, as the fields of `Degrees` that say it.
+
+    Args:
+        text: "none", "layers", a number of layers of each segment (stage, or chunk of one), alone or as in "layers:4",
+            "selective" for attention's core (`SELECTIVE`), or kinds of `Recomputed` joined by "+"
+        name: of the strategy, for the message
+
+    Raises:
+        InputError: another word
+
+    Example:
+        >>> sorted(read_recompute("attention+norms")["recomputed"]), read_recompute("layers:4")["recompute_layers"]
+        (['attention', 'norms'], 4)
+    """
+    number = text.removeprefix("layers:")
+    if number.isdecimal() and int(number) > 0:
+        return {"recomputed": frozenset({"layers"}), "recompute_layers": int(number)}
+    if text == "none":
+        return {"recomputed": frozenset()}
+    kinds = SELECTIVE if text == "selective" else frozenset(text.split("+"))
+    if not kinds <= frozenset(get_args(Recomputed)) or ("layers" in kinds and len(kinds) > 1):
+        of = f'strategy "{name}": ' if name else ""
+        raise InputError(
+            f'{of}"{text}" is nothing that a backward recomputes: write none, selective, layers, layers:N for the '
+            f"first N layers of each stage or chunk, or some of {', '.join(get_args(Recomputed)[1:])}, joined by +",
+            code="strategy.unknown-recompute",
+            value=text,
+        )
+    return {"recomputed": kinds}
 
 
 def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], name: str) -> None:
@@ -534,7 +728,7 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
     reason = ""
     if figure and figure[1] == "zero" and int(figure[2]) > max(get_args(ZeroStage)):
         reason = "levels of ZeRO are 0 to 3"
-    elif figure and figure[1] in {*_FIGURES, "placed"} - {"zero"} and not int(figure[2]):
+    elif figure and figure[1] in {*_FIGURES, "placed"} - {"zero", "group"} and not int(figure[2]):
         reason = "degrees start at 1"
     if reason:
         raise InputError(
@@ -543,8 +737,10 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             strategy=name,
             word=word,
         )
-    choices = (str(index) for index, one in enumerate((Schedule, Sync, Execution)) if word in get_args(one))
-    kind = figure[1] if figure else next(choices, word.partition("=")[0])
+    kinds = (get_args(Schedule), get_args(Sync), get_args(Execution), _GRADIENT_WORDS, _OPTIMIZER_WORDS)
+    choices = (str(index) for index, words in enumerate(kinds) if word in words)
+    flag = _FLAGS[word][0] if word in _FLAGS else word.partition(":")[0].partition("=")[0]
+    kind = _FIGURES.get(figure[1], figure[1]) if figure else next(choices, flag)
     if kind in seen:
         raise InputError(
             f'strategy "{name}" has both {seen[kind]} and {word}: leave one out',
@@ -582,6 +778,9 @@ STRATEGY_WORDS = (
     ("dp", "data-parallel replicas"),
     ("pp", "pipeline stages, with the schedule behind"),
     ("x", "parts of the layers on each stage"),
+    ("etp", "ranks that share each expert"),
+    ("hsdp", "ranks that share one copy of sharded state"),
+    ("mb", "sequences of a microbatch"),
     ("tp", "tensor-parallel ranks"),
     ("cp", "ranks that share a sequence"),
     ("ep", "ranks with different experts"),

@@ -92,12 +92,13 @@ _MOST_BYTES = 8 * 2**20
 """Of a file of rows; the one that comes with Trimaran has about a MiB [bytes]."""
 
 
-def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
+def read_rows(path: Path, *, family: str | None = None, keeps_faulty: bool = False) -> tuple[Row, ...]:
     """The measurements of a CSV file.
 
     Args:
         path: the file; its first line names the columns
         family: only rows of this one; for a file without a column `family`, what its rows are
+        keeps_faulty: a row with a wrong cell is kept with its `fault`, and does not end the file
 
     Returns:
         In the order of the file; those of other families are left out.
@@ -118,7 +119,8 @@ def read_rows(path: Path, *, family: str | None = None) -> tuple[Row, ...]:
     except csv.Error as error:
         raise InputError(f"{path}:1: {error}", code="rows.unreadable-header", path=str(path)) from error
     layout = _layout_of(path, columns, family)
-    rows = (_row(path, reader.line_num, cells, layout) for cells in _cells(path, reader))
+    read = _row_or_fault if keeps_faulty else _row
+    rows = (read(path, reader.line_num, cells, layout) for cells in _cells(path, reader))
     return tuple(row for row in rows if wanted(row.family, family))
 
 
@@ -189,20 +191,28 @@ def _row(path: Path, line: int, printed: Mapping[str, str], layout: _Layout) -> 
         row_id=cells.get("row_id", "") or str(line),
         family=family,
         fields={name: _WHOLE.sub(r"\1", value) for name, value in cells.items() if value and name not in kept},
-        measured=_measured(figure_cell, path=path, line=line, column=layout.figure),
+        measured=number(figure_cell, path=path, line=line, column=layout.figure),
         unit=cells.get("unit", "") or _unit_of(figure_cell),
         anchor=number(anchor, path=path, line=line, column="anchor_value") if anchor else None,
         flag=cells.get("flag", ""),
     )
 
 
-_NO_FIGURE = frozenset({"", "-", "--", "?", "n/a", "na", "nan", "none", "null", "oom", "failed"})
-"""What tables write where nothing was measured."""
-
-
-def _measured(cell: str, *, path: Path, line: int, column: str) -> float:
-    """The figure of a row; 0 where the table says that there is none, so that the row alone is left out."""
-    return 0.0 if cell.lower() in _NO_FIGURE else number(cell, path=path, line=line, column=column)
+def _row_or_fault(path: Path, line: int, printed: Mapping[str, str], layout: _Layout) -> Row:
+    """A row, or what is known of it and why it cannot be read."""
+    try:
+        return _row(path, line, printed, layout)
+    except InputError as error:
+        family = layout.same.get("family") or printed.get("family") or "of no family"
+        return Row(
+            row_id=printed.get("row_id") or str(line),
+            family=family,
+            fields={name: value for name, value in printed.items() if value},
+            measured=0.0,
+            unit=printed.get("unit", ""),
+            anchor=None,
+            fault=error.message,
+        )
 
 
 def _renamed(printed: Mapping[str, str], layout: _Layout) -> Mapping[str, str]:

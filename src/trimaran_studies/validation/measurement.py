@@ -29,6 +29,7 @@ class Row:
         unit: of the figure, as published
         anchor: the same set-up on one device, in the same unit; None where the source has none
         flag: a known error of the source; "" where none is known
+        fault: which of its cells cannot be read, and why; "" where all can. Such a row is skipped with this reason
     """
 
     row_id: str
@@ -38,6 +39,7 @@ class Row:
     unit: str
     anchor: float | None
     flag: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.machine.catalog import match_device
+from trimaran.pricing.analytical.fit import bookkeeping_of, workspace_bytes
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
     RankMemory,
@@ -58,6 +60,7 @@ from trimaran.pricing.analytical.shapes import (
 from trimaran.program.strategy import Degrees, Recomputed
 from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.measurement import Answer, Row, attempt, cells_read
+from trimaran_studies.validation.model_parallel import machine_of, transformer_run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A transformer of two stacks (T5), without a pipeline
@@ -454,13 +457,6 @@ def _recomputed(given: Arguments) -> frozenset[Recomputed]:
     return frozenset(_RECOMPUTED[module] for module in modules if module in _RECOMPUTED)
 
 
-_MIB = 1024 * 1024
-_FIXED_WORKSPACE = 32 * _MIB
-"""Workspace of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, and PyTorch's default on Hopper and later [bytes]."""
-
-_USUAL_WORKSPACE = 4096 * 2 * 1024 + 16 * 8 * 1024
-"""PyTorch's default workspace before Hopper [bytes]."""
-
 _RELEASE_DEVICES = 512
 """Devices of release tests, whose number is not published; assumed."""
 
@@ -505,9 +501,6 @@ def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
     given = case.arguments
     local = given.get("transformer-impl") == "local" or given.get("spec") == "local"
     before_hopper = any(name in device.upper() for name in ("A100", "V100"))
-    fixed = "fixed-workspace" in given or not before_hopper
-    product = _FIXED_WORKSPACE if fixed else _USUAL_WORKSPACE
-    engine = 4 * _MIB if before_hopper else 32 * _MIB
     logit = 6
     if "cross-entropy-loss-fusion" in given:
         logit += 8
@@ -521,7 +514,9 @@ def _bookkeeping(case: MegatronCase, path: str, device: str) -> Bookkeeping:
         product_input_bytes=1 if fp8 else 2,
         attention="unfused" if _keeps_probabilities(case, local=local, path=path) else "fused",
         dense_mask="no-create-attention-mask-in-dataloader" not in given,
-        workspace_bytes=4 * product if local else 2 * product + engine,
+        workspace_bytes=workspace_bytes(
+            before_hopper=before_hopper, fixed="fixed-workspace" in given, engine=not local
+        ),
     )
 
 
@@ -530,7 +525,34 @@ def _keeps_probabilities(case: MegatronCase, *, local: bool, path: str) -> bool:
     backend = case.arguments.get("attention-backend", "auto")
     if local or backend in ("unfused", "local"):
         return True
-    return backend == "auto" and "deterministic" in case.arguments and "lts_dgxa100_dracooci" in path
+    return backend == "auto" and "deterministic" in case.arguments and _is_of_older_container(case, path)
+
+
+def _is_of_older_container(case: MegatronCase, path: str) -> bool:
+    """Whether a file of figures was written before its container got the newer libraries (`megatron_cases.toml`)."""
+    if "lts_dgxa100_dracooci" in path:
+        return True
+    return path.endswith("lts_dgx_a100.json") and case.name in _document()["lts_before_25_09"].get(case.family, ())
+
+
+_OF_DEVICE = re.compile(r"_(gb200|gb300|b200|h100|a100)(_1node)?$")
+
+
+def _check_of_its_device(case: MegatronCase, row: Row) -> None:
+    """Refuse figures of a device that the arguments of a test are not for: such files are copies of another test's.
+
+    Raises:
+        InputError: with the device
+    """
+    made_for, device = _OF_DEVICE.search(case.name), row.fields.get("gpu", "")
+    if made_for is not None and device and made_for.group(1).upper() not in device.upper():
+        raise InputError(
+            f"row {row.row_id}: the arguments of {case.name} are for {made_for.group(1).upper()}, and its figures are "
+            f"said to be of {device}: a file of another test's figures",
+            code="memory-row.other-device",
+            row=row.row_id,
+            device=device,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -640,6 +662,64 @@ def script_rank(row: Row) -> RankMemory | None:
     return largest_rank(shape, degrees, bookkeeping=keeping)
 
 
+def sharded_figure(row: Row) -> float | None:
+    """Memory of the largest rank of a transformer, by what a row says of its degrees; None of a step on one device.
+
+    A step on one device is traced: it may be of any framework. Everything else depends on degrees, on what replicas
+    shard and on what is recomputed, which has to be said.
+
+    Args:
+        row: of a transformer whose shape is known
+
+    Returns:
+        The peak of an allocator [bytes].
+
+    Raises:
+        InputError: the row does not say on how many devices, or with which degrees; or its device is not known
+    """
+    fields = row.fields
+    with cells_read(row):
+        devices = int(float(fields["n_gpus"])) if fields.get("n_gpus") else 0
+    said = any(fields.get(name) for name in ("tp", "pp", "cp", "ep", "dp", "zero"))
+    if not devices and not said:
+        raise InputError(
+            f"row {row.row_id}: n_gpus and degrees: missing, and the memory of {fields['model']} depends on them: say "
+            "n_gpus, and above 1 also tp, pp, dp, zero",
+            code="memory-row.no-degrees",
+            row=row.row_id,
+        )
+    if devices > 1 and not said:
+        raise InputError(
+            f"row {row.row_id}: tp, pp, dp, zero: none is said, and the memory of a rank of {devices} devices depends "
+            "on them: say them",
+            code="memory-row.no-degrees",
+            row=row.row_id,
+        )
+    if devices == 1 and not said:
+        return None
+    with cells_read(row):
+        run = transformer_run(row)
+    device = machine_of(run).node.device
+    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention)
+    return largest_rank(run.shape, run.degrees, bookkeeping=keeping).peak
+
+
+def _check_device(row: Row) -> None:
+    """Refuse a device that is none of the catalog.
+
+    Raises:
+        InputError: with the label
+    """
+    label = row.fields.get("gpu", "")
+    if label and match_device(label) is None:
+        raise InputError(
+            f"row {row.row_id}: gpu: {label}: no device of the catalog is meant",
+            code="memory-row.unknown-device",
+            row=row.row_id,
+            device=label,
+        )
+
+
 _DECIMAL = {"bytes": 1.0, "B": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 _UNITS = {**_DECIMAL, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 """Bytes of a unit."""
@@ -655,6 +735,9 @@ _EXACT = (0.965, 1.04)
 
 _NEAR = (0.9, 1.1)
 """Interval where a network's form has parts that are not modelled one by one, such as experts."""
+
+_SAID = (0.75, 1.3)
+"""Interval where only degrees are known, and neither the program's arguments nor its kernels. Assumed."""
 
 _ROUGH = (0.85, 1.2)
 """Interval of a device's tool, which rounds and includes the driver's memory; and of tests not listed."""
@@ -710,6 +793,7 @@ def _predict(row: Row) -> tuple[float, tuple[float, float]] | None:
     scale = _UNITS.get(_unit(row), 1.0)
     case = megatron_case(path)
     if case is not None and (case.listed or case.family in _TOLD_BY_NAME):
+        _check_of_its_device(case, row)
         count = row.fields.get("n_gpus")
         with cells_read(row):
             devices = int(float(count)) if count else None
@@ -722,6 +806,11 @@ def _predict(row: Row) -> tuple[float, tuple[float, float]] | None:
     if "bigscience" in row.fields.get("source_repo", ""):
         rank_at_peak = script_rank(row)
         return None if rank_at_peak is None else (rank_at_peak.peak / scale, _ROUGH)
+    if row.family == "peak_memory" and named_shape(row.fields.get("model", ""), sequence=1) is not None:
+        figure = sharded_figure(row)
+        if figure is not None:
+            return figure / scale, _SAID
+    _check_device(row)
     from trimaran_studies.validation.memory_traced import blobs_of, traced_peak  # torch is needed only from here on
 
     if row.family == "activation_memory":

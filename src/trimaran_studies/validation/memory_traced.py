@@ -1,4 +1,4 @@
-"""Memory of a built network on one device, from its trace.
+"""Memory of a built network on one device, from two traces of it.
 
 Also Caffe's "memory required for data": the outputs of all layers of a network, as its log sums them. Every output
 counts, also of a layer that overwrites its input. A tensor that several layers read counts once more for each of them,
@@ -8,12 +8,15 @@ Source:
     BVLC/caffe, src/caffe/net.cpp (the sum that it logs), src/caffe/util/insert_splits.cpp.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from trimaran.base.errors import InputError
@@ -71,6 +74,7 @@ class _Outputs(TorchFunctionMode):
         return output
 
 
+@functools.lru_cache(maxsize=256)
 def blob_bytes(reference: str, *, batch: int, images: bool) -> int:
     """Bytes of all outputs of a network's layers, as Caffe sums them.
 
@@ -103,16 +107,63 @@ def blobs_of(row: Row) -> int:
     return blob_bytes(reference, batch=batch, images=images)
 
 
+_SIZES = (8, 16)
+"""Batches that are traced; at any other one each moment of the step follows from these [samples]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Live bytes of a step at any batch. Storages either count samples or do not, so each moment grows evenly.
+
+    Attributes:
+        base: of each moment, without any sample [bytes]
+        each: of each moment and sample [bytes]
+        tracer: traces each batch by itself, where moments differ between batches; None: they do not
+    """
+
+    base: NDArray[np.float64]
+    each: NDArray[np.float64]
+    tracer: JobTracer | None = None
+
+    def peak(self, batch: int) -> int:
+        """The largest live bytes at a batch [bytes]."""
+        if self.tracer is not None:
+            return live_bytes(self.tracer.trace(batch), KEEP_ALL).peak
+        return round(float((self.base + batch * self.each).max(initial=0.0)))
+
+
+@functools.lru_cache(maxsize=64)
+def growth(reference: str, *, half: bool) -> Growth:
+    """How the live bytes of a job's step grow with its batch: two traces say it for every batch.
+
+    Args:
+        reference: of the job
+        half: it computes in 16 bits
+
+    Raises:
+        InputError: no such job, or its step cannot be traced
+    """
+    tracer = JobTracer(replace(resolve(reference), precision="bf16" if half else "fp32"))
+    small, large = (live_bytes(tracer.trace(size), KEEP_ALL).at.astype(np.float64) for size in _SIZES)
+    if len(small) != len(large):
+        return Growth(small, np.zeros_like(small), tracer)
+    each = (large - small) / (_SIZES[1] - _SIZES[0])
+    return Growth(small - _SIZES[0] * each, each)
+
+
 def traced_peak(row: Row) -> int:
-    """Peak of the live bytes of a training step, without offload or recompute [bytes]."""
+    """Peak of the live bytes of a training step, without offload or recompute [bytes].
+
+    Raises:
+        InputError: no network of ours, or the row has no batch or no known precision
+    """
     network, batch = _asked(row)
     length = row.fields.get("seq_len")
     with cells_read(row):
         sequence = int(float(length)) if length else None
-    job = resolve(f"{network}{',' if ':' in network else ':'}sequence={sequence}" if length else network)
+    reference = f"{network}{',' if ':' in network else ':'}sequence={sequence}" if length else network
     half = any(word in row.fields.get("precision", "").lower() for word in ("16", "amp", "mixed"))
-    tracer = JobTracer(replace(job, precision="bf16" if half else "fp32"))
-    return live_bytes(tracer.trace(batch), KEEP_ALL).peak
+    return growth(reference, half=half).peak(batch)
 
 
 def _asked(row: Row) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Runs a peer on cases, in a process of its own: `python peer_runs.py PEER FOLDER`, cases in, seconds out, as JSON.
+"""Runs a peer on cases, in another process: `python peer_runs.py PEER FOLDER`, cases in, seconds out, as JSON.
 
 A case that the peer cannot express is null. Settings that a case does not have are the peer's defaults. Only this file
 calls the peers' functions.
@@ -18,7 +18,7 @@ Case = Mapping[str, Any]
 
 
 def calculon(folder: Path) -> Callable[[Case], float | None]:
-    """Calculon: A100 of 80 GB and H100 as its own systems have them; ungated layers, as many keys as queries."""
+    """Calculon: A100 of 80 GB and H100 as its systems have them; ungated layers, as many keys as queries."""
     llm = importlib.import_module("calculon.llm.llm").Llm
     system = importlib.import_module("calculon.system").System
     read = importlib.import_module("calculon.io").read_json_file
@@ -79,7 +79,7 @@ def calculon(folder: Path) -> Callable[[Case], float | None]:
 
 
 def llm_analysis(folder: Path) -> Callable[[Case], float | None]:
-    """llm-analysis, with its own efficiencies; a pipeline is idle as 1F1B is, which it leaves to its user."""
+    """llm-analysis, with its efficiencies; a pipeline is idle as 1F1B is, which it leaves to its user."""
     del folder
     # Its command line, which is not used here.
     sys.modules.setdefault("fire", types.ModuleType("fire"))

@@ -3,7 +3,7 @@
 The folder has a checkout of each peer under its name. Nothing of theirs is copied: tables that they publish with their
 program are read from the checkout, and a peer of another commit is refused, because its figures would be others.
 
-    calculon        calculon-ai/calculon: run on rows; the table of its own validation (A100, sequence-parallel), run
+    calculon        calculon-ai/calculon: run on rows; the table by which it is validated (A100), run
     SimuMax         MooreThreads/SimuMax: the table of its release on B200, with its figures next to the measured ones
     llm-analysis    cli99/llm-analysis: run on rows
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.planner.analytical.search import program_of
+from trimaran.planner.analytical.search import transformer_problem
 from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank
 from trimaran.pricing.analytical.programs import training_program
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
@@ -106,11 +106,11 @@ def compare_peers(folder: Path, rows: Mapping[str, Sequence[Row]]) -> tuple[Peer
     lines: list[PeerLine] = []
     if "calculon" in found:
         table = list(_calculon_table(folder / "calculon"))
-        lines += _time_line("calculon", "its own table, A100", _asked("calculon", folder, table))
+        lines += _time_line("calculon", "the table of it, A100", _asked("calculon", folder, table))
     if "SimuMax" in found:
         table = list(_simumax_table(folder / "SimuMax"))
-        lines += _time_line("SimuMax", "its own table, B200", table)
-        lines += _memory_line("SimuMax", "its own table, B200: memory", table)
+        lines += _time_line("SimuMax", "the table of it, B200", table)
+        lines += _memory_line("SimuMax", "the table of it, B200: memory", table)
     for name in ("calculon", "llm-analysis"):
         if name in found:
             for source, each in cases.items():
@@ -152,7 +152,7 @@ def _cases_of(rows: Iterable[Row]) -> Iterator[_Case]:
 
 
 def _calculon_table(checkout: Path) -> Iterator[_Case]:
-    """Steps of Korthikanti et al. on A100, as Calculon's own validation has them."""
+    """Steps of Korthikanti et al. on A100, as Calculon's validation has them."""
     text = (checkout / "calculon/llm/validation.py").read_text()
     table = text[text.index("def seqsel_tab5") :]
     network = ""
@@ -215,8 +215,8 @@ def _simumax_table(checkout: Path) -> Iterator[_Case]:
             zero=1,
         )
         machine = find_machine("dgx-b200")
-        program = program_of(machine.node.device, "bf16", None)
         shape = replace(published, layers=said["l"])
+        program = transformer_problem(shape, machine, batch=degrees.dp * count).program
         yield _Case(
             run=_run(shape, degrees, program, machine, "B200"),
             machine=machine,
@@ -252,21 +252,23 @@ def _asked(peer: str, folder: Path, cases: Sequence[_Case]) -> list[_Case]:
     if not cases:
         return []
     script = Path(__file__).with_name("peer_runs.py")
-    done = subprocess.run(
-        [sys.executable, str(script), peer, str(folder / peer)],
-        input=json.dumps([_written(case) for case in cases]),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_S,
-    )
-    if done.returncode:
-        raise EnvironmentProblem(
-            f"{peer} cannot be run: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}",
-            code="planbench.peer-fails",
-            peer=peer,
+    try:
+        done = subprocess.run(
+            [sys.executable, str(script), peer, str(folder / peer)],
+            input=json.dumps([_written(case) for case in cases]),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
         )
-    return [replace(case, theirs=seconds) for case, seconds in zip(cases, json.loads(done.stdout), strict=True)]
+        reason = done.stderr.strip().rpartition("\n")[2] or "no message"
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {_LIMIT_S} s"
+    else:
+        if not done.returncode:
+            seconds = json.loads(done.stdout)
+            return [replace(case, theirs=one) for case, one in zip(cases, seconds, strict=True)]
+    raise EnvironmentProblem(f"{peer} cannot be run: {reason}", code="planbench.peer-fails", peer=peer)
 
 
 def _written(case: _Case) -> dict[str, object]:

@@ -3,7 +3,7 @@
     grids     the same network, batch and devices, measured under several degrees: error of each figure, and how much of
               the gap between the guides' plan and the best one our choice closes (`regret.py`)
     memory    peaks that were measured: error, and how many that ran are called unfit
-    runs      documented trainings, by their degrees: error, interval, verdict on memory, our own plan's step against
+    runs      documented trainings, by their degrees: error, interval, verdict on memory, our plan's step against
               that of the degrees that ran, both as predicted, and the time to answer
     peers     other predictors on the same rows (`peers.py`)
 
@@ -11,15 +11,21 @@ Nothing is fitted here, and no figure of a constant comes from here.
 """
 
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
 from trimaran.base.progress import Progress
+from trimaran.planner.analytical.candidates import AnalyticalModel
+from trimaran.planner.analytical.search import search_degrees, transformer_problem
+from trimaran.program.strategy import Degrees, Strategy
 from trimaran.report.tables import add_figures
+from trimaran_studies.validation.field import FAMILY as FIELD
+from trimaran_studies.validation.field import field_run
 from trimaran_studies.validation.measurement import Answer
 from trimaran_studies.validation.peers import COMMITS, PeerLine, compare_peers
 from trimaran_studies.validation.regret import FAMILIES, GapClosed, Job, gap_closed, noise_of, regret_jobs
@@ -40,6 +46,8 @@ class Line:
         rule: the same of the guides' plan
         gap: that our choice closes; None without a choice
         peer: another predictor on the same rows
+        own: median predicted step of our plan over that of the degrees that ran; None without runs
+        seconds: the longest time to answer [s]; None without runs
     """
 
     part: str
@@ -50,6 +58,8 @@ class Line:
     rule: float | None = None
     gap: GapClosed | None = None
     peer: PeerLine | None = None
+    own: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +101,7 @@ def planbench(files: Sequence[Path] = (), *, peers: Path | None = None, progress
     memory = validate(ValidationRequest(files=tuple(files), family="memory"), progress=progress)
     for source, found in _by_source(memory).items():
         lines.append(Line(part="memory", name=source, score=_score(found), unfit=_unfit(found)))
+    lines += _run_lines(validate(ValidationRequest(files=tuple(files), family=FIELD), progress=progress))
     if peers is not None:
         rows = {source: [answer.row for answer in found] for source, found in _by_source(answers).items()}
         found_peers = compare_peers(peers, rows)
@@ -109,8 +120,63 @@ def _score(answers: Iterable[Answer]) -> Score | None:
     return score(scored(answer) for answer in answers)
 
 
-def _unfit(answers: Iterable[Answer]) -> int:
-    return sum(answer.fits is False for answer in answers)
+def _unfit(answers: Iterable[Answer]) -> int | None:
+    known = [answer.fits for answer in answers if answer.fits is not None]
+    return sum(not fits for fits in known) if known else None
+
+
+def _run_lines(answers: Sequence[Answer]) -> list[Line]:
+    """Documented trainings: their degrees as they ran, and our plan for the same devices and batch."""
+    known = [answer for answer in answers if answer.predicted is not None]
+    if not known:
+        return []
+    judged = [_judged(answer) for answer in known]
+    return [
+        Line(
+            part="runs",
+            name="documented trainings",
+            score=_score(answers),
+            unfit=sum(not one.fits for one in judged),
+            own=statistics.median(one.own for one in judged),
+            seconds=max(one.seconds for one in judged),
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A training: whether its degrees fit, our plan's step over theirs, and the time of the search [s]."""
+
+    fits: bool
+    own: float
+    seconds: float
+
+
+def _judged(answer: Answer) -> _Judged:
+    run, machine = field_run(answer.row)
+    degrees = run.degrees
+    asked = transformer_problem(
+        run.shape,
+        machine,
+        batch=degrees.dp * degrees.microbatch * degrees.microbatches,
+        precision=run.program.precision,
+        devices=degrees.devices,
+    )
+    problem = replace(asked, program=run.program)
+    ran = AnalyticalModel(problem=problem).price(_strategy(degrees))
+    begin = time.perf_counter()
+    found = search_degrees(problem)
+    seconds = time.perf_counter() - begin
+    return _Judged(
+        fits=ran.memory.peak <= problem.memory_limit,
+        own=found.chosen.step_time_s / ran.step_time_s,
+        seconds=seconds,
+    )
+
+
+def _strategy(degrees: Degrees) -> Strategy:
+    named = {one.name: getattr(degrees, one.name) for one in fields(Degrees)}
+    return Strategy(**named | {"schedule": "interleaved" if degrees.chunks > 1 else "1f1b"})
 
 
 def _grid_line(source: str, answers: Sequence[Answer], jobs: Sequence[Job], noise: Mapping[str, float]) -> Line:
@@ -153,6 +219,8 @@ def _line_document(line: Line) -> dict[str, object]:
         }
     if line.peer is not None:
         document |= {"rows": line.peer.count, "median": line.peer.ours, "peer_median": line.peer.theirs}
+    if line.own is not None:
+        document |= {"own_plan": line.own, "answer_s": line.seconds}
     if line.unfit is not None:
         document["called_unfit"] = line.unfit
     if gap is not None:
@@ -172,7 +240,9 @@ def planbench_table(bench: Bench) -> Table:
     table = Table(title="PlanBench", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
     table.add_column("part", no_wrap=True)
     table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=44)
-    add_figures(table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed", "peer")
+    add_figures(
+        table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed", "peer", "answer"
+    )
     for line in bench.lines:
         table.add_row(line.part, line.name, *_cells(line))
     return table
@@ -182,15 +252,17 @@ def _cells(line: Line) -> list[str]:
     found, gap, peer = line.score, line.gap, line.peer
     figures = [""] * 5
     if peer is not None:
-        return [f"{peer.count}", f"{peer.ours:.1%}", *[""] * 8, f"{peer.theirs:.1%}"]
+        return [f"{peer.count}", f"{peer.ours:.1%}", *[""] * 8, f"{peer.theirs:.1%}", ""]
     if found is not None:
         inside = "" if found.coverage is None else f"{found.coverage:.0%}"
         figures = [f"{found.answered}", f"{found.median:.1%}", f"{found.p80:.0%}", f"{found.bias:+.1%}", inside]
     figures.append("" if line.unfit is None else str(line.unfit))
+    if line.own is not None:
+        return [*figures, "", f"{line.own:.3f}", "", "", "", f"{line.seconds:.1f} s"]
     if gap is None:
-        return [*figures, "", "", "", "", ""]
+        return [*figures, "", "", "", "", "", ""]
     closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%} to {gap.high:.0%})"
-    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed, ""]
+    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed, "", ""]
 
 
 def planbench_lines(bench: Bench) -> list[str]:
@@ -200,5 +272,6 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
+        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: longest search.",
         "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]

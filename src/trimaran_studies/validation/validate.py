@@ -62,6 +62,8 @@ def answer(row: Row, *, anchor: Anchor, sizes: bool = False) -> Answer:
 
 
 def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
+    if row.fault:
+        raise InputError(row.fault, code="rows.unreadable-row", row=row.row_id)
     if row.measured <= 0:
         raise InputError(
             f"row {row.row_id}: no figure, or one of 0: nothing can be compared with it", code="validate.no-figure"
@@ -197,11 +199,13 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
         progress: called after every part
 
     Raises:
-        InputError: a file cannot be read or a cell of it is wrong
+        InputError: a file cannot be read
         TrimaranError: a fault of the predictor
     """
     if request.family == FEEDING:
-        answers = answer_feeding(_rows(request), anchor=request.anchor)
+        rows = _rows(request)
+        answers = answer_feeding([row for row in rows if not row.fault], anchor=request.anchor)
+        answers += tuple(Answer(row=row, predicted=None, skipped=row.fault) for row in rows if row.fault)
         if not request.files:
             answers = (*answers, *answer_measured_loaders())
         progress("rows", len(answers), len(answers))
@@ -226,7 +230,7 @@ def answer_rows(
     Raises:
         TrimaranError: a fault of the predictor
     """
-    together = [place for place, row in enumerate(rows) if row.family == TIMES]
+    together = [place for place, row in enumerate(rows) if row.family == TIMES and not row.fault]
     if together:
         return _with_times(rows, together, anchor, progress=progress, sizes=sizes, processes=processes)
     one = functools.partial(answer, anchor=anchor, sizes=sizes)
@@ -259,7 +263,7 @@ def _rows(request: ValidationRequest) -> list[Row]:
         return list(field_rows())
     if not request.files:
         return list(published_rows(request.family))
-    return [row for path in request.files for row in read_rows(path, family=request.family)]
+    return [row for path in request.files for row in read_rows(path, family=request.family, keeps_faulty=True)]
 
 
 def scored(found: Answer) -> Scored:

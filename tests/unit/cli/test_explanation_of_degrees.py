@@ -25,7 +25,7 @@ def test_degrees_are_explained_in_80_columns() -> None:
     assert "…" not in shown
     for part in (" binds: ", "What the step is made of", "Runners-up", "Why not fsdp?", "Why not tp8-pp2-zero1?"):
         assert part in shown
-    assert "+" in next(line for line in shown.splitlines() if line.startswith("step "))
+    assert "+" in next(line for line in shown.splitlines() if line.startswith("step  "))
 
 
 def test_the_document_has_the_same_figures_and_says_what_pins_cost() -> None:

@@ -100,6 +100,7 @@ _MEANINGS: Mapping[str, str] = {
     PARTS["tensor_s"]: "in groups that share layers or sequences",
     PARTS["bubble_s"]: "the pipeline fills, drains and sends",
     PARTS["data_s"]: "of gradients and parameters, not overlapped",
+    PARTS["slowest_s"]: "ranks wait for the slowest of them",
     PARTS["unequal_s"]: "replicas wait for the one whose documents take longest",
 }
 

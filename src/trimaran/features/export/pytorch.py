@@ -25,7 +25,7 @@ from jinja2 import Environment, StrictUndefined
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.features.export.recipe import Exported, Recipe, Source
-from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 RELEASE = "2.13"
 FILE_NAME = "trimaran_pytorch.py"
@@ -35,6 +35,8 @@ _NODE = 8
 
 _SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 _RATE = 3e-4
+_NORMS = 2
+"""Of a layer of the script's decoder: in front of attention and of the feed-forward network."""
 
 
 def to_pytorch(recipe: Recipe) -> Exported:
@@ -138,16 +140,26 @@ def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
 
 
 def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
-    if shape.experts is not None or shape.latent is not None:
-        yield "experts and latent attention are not in the script's decoder (export to megatron or torchtitan)"
-    if shape.head != "causal":
+    if shape.head != "causal" or shape.segments:
         yield "the script's network is a decoder, and this one has a masked-language head"
-    if shape.query_key_norm:
-        yield "norms of queries and keys are not in the script's decoder"
-    if not shape.rotary and not shape.positions:
-        yield "the script's decoder has rotary or learned positions, and this network has others"
+    others = {
+        "experts": shape.experts,
+        "latent attention": shape.latent,
+        "norms of queries and keys": shape.query_key_norm,
+        "norms behind sub-layers": shape.norms != _NORMS,
+        "norms without parameters": not shape.norm_scales,
+        "a norm of the embedding": shape.embedding_norm,
+        "parallel blocks": shape.parallel,
+        "windows of attention": any(shape.windows),
+        "sinks of attention": shape.sinks,
+        "layers that predict further tokens": shape.prediction_layers,
+        "positions that are neither rotary nor learned": not shape.rotary and not shape.positions,
+    }
+    if wanting := [name for name, has in others.items() if has]:
+        yield f"{', '.join(wanting)}: not in the script's decoder (export to megatron or torchtitan)"
     if recipe.tp > 1:
-        counts = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocabulary": shape.vocabulary}
+        rows = vocabulary_rows(shape)
+        counts = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocabulary": rows}
         counts |= {"sequence": shape.sequence} if recipe.sequence_parallel else {}
         for name, count in counts.items():
             if count % recipe.tp:
@@ -158,7 +170,10 @@ def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str
 
 def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
     if recipe.zero >= 2:
-        yield f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the last microbatch"
+        yield (
+            f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the last microbatch "
+            "(plan with ZeRO-1)"
+        )
     if recipe.schedule not in _SCHEDULES:
         yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
     if recipe.schedule == "interleaved":
@@ -174,6 +189,10 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     if recipe.shape is not None:
         if recipe.shape.hidden_dropout or recipe.shape.attention_dropout:
             yield "dropout: the script has none"
+        yield (
+            "what costs no time: norms in front of sub-layers with an epsilon of 1e-5, a rotary base of 10,000, SiLU "
+            "where the feed-forward network is gated and GELU elsewhere, initial weights"
+        )
         yield f"the optimizer: AdamW with a learning rate of {_RATE:g}; change optimizer_of"
     if recipe.bucket_bytes is not None and recipe.dp > 1 and recipe.zero:
         yield f"bucket size {recipe.bucket_bytes} bytes: FSDP2 sends a layer at a time"
@@ -239,6 +258,7 @@ def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
         "microbatch": recipe.microbatch,
         "rate": _RATE,
         "shape": shape,
+        "vocabulary": vocabulary_rows(shape),
         "rotary_base": "10_000.0",
         "norm": "nn.LayerNorm(HIDDEN)" if shape.centred_norm else "nn.RMSNorm(HIDDEN, eps=1e-5)",
     }

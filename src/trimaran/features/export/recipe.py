@@ -25,7 +25,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
-from trimaran.planning.analytical import decoder_shape
+from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
@@ -92,7 +92,6 @@ class Recipe(Degrees):
         sequence_length: tokens of a sample, where samples are sequences
         precision: of the job
         recompute: which activations are computed again
-        recompute_layers: layers of a stage that are computed again, where it is not all of them
         bucket_bytes: size at which gradients are sent [bytes]; None: not decided
         clip_norm: gradients are clipped to this norm; None: they are not
         compiled: segments run through torch.compile
@@ -109,7 +108,6 @@ class Recipe(Degrees):
     sequence_length: int | None = None
     precision: Precision = "fp32"
     recompute: Recompute = "none"
-    recompute_layers: int | None = None
     bucket_bytes: int | None = None
     clip_norm: float | None = None
     compiled: bool = False
@@ -357,10 +355,11 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         recompute = "full"
     elif strategy.recomputed & _SELECTIVE:
         recompute = "selective"
+    fields = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(Degrees)}
+    fields["schedule"] = "interleaved" if strategy.chunks > 1 else "1f1b"
     return Recipe(
         job=plan.job,
-        **{field.name: getattr(strategy, field.name) for field in dataclasses.fields(Degrees)},
-        schedule="interleaved" if strategy.chunks > 1 else "1f1b",
+        **fields,
         stages=tuple(Stage(modules=(), layers=count) for count in layers) if strategy.pp > 1 else (),
         global_batch_size=premises.global_batch_size,
         sequence_length=premises.sequence_length,
@@ -374,10 +373,10 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
 def _shape(plan: Plan) -> TransformerShape | None:
     """The shape of the plan's network, with the samples that it was planned for."""
     length = plan.premises.sequence_length
-    shape = decoder_shape(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
-    if shape is None or shape.layers != plan.premises.layers:
+    found = decoder_of_job(plan.job, PlanRequest(options={} if length is None else {"sequence": str(length)}))
+    if found is None or found.shape.layers != plan.premises.layers:
         return None
-    return shape
+    return found.shape
 
 
 def _even(layers: int, segments: int) -> tuple[int, ...]:

@@ -5,11 +5,19 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     t p c d = n         ranks of a layer, stages, ranks of a sequence, replicas
     t | heads           and t within a node, unless pinned otherwise
     b | B / d           b sequences a microbatch, m = B / (d b) microbatches
-    p v <= L            v chunks a stage; more than one only where p | m, so that chunks alternate evenly
+    p v <= L            v chunks a stage, all numbers that divide; more than one only where p | m, so that they
+                        alternate evenly
+    e x | t c d         e ranks with different experts, x ranks that share each; x | t unless pinned otherwise
     zero                state that replicas shard: none, the optimizer, gradients too, parameters too
-    recompute           no layers, or all (attention's probabilities, where its kernel keeps them)
+    hsdp                its copies: one of all replicas, or with all state sharded one of each node
+    recompute           no layers, or all (attention's probabilities, where its kernel keeps them); where nothing
+                        recomputed does not fit, as few layers of each stage as do
+    ulysses             ranks of a sequence gather keys and values, or exchange heads
+    schedule            1f1b, interleaved; zero-bubble, dualpipe and dualpipev where the user allows them
+    offload             the optimizer's state on the host, where the user allows it
 
-Strategies that differ in `v`, `zero` and layers of stages do the same work, so they share one bound: a group.
+Strategies that differ in `v`, the schedule, `zero`, hsdp, offload and layers of stages do the same work, so they share
+one bound: a group. Some recomputed layers are more work than none, so they are in the group that recomputes nothing.
 
 How many layers each stage holds: evenly, or with fewer at the ends, where the embedding and the head are.
 
@@ -26,19 +34,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 from trimaran.machine.types import Machine
+from trimaran.planner.analytical.given import schedule_obstacles, tensor_obstacle
 from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
-from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape, layer_kinds
+from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
+from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_kinds, query_size
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
     RankTraffic,
     TransformerStep,
     head_forward,
+    host_update_seconds,
     layer_forward,
     least_seconds,
     machine_exchange,
@@ -51,11 +62,11 @@ from trimaran.pricing.analytical.step_time import (
 from trimaran.program.strategy import (
     RANK_ORDER,
     Degrees,
-    Recomputed,
     Schedule,
     Strategy,
     ZeroStage,
     missing_from_order,
+    read_recompute,
 )
 
 
@@ -75,11 +86,12 @@ class AnalyticalProblem:
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         most_priced: after this number of strategies it does so too
         gap: it may also end when the best step is within this share of the least bound
-        reserve: share of memory that is kept free for fragments of an allocator [0..1]
+        reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives
+            and fragments of the allocator are counted
+        lenient: what usually fits is taken, and moments of the optimizer may be rounded, since nothing surely fits
         across_nodes: `tp` ranks may be on different nodes
         most_microbatch: sequences
         least_context: tokens that a rank of a sharded sequence keeps
-        most_chunks: of the stack on each stage
         ratio: strategies whose bound is this multiple of the best time are not priced
         runners_up: shown
         not_said: what the question left to be assumed, each of which widens intervals
@@ -96,11 +108,11 @@ class AnalyticalProblem:
     time_limit_s: float | None = None
     most_priced: int = 40_000
     gap: float = 0.0
-    reserve: float = 0.05
+    reserve: Reserve | None = None
+    lenient: bool = False
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
-    most_chunks: int = 8
     ratio: float = 2.0
     runners_up: int = 5
     not_said: tuple[str, ...] = ()
@@ -120,7 +132,7 @@ class AnalyticalProblem:
     @property
     def memory_limit(self) -> float:
         """Memory limit of a rank [bytes]."""
-        return self.device_bytes * (1.0 - self.reserve)
+        return self.device_bytes if self.reserve is None else self.reserve.left(self.device_bytes)
 
 
 EVERY_NUMBER = 64
@@ -147,7 +159,7 @@ class AnalyticalCandidate:
     Attributes:
         strategy: degrees, and how layers and the batch are split
         step: time by part
-        memory: of the rank that needs most
+        memory: of the rank that needs most, with the largest buffers and the most fragments
         interval_s: 90 % interval of the step [s]
         utilization: model FLOP over peak FLOP of all devices ("MFU"), recomputation not counted [0..1]
     """
@@ -200,6 +212,11 @@ class AnalyticalCandidate:
         return (self.memory.peak,)
 
     @property
+    def need(self) -> Need:
+        """What the rank that needs most needs, from least to most."""
+        return need_of(self.memory, self.strategy)
+
+    @property
     def parts(self) -> dict[str, float]:
         """Time of each part of the step, by its name in `PARTS` [s]."""
         parts = {words: getattr(self.step, part) for part, words in PARTS.items()}
@@ -242,6 +259,14 @@ class AnalyticalModel:
         return rank_traffic(strategy, self._exchange)
 
     @cached_property
+    def _host_update_s(self) -> float:
+        """Update of a parameter of each rank by the hosts [s]."""
+        problem = self.problem
+        return host_update_seconds(
+            problem.machine, ranks=problem.devices, gradient_bytes=problem.bookkeeping.gradient_bytes
+        )
+
+    @cached_property
     def _model_flops(self) -> float:
         """Of a sequence, as papers count it [FLOP]."""
         return model_flops(self.problem.shape, self.problem.program.documents)
@@ -256,31 +281,50 @@ class AnalyticalModel:
             device=problem.machine.node.device,
             exchange=self._exchange,
             constants=step_constants(),
-            chunks=max(_chunks(problem, strategy)),
+            filling=_least_filling(problem, strategy),
         )
 
-    def memory(self, strategy: Strategy) -> RankMemory:
-        """Memory of the rank that needs most."""
-        return largest_rank(self.problem.shape, strategy, bookkeeping=self.problem.bookkeeping)
+    def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
+        """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
 
-    def price(self, strategy: Strategy, memory: RankMemory | None = None) -> AnalyticalCandidate:
-        """A strategy with its costs.
+        Args:
+            strategy: what it says of these types stays
+        """
+        problem = self.problem
+        return admitted(
+            problem.shape,
+            strategy,
+            keeping=problem.bookkeeping,
+            room=problem.memory_limit,
+            reserve=problem.reserve,
+            lenient=problem.lenient,
+        )
+
+    def price(self, strategy: Strategy, fitting: tuple[Strategy, RankMemory] | None = None) -> AnalyticalCandidate:
+        """A strategy with its costs. Types that it does not say are taken for memory alone: they make no step faster.
 
         Args:
             strategy: of the problem
-            memory: of its largest rank, where it is known; None: it is not
+            fitting: as it fits (`admitted`), where that is known; None: it is not
         """
         problem, constants = self.problem, step_constants()
+        fits, memory = self.admitted(strategy) if fitting is None else fitting
         shape, device = problem.shape, problem.machine.node.device
         step = transformer_step(
-            shape, strategy, problem.program, device=device, exchange=self._exchange, constants=constants
+            shape,
+            strategy,
+            problem.program,
+            device=device,
+            exchange=self._exchange,
+            constants=constants,
+            host_update_s=self._host_update_s if strategy.offload else 0.0,
         )
         spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
-            strategy=strategy,
+            strategy=fits,
             step=step,
-            memory=self.memory(strategy) if memory is None else memory,
+            memory=memory,
             interval_s=(step.seconds / spread, step.seconds * spread),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
@@ -391,7 +435,7 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         problem: to plan
         rejected: counts strategies that cannot be built, by reason
     """
-    pins, shape = problem.pins, problem.shape
+    pins = problem.pins
     for tensor, pipeline, context, data in _boxes(problem):
         reason = _refused(problem, tensor, pipeline, context, data)
         if reason:
@@ -408,23 +452,105 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
                 pp=pipeline,
                 cp=context,
                 dp=data,
-                expert_tp=1 if shape.experts is not None else None,
                 microbatch=microbatch,
                 microbatches=problem.batch // (data * microbatch),
                 sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+                gradients=pins.gradients,
+                optimizer_state=pins.optimizer_state,
                 rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
             )
-            for expert, again in product(_experts(problem, whole), _recomputed(problem)):
-                yield replace(whole, ep=expert, recomputed=again)
+            choices = product(_experts(problem, whole), _by_heads(problem, whole), _recomputed(problem))
+            for (expert, share), heads, again in choices:
+                yield replace(
+                    whole, ep=expert, expert_tp=share, ulysses=heads, tensor_overlap=pins.tensor_overlap, **again
+                )
 
 
 def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
-    """Strategies of a group: chunks, layers of stages, sharding."""
-    for chunks in _chunks(problem, group):
-        schedule: Schedule = "1f1b" if chunks == 1 else "interleaved"
-        for layers in segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in problem.pins.forbid):
-            for zero in _levels(problem, group):
-                yield replace(group, chunks=chunks, segment_layers=layers, zero=zero, schedule=schedule)
+    """Strategies of a group: chunks, schedules, layers of stages, sharding, and as few recomputed layers as fit."""
+    for schedule, chunks in _orders(problem, group):
+        for layers in _segment_layers(problem, group, chunks):
+            for (zero, share), offload in product(_levels(problem, group), _offloads(problem)):
+                one = replace(
+                    group,
+                    chunks=chunks,
+                    segment_layers=layers,
+                    zero=zero,
+                    shard_ranks=share,
+                    schedule=schedule,
+                    offload=offload,
+                )
+                if offload and not host_has_room(problem, one):
+                    continue
+                yield one
+                some = None if group.recomputed else _least_recomputed(problem, one)
+                if some is not None:
+                    yield some
+
+
+def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
+    """Whether hosts have the memory that ranks put there; of an unknown host they have it not."""
+    room = problem.machine.node.host_room(min(strategy.devices, problem.machine.node.devices))
+    needed = host_bytes(problem.shape, strategy, bookkeeping=problem.bookkeeping)
+    return not needed or (room is not None and needed <= room)
+
+
+def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strategy | None:
+    """The same with as few recomputed layers of each stage as fit; None: it fits without, or not with all but one.
+
+    Memory falls by equal parts with each recomputed layer, so two figures say about which number it is; those next to
+    it are looked at until one fits and the one before does not.
+    """
+    most = max(strategy.segment_layers, default=-(-problem.shape.layers // (strategy.pp * strategy.chunks)))
+    if problem.pins.recompute is not None or problem.pins.rules_out("memory") or strategy.schedule == "zero-bubble":
+        return None
+
+    def of(number: int) -> Strategy:
+        return replace(strategy, recomputed=frozenset({"layers"}), recompute_layers=number)
+
+    def beyond(one: Strategy) -> float:
+        memory = largest_rank(problem.shape, one, bookkeeping=problem.bookkeeping)
+        return with_buffers(memory, one, reserve=problem.reserve).peak - problem.memory_limit
+
+    if most < 2:
+        return None
+    low, high = (0, beyond(strategy)), (most - 1, beyond(of(most - 1)))
+    if low[1] <= 0 or high[1] > 0:
+        return None
+    while high[0] - low[0] > 1:
+        guess = low[0] + math.ceil((high[0] - low[0]) * low[1] / (low[1] - high[1]))
+        guess = min(max(guess, low[0] + 1), high[0] - 1)
+        excess = beyond(of(guess))
+        low, high = ((guess, excess), high) if excess > 0 else (low, (guess, excess))
+    return of(high[0])
+
+
+def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) -> tuple[tuple[int, ...], ...]:
+    pins = problem.pins
+    if pins.segment_layers is None:
+        return segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
+    right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
+    return (pins.segment_layers,) if right else ()
+
+
+def _offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:
+    pins = problem.pins
+    if pins.offload is not None:
+        return (pins.offload,)
+    return (False, True) if "optimizer-offload" in pins.special else (False,)
+
+
+def _by_heads(problem: AnalyticalProblem, strategy: Strategy) -> tuple[bool, ...]:
+    """Whether ranks that share a sequence exchange heads."""
+    if strategy.cp == 1:
+        return (False,)
+    shape, asked = problem.shape, problem.pins.ulysses
+    possible = (shape.heads // strategy.tp) % strategy.cp == 0
+    if asked is not None:
+        return (asked,) if possible or not asked else ()
+    # Heads pay where they are fewer bytes than the keys and values of all ranks, three times.
+    heads = 2 * (2 * query_size(shape, strategy.tp) + 2 * key_size(shape, strategy.tp)) / strategy.cp
+    return (False, True) if possible and heads < 3 * 2 * key_size(shape, strategy.tp) else (False,)
 
 
 def _boxes(problem: AnalyticalProblem) -> Iterator[tuple[int, int, int, int]]:
@@ -524,8 +650,8 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "the batch does not divide over the replicas"
     if pipeline > shape.layers:
         return "more stages than layers"
-    if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
-        return "heads or inner channels do not divide over tensor-parallel ranks"
+    for reason in tensor_obstacle(shape, tensor):
+        return reason
     order = RANK_ORDER if pins.rank_order is None else pins.rank_order
     missing = missing_from_order(order, {"tp": tensor, "cp": context, "dp": data, "pp": pipeline})
     if missing:
@@ -539,43 +665,87 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
     return ""
 
 
-def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
-    shape, pins = problem.shape, problem.pins
-    if shape.experts is None or pins.rules_out("ep"):
-        return (1,)
+def _experts(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[int, int | None], ...]:
+    """Ranks with different experts, and ranks that share each of them.
+
+    Experts are spread over all ranks of a stage, whatever shares its attention: `ep · etp` divides `tp · cp · dp`.
+
+    Source:
+        Liu et al., "MoE Parallel Folding", 2025 (arXiv:2504.14960), section 3, as in Megatron.
+    """
+    experts, pins = problem.shape.experts, problem.pins
+    if experts is None:
+        return ((1, None),) if pins.ep in (None, 1) else ()
     ranks = strategy.tp * strategy.cp * strategy.dp
-    fitting = tuple(count for count in _divisors(shape.experts.count) if ranks % count == 0)
-    return tuple(count for count in fitting if pins.ep in (None, count))
+    counts = (1,) if pins.rules_out("ep") else _divisors(experts.count)
+    shares = _divisors(strategy.tp) if pins.etp is None else (pins.etp,)
+    return tuple(
+        (count, share)
+        for count, share in product(counts, shares)
+        if pins.ep in (None, count) and ranks % (count * share) == 0 and experts.ffn % share == 0
+    )
 
 
-def _recomputed(problem: AnalyticalProblem) -> tuple[frozenset[Recomputed], ...]:
-    nothing: frozenset[Recomputed] = frozenset()
-    some: frozenset[Recomputed] = frozenset({"attention"})
-    every: frozenset[Recomputed] = frozenset({"layers"})
-    if problem.pins.rules_out("memory") or problem.pins.recompute is False:
+def _recomputed(problem: AnalyticalProblem) -> tuple[dict[str, Any], ...]:
+    """Fields of what is recomputed: nothing, the cheap part, all layers; attention's core where it is large."""
+    pins = problem.pins
+    nothing, some, every = read_recompute("none"), read_recompute("selective"), read_recompute("layers")
+    if pins.rules_out("memory") or pins.recompute == "none":
         return (nothing,)
-    if problem.pins.recompute:
-        return (every,)
+    if pins.recompute == "selective":
+        return (some,)
+    if pins.recompute:
+        return (read_recompute(pins.recompute),)
     return (nothing, some, every) if problem.program.attention == "unfused" else (nothing, every)
 
 
-def _chunks(problem: AnalyticalProblem, strategy: Strategy) -> tuple[int, ...]:
-    if problem.pins.chunks is not None:
-        return (problem.pins.chunks,)
-    plain = problem.pins.schedule == "1f1b" or problem.pins.rules_out("interleaved")
-    if strategy.pp == 1 or plain or strategy.microbatches % strategy.pp:
-        return (1,)
-    most = min(problem.most_chunks, problem.shape.layers // strategy.pp)
-    return tuple(range(1, most + 1))
+def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Schedule, int]]:
+    """Schedules that are tried, with the chunks of each stage: plain ones, and those that the user allows."""
+    pins = problem.pins
+    if strategy.pp == 1:
+        if pins.chunks in (None, 1) and pins.schedule in (None, "1f1b"):
+            yield "1f1b", 1
+        return
+    asked: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    asked += ("zero-bubble",) if "zero-bubble" in pins.allow else ()
+    asked += ("dualpipe", "dualpipev") if "dualpipe" in pins.special else ()
+    if pins.schedule is not None:
+        asked = (pins.schedule,)
+    for schedule in asked:
+        if schedule == "interleaved":
+            if strategy.microbatches % strategy.pp or pins.rules_out("interleaved"):
+                continue
+            chunks = range(2, problem.shape.layers // strategy.pp + 1) if pins.chunks is None else (pins.chunks,)
+            yield from (("interleaved", count) for count in chunks if count > 1)
+        elif pins.chunks in (None, 1) and not next(schedule_obstacles(replace(strategy, schedule=schedule)), ""):
+            yield schedule, 1
 
 
-def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[ZeroStage, ...]:
-    """Of ZeRO, that are tried."""
-    if problem.pins.zero is not None:
-        return (problem.pins.zero,)
-    if problem.pins.rules_out("zero") or strategy.dp * strategy.cp == 1:
-        return (0,)
-    return (0, 1, 2, 3)
+def _least_filling(problem: AnalyticalProblem, strategy: Strategy) -> float:
+    """The least share of a pass through the other stages that a schedule which may be taken leaves idle."""
+    shares = [0.0]
+    for schedule, chunks in _orders(problem, strategy):
+        if schedule not in ("1f1b", "interleaved"):
+            return 0.0
+        shares.append(1.0 / chunks)
+    return min(shares[1:], default=0.0)
+
+
+def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:
+    """Levels of ZeRO that are tried, with the ranks that share one copy of state: all of them, or those of a node."""
+    pins, ranks = problem.pins, strategy.dp * strategy.cp
+    tried: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    if pins.zero is not None:
+        tried = (pins.zero,)
+    elif pins.rules_out("zero") or ranks == 1:
+        tried = (0,)
+    if pins.shard_ranks is not None:
+        return tuple((zero, pins.shard_ranks) for zero in tried if zero and ranks % pins.shard_ranks == 0)
+    found: list[tuple[ZeroStage, int | None]] = [(zero, None) for zero in tried]
+    near = problem.machine.node.devices // strategy.tp
+    if 3 in tried and 1 < near < ranks and ranks % near == 0 and not pins.strategy:
+        found.append((3, near))
+    return tuple(found)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -43,8 +43,8 @@ from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
+from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
-from trimaran.pricing.analytical.memory import Bookkeeping
 from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
@@ -63,6 +63,7 @@ def transformer_problem(
     software: Software | None = None,
     devices: int | None = None,
     memory_bytes: int | None = None,
+    reserve: Reserve | None = None,
     pins: Pins = NO_PINS,
     time_limit_s: float | None = None,
     gap: float = 0.0,
@@ -74,17 +75,19 @@ def transformer_problem(
         shape: the network
         machine: nodes and fabric
         batch: sequences of a step, of all replicas
-        precision: of products: "bf16", "fp16" or "fp8"
+        precision: of products; all of `ANALYTICAL_PRECISIONS` (planning/precision.py) have a model
         software: Megatron and its year; None: of 2025, on old devices of 2022
         devices: in use; None: all of the machine
         memory_bytes: limit of a rank; None: the part of its device that a job may use [bytes]
+        reserve: memory of a device that stays free for what is not counted; None: not said
         pins: decisions of the user
         time_limit_s: work after which a search ends with its best so far [s on the reference]; None: none
         gap: it may also end when the best step is within this share of the least bound
         documents: of which sequences consist; None: of one each
 
     Raises:
-        InputError: a count that is not positive, a precision that the device has not, or software of another framework
+        InputError: a count that is not positive, a precision that the device has not, software of another framework, or
+            more memory than a device has
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
@@ -97,6 +100,10 @@ def transformer_problem(
             devices=count,
         )
     device.check_computes(precision)
+    room = device.usable_bytes if memory_bytes is None else min(device.checked_bytes(memory_bytes), device.usable_bytes)
+    if reserve is not None:
+        check_reserve(reserve, room)
+    check_types(pins, precision)
     program = program_of(device, precision, software, node_devices=machine.node.devices)
     program = replace(program, documents=documents)
     return AnalyticalProblem(
@@ -105,9 +112,10 @@ def transformer_problem(
         devices=count,
         batch=batch,
         program=program,
-        bookkeeping=Bookkeeping(attention=program.attention),
+        bookkeeping=bookkeeping_of(precision, device, attention=program.attention),
         pins=pins,
-        memory_bytes=memory_bytes,
+        memory_bytes=room,
+        reserve=reserve,
         time_limit_s=time_limit_s,
         not_said=("software",) if software is None else (),
         gap=gap,
@@ -136,6 +144,27 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
         compiled=software.compiled,
         node_devices=node_devices,
     )
+
+
+def check_types(pins: Pins, precision: Precision) -> None:
+    """Refuse types of gradients and of the optimizer's state that training in 32 bits has not.
+
+    Args:
+        pins: of the user
+        precision: of products
+
+    Raises:
+        InputError: with the option
+    """
+    for option, value in (("gradients", pins.gradients), ("optimizer-state", pins.optimizer_state)):
+        if precision in WHOLE and value in ("bf16", "remainders", "precision-aware"):
+            raise InputError(
+                f"--{option} {value}: parameters that train in {precision} have no 16-bit form: leave it out, or ask "
+                "for --precision bf16",
+                code="memory.type-needs-16-bits",
+                option=option,
+                value=value,
+            )
 
 
 PRICED_S = 0.0002
@@ -204,13 +233,14 @@ class _Hunt:
         if group is None:
             return self._groups(model, bound_s)
         for strategy in members(model.problem, group):
-            memory = model.memory(strategy)
+            fitting = model.admitted(strategy)
+            memory = fitting[1]
             self.work.spend(MEASURED_S)
             self.least_bytes = min(self.least_bytes, memory.peak)
             if memory.peak > self.problem.memory_limit:
                 self.rejected["does not fit the memory of a device"] += 1
                 continue
-            found = model.price(strategy, memory)
+            found = model.price(strategy, fitting)
             self.work.spend(PRICED_S)
             self._priced += 1
             self.fitting.append(found)
@@ -265,10 +295,8 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     """
     start_s = time.monotonic()
     work = work_within(problem.time_limit_s)
-    hunt = _hunt(problem, work)
-    whole = list(hunt.fitting)
-    _leave_idle(hunt)
-    ordered = _ordered(hunt)
+    hunt, whole = _explored(problem, work)
+    problem, ordered = hunt.problem, _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
     references = tuple(one.candidate for one in others if one.candidate is not None)
@@ -300,9 +328,24 @@ def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
     Raises:
         InfeasibleError: nothing fits
     """
-    hunt = _hunt(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
-    _leave_idle(hunt)
+    hunt, _ = _explored(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
     return _ordered(hunt)[0]
+
+
+def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[AnalyticalCandidate]]:
+    """The search on all devices and on fewer, and what fits on all of them.
+
+    Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
+    slower plan that surely fits with a little more memory would then be worse than one that does not.
+    """
+    hunt = _hunt(problem, work)
+    whole = list(hunt.fitting)
+    _leave_idle(hunt)
+    pins = problem.pins
+    decided = bool(pins.strategy) or None not in (pins.dp, pins.pp, pins.tp)
+    if not hunt.fitting and decided and not problem.lenient:
+        return _explored(replace(problem, lenient=True), work)
+    return hunt, whole
 
 
 def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:

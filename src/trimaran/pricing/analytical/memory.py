@@ -1,15 +1,16 @@
 """Memory of one rank of a sharded transformer, by part.
 
     weights      2 bytes a parameter (16-bit training), divided by `data` where replicas shard parameters
-    gradients    a buffer that microbatches add into, 4 bytes a parameter, divided likewise
-    optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter, divided from stage 1 of ZeRO on
+    gradients    a buffer that microbatches add into, 4 bytes a parameter unless it is in bf16, divided likewise
+    optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter or fewer (`OPTIMIZER_BYTES`), divided from
+                 stage 1 of ZeRO on
     activations  of all passes in flight (1F1B or interleaved), with the embedding's mask and the last norm
     loss         logits in 16 bits and once more in 32 bits: 6 bytes for each token and row of the vocabulary
     workspace    memory of the libraries of products
 
 The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
-backward of a layer, with the activations of the others. Left out: fragmentation of an allocator, buffers of a
-collective library, and memory of a framework before training starts.
+backward of a layer, with the activations of the others. What is not of the network is in `fit.py`: fragments of an
+allocator, buffers of a collective library; memory of a framework before training starts is the device's context.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 3.1,
@@ -38,24 +39,30 @@ Source:
     Dao et al., "FlashAttention", 2022, for fused attention.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import functools
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
+    alike_layers,
+    embedding_elements,
     key_size,
     largest_layer,
     layer_kinds,
     passes_in_flight,
     query_size,
-    stage_chunks,
     stage_elements,
+    stage_ends,
     stream_bytes,
     tokens_of_rank,
     vocabulary_rows,
 )
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import Degrees, GradientType, OptimizerState
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a layer keeps for its backward, for one microbatch
@@ -143,6 +150,8 @@ def layer_activations(
     again = degrees.recomputed
     if "layers" in again:
         kept = stream * element_bytes
+    elif "second_products" in again:
+        kept = stream * element_bytes + _every_other_product(shape, degrees, attention, element_bytes, before)
     else:
         kept = whole
         kept -= norms if "norms" in again else 0
@@ -151,8 +160,52 @@ def layer_activations(
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
     grows = before + after + 2 * stream * element_bytes
+    # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
+    grows = max(grows, made) if degrees.ulysses else grows
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
     return LayerActivations(kept=kept, whole=whole, transient=max(grows, scores))
+
+
+def _every_other_product(
+    shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int, before: int
+) -> int:
+    """What is kept where every second product is computed again, besides the input of the layer [bytes].
+
+    In their order products make queries, keys, values, the output of attention, gate, inner channels, the output of the
+    feed-forward network: kept are the first, third, fifth and seventh, and attention's own output.
+
+    Args:
+        shape: the network
+        degrees: of it
+        attention: kind of kernel
+        element_bytes: of an element [bytes]
+        before: outputs of all inner products of the feed-forward network [bytes]
+
+    Source:
+        pytorch/torchtitan, torchtitan/parallelisms/parallelize_llama.py (December 2024): `_save_list`, and the policy
+        that leaves out every second `aten.mm`.
+
+    Example:
+        h = 512, 8 heads, ungated, a sequence of 1,024 tokens: queries, values and the output of attention of 2 h each,
+        4 bytes for each head, and 8 h of inner channels, of which a network without gate has one product.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape, again = gpt_shape(layers=1, hidden=512, heads=8), frozenset({"second_products"})
+        >>> layer_activations(shape, Degrees(recomputed=again), attention="fused").kept / 1024
+        8224.0
+        >>> 2 * 512 + 3 * 2 * 512 + 4 * 8 + 8 * 512
+        8224
+    """
+    tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
+    output = _attention_output(shape, degrees, element_bytes)
+    made = (query_size(shape, degrees.tp) + key_size(shape, degrees.tp)) * element_bytes * tokens
+    if shape.latent is not None:
+        made = (shape.latent.query_rank + shape.latent.key_rank) * element_bytes * tokens
+    core = tokens * heads * (_STATISTIC if attention == "fused" else shape.sequence * element_bytes)
+    if not shape.gated:
+        return made + output + core + before
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    return made + output + core + before // 2 + tokens * shape.hidden // shared * element_bytes
 
 
 def _attention_output(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> int:
@@ -212,14 +265,39 @@ def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element
 # Memory of a rank, by part
 
 
+GRADIENT_BYTES: Mapping[GradientType, int] = {"fp32": 4, "bf16": 2}
+"""Of the gradient of a parameter, by its type [bytes]."""
+
+COPY_BYTES = 4
+"""Of the optimizer's own copy of a parameter [bytes]."""
+
+OPTIMIZER_BYTES: Mapping[OptimizerState, float] = {
+    "fp32": COPY_BYTES + 4 + 4,
+    "remainders": 2 + 4 + 4,
+    "bf16-moments": COPY_BYTES + 2 + 2,
+    "precision-aware": 2 + 2 + 2,
+    "adam-8bit": COPY_BYTES + 2 * (1 + 4 / 256),
+}
+"""Of a parameter's copy and moments, where it computes in 16 bits [bytes].
+
+Source:
+    NVIDIA/Megatron-LM, megatron/core/optimizer/__init__.py: `use_precision_aware_optimizer` stores 16-bit remainders of
+    parameters (`store_param_remainders`) and moments of type `exp_avg_dtype`, `exp_avg_sq_dtype`. Dettmers et al.,
+    "8-bit Optimizers via Block-wise Quantization", ICLR 2022: a byte for each moment, and a 32-bit scale for a block;
+    bitsandbytes takes blocks of 256.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookkeeping:
     """Bytes that a training program keeps for each parameter and logit, and its kernels.
 
     Attributes:
         weight_bytes: of a parameter as it computes [bytes]
-        gradient_bytes: of a parameter's gradient, where microbatches add up [bytes]
-        optimizer_bytes: of a parameter's copy and moments [bytes]
+        gradient_bytes: of a parameter's gradient, where microbatches add up, unless a strategy says its type [bytes]
+        optimizer_bytes: of a parameter's copy and moments, unless a strategy says what is kept [bytes]
+        has_copy: whether the optimizer has its own copy of parameters, since those that compute have fewer bits
+        gathered_bytes: of a parameter that is whole for a while; None: `weight_bytes` [bytes]
         logit_bytes: of a logit at the loss [bytes]
         element_bytes: of an element of an activation [bytes]
         product_input_bytes: of an element that a product keeps as its input: 1 where it computes in 8 bits [bytes]
@@ -230,13 +308,33 @@ class Bookkeeping:
 
     weight_bytes: int = 2
     gradient_bytes: int = 4
-    optimizer_bytes: int = 12
+    optimizer_bytes: float = 12
+    has_copy: bool = True
+    gathered_bytes: int | None = None
     logit_bytes: int = 6
     element_bytes: int = 2
     product_input_bytes: int = 2
     attention: AttentionKernel = "fused"
     dense_mask: bool = False
     workspace_bytes: int = 0
+
+    def of(self, degrees: Degrees) -> "Bookkeeping":
+        """The same with the types of gradients and of the optimizer's state that a strategy says.
+
+        Args:
+            degrees: of a strategy
+
+        Example:
+            >>> keeping = Bookkeeping().of(Degrees(gradients="bf16", optimizer_state="remainders"))
+            >>> keeping.weight_bytes + keeping.gradient_bytes + keeping.optimizer_bytes
+            14
+        """
+        gradient, optimizer = self.gradient_bytes, self.optimizer_bytes
+        if degrees.gradients is not None:
+            gradient = GRADIENT_BYTES[degrees.gradients]
+        if degrees.optimizer_state is not None:
+            optimizer = OPTIMIZER_BYTES[degrees.optimizer_state] - (0 if self.has_copy else COPY_BYTES)
+        return replace(self, gradient_bytes=gradient, optimizer_bytes=optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +349,8 @@ class RankMemory:
         activations: of all passes in flight, at the peak [bytes]
         transient: logits at the loss, or memory that a backward allocates and frees, at the peak [bytes]
         workspace: memory of libraries [bytes]
+        buffers: of collectives, where they are counted (`fit.py`) [bytes]
+        fragments: of the allocator, likewise [bytes]
     """
 
     stage: int
@@ -260,6 +360,8 @@ class RankMemory:
     activations: int
     transient: int
     workspace: int
+    buffers: int = 0
+    fragments: int = 0
 
     @property
     def state(self) -> int:
@@ -269,7 +371,7 @@ class RankMemory:
     @property
     def peak(self) -> int:
         """All of it [bytes]."""
-        return self.state + self.activations + self.transient + self.workspace
+        return self.state + self.activations + self.transient + self.workspace + self.buffers + self.fragments
 
 
 def rank_memory(
@@ -299,11 +401,8 @@ def rank_memory(
     """
     _check(degrees, stage)
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
-    dense, experts = stage_elements(shape, degrees, stage)
-    # Two layers at a time are whole: the one that computes and the one that is fetched ahead.
-    gathered = 2 * largest_layer(shape, degrees.tp)
-    weights, gradients, optimizer = state_bytes(dense, degrees, keeping, experts=experts, gathered=gathered)
-    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
+    weights, gradients, optimizer = _state_of_stage(shape, degrees, stage, keeping)
+    activations, transient = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
     return RankMemory(
         stage=stage,
         weights=weights,
@@ -311,17 +410,102 @@ def rank_memory(
         optimizer=optimizer,
         activations=activations,
         transient=transient,
-        workspace=keeping.workspace_bytes,
+        workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
     )
+
+
+def restated(shape: TransformerShape, rank: RankMemory, degrees: Degrees, keeping: Bookkeeping) -> RankMemory:
+    """The memory of a rank with other types of gradients and of the optimizer's state.
+
+    Args:
+        shape: the network
+        rank: of the same strategy with the types that it had
+        degrees: with the new types
+        keeping: of the training program
+
+    Returns:
+        The same activations, with the new state.
+    """
+    weights, gradients, optimizer = _state_of_stage(shape, degrees, rank.stage, keeping)
+    return replace(rank, weights=weights, gradients=gradients, optimizer=optimizer)
+
+
+def _state_of_stage(
+    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
+) -> tuple[int, int, int]:
+    dense, experts = stage_elements(shape, degrees, stage)
+    # Two units at a time are whole: the one that computes and the one that is fetched ahead.
+    layer = largest_layer(shape, degrees.tp)
+    table = embedding_elements(shape, degrees.tp) if stage in (0, degrees.pp - 1) else 0
+    return state_bytes(dense, degrees, keeping, experts=experts, gathered=layer + max(layer, table))
 
 
 def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
     """Memory of the stage with the highest peak: it decides whether the parallel degrees fit."""
-    each = (
-        rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping)
-        for stage in sorted({0, degrees.pp // 2, degrees.pp - 1})
-    )
-    return max(each, key=lambda rank: rank.peak)
+    return max(ends_and_middle(shape, degrees, bookkeeping=bookkeeping), key=lambda rank: rank.peak)
+
+
+@functools.lru_cache(maxsize=64)
+def ends_and_middle(
+    shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None
+) -> tuple[RankMemory, ...]:
+    """Memory of the first stage, of one in the middle and of the last: one of them has the highest peak."""
+    stages = sorted({0, degrees.pp // 2, degrees.pp - 1})
+    return tuple(rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping) for stage in stages)
+
+
+_OVERLAP_BUFFERS = 10
+"""Of a whole stream, each for one product of a layer or its gradient whose exchange overlaps it: the names in
+`initialize_ub` of NVIDIA/TransformerEngine, pytorch/module/base.py."""
+
+
+def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
+    """Buffers by which exchanges of `tp` ranks overlap products, where that is asked for [bytes].
+
+    Source:
+        NVIDIA/TransformerEngine, pytorch/module/base.py, `initialize_ub`: one buffer of tokens times h for each of
+        ten products; NVIDIA/Megatron-LM, `--tp-comm-overlap`.
+
+    Example:
+        4,096 tokens of h = 8,192 in 16 bits, ten times.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=8192, heads=64, sequence=4096)
+        >>> overlap_bytes(shape, Degrees(tp=8, tensor_overlap=True)), overlap_bytes(shape, Degrees(tp=8))
+        (671088640, 0)
+    """
+    if degrees.tp == 1 or not degrees.tensor_overlap:
+        return 0
+    return _OVERLAP_BUFFERS * tokens_of_rank(shape, degrees) * shape.hidden * 2
+
+
+def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> int:
+    """Memory of the host that a rank of the largest stage takes where the optimizer's state is there [bytes].
+
+    The optimizer's state, and the gradients that it reads.
+
+    Source:
+        Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021, section 4.
+
+    Example:
+        A billion parameters on 8 replicas that shard the optimizer: 12 + 4 bytes of each eighth.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+        >>> shape = gpt_shape(layers=24, hidden=1920, heads=20)
+        >>> host_bytes(shape, Degrees(dp=8, zero=1, offload=True)) == 2 * parameter_count(shape)
+        True
+    """
+    if not degrees.offload:
+        return 0
+    keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    here, keeping = replace(degrees, offload=False), keeping.of(degrees)
+    most = 0
+    for stage in sorted({0, degrees.pp // 2, degrees.pp - 1}):
+        dense, experts = stage_elements(shape, degrees, stage)
+        _, _, optimizer = state_bytes(dense, here, keeping, experts=experts)
+        each = keeping.optimizer_bytes + keeping.gradient_bytes
+        most = max(most, math.floor(optimizer * each / keeping.optimizer_bytes))
+    return most
 
 
 def state_bytes(
@@ -339,39 +523,58 @@ def state_bytes(
     Returns:
         Each of them [bytes].
     """
-    level = degrees.zero
-    held = ((dense, degrees.dp * degrees.cp), (experts, degrees.expert_data))
+    level, keeping = degrees.zero, keeping.of(degrees)
+    held = ((dense, degrees.state_ranks), (experts, degrees.expert_state_ranks))
 
-    def sharded(nbytes: int, threshold: int) -> int:
-        return sum(-(-count * nbytes // (replicas if level >= threshold else 1)) for count, replicas in held)
+    def sharded(nbytes: float, threshold: int) -> int:
+        return sum(math.ceil(count * nbytes / (replicas if level >= threshold else 1)) for count, replicas in held)
 
-    weights = sharded(keeping.weight_bytes, 3) + (gathered * keeping.weight_bytes if level == 3 else 0)
-    return weights, sharded(keeping.gradient_bytes, 2), sharded(keeping.optimizer_bytes, 1)
+    each = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
+    weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
+    optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
+    return weights, sharded(keeping.gradient_bytes, 2), optimizer
+
+
+# Strategies that differ in how state is sharded keep the same activations.
+_ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in ("zero", "shard_ranks", "offload"))
+_WITHOUT_STATE = operator.attrgetter(*_ACTIVATION_FIELDS)
+
+
+@functools.lru_cache(maxsize=8192)
+def _kept_activations(
+    shape: TransformerShape, without_state: tuple[Any, ...], stage: int, keeping: Bookkeeping
+) -> tuple[int, int]:
+    degrees = Degrees(**dict(zip(_ACTIVATION_FIELDS, without_state, strict=True)))
+    return _peak_of_activations(shape, degrees, stage, keeping)
 
 
 def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
-    chunks, passes = stage_chunks(shape, degrees, stage), passes_in_flight(degrees, stage)
-    first, last = stage == 0, stage == degrees.pp - 1
+    chunks, passes = alike_layers(shape, degrees, stage), passes_in_flight(degrees, stage)
+    first, last = stage_ends(degrees, stage)
     predicted = shape.prediction_layers if last else 0
-    kinds = [dict(layer_kinds(shape, (chunk,))) for chunk in chunks]
+    kinds = [{(layer, again): number for layer, number, again in chunk} for chunk in chunks]
     if predicted:
         ((of_last, _),) = layer_kinds(shape, (range(shape.layers - 1, shape.layers),))
-        kinds[-1][of_last] = kinds[-1].get(of_last, 0) + predicted
-    # Layers of one kind keep the same.
+        kind = of_last, "layers" in degrees.recomputed and degrees.recompute_layers is None
+        kinds[-1][kind] = kinds[-1].get(kind, 0) + predicted
+    whole = degrees
+    if degrees.recompute_layers is not None:
+        whole = replace(degrees, recomputed=degrees.recomputed - {"layers"}, recompute_layers=None)
+    # Layers of one kind keep the same, each recomputed or not.
     of_kind = {
-        layer: layer_activations(
+        (layer, again): layer_activations(
             shape,
-            degrees,
+            degrees if again else whole,
             attention=keeping.attention,
             element_bytes=keeping.element_bytes,
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
         )
-        for layer in {layer for counted in kinds for layer in counted}
+        for layer, again in {kind for counted in kinds for kind in counted}
     }
-    of_chunk = [sum(count * of_kind[layer].kept for layer, count in counted.items()) for counted in kinds]
+    of_chunk = [sum(count * of_kind[kind].kept for kind, count in counted.items()) for counted in kinds]
     tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
     of_chunk[-1] += 4 * predicted * stream
     kept = sum(of_chunk[chunk] for chunk in passes)

@@ -122,6 +122,8 @@ FRAMEWORKS = (
 )
 """In the order in which their words are looked for."""
 
+FRAMEWORK_NAMES = tuple(sorted(each.name for each in FRAMEWORKS))
+
 
 def usual_year(device: Device) -> float:
     """Year of the software where none is said: 2025, of old devices 2022, of new ones two years after they came."""
@@ -171,7 +173,7 @@ def training_program(
     if found is None:
         raise InputError(
             f'the analytical model of transformers has no figures of "{framework}": say one of '
-            f"{', '.join(sorted(each.name for each in FRAMEWORKS))} with its year, such as megatron:2024",
+            f"{', '.join(FRAMEWORK_NAMES)} with its year, such as megatron:2024",
             code="software.not-priced",
             software=framework,
         )

@@ -515,16 +515,92 @@ def _stages(layers: int, pipeline: int, chunks: int, parts: tuple[int, ...]) -> 
     return tuple(tuple(whole[stage::pipeline]) for stage in range(pipeline))
 
 
+Alike = tuple[tuple[int, int, bool], ...]
+"""Layers by kind: the first of the stack of each kind, how many there are, and whether their forward is recomputed."""
+
+
+def alike_layers(shape: TransformerShape, degrees: Degrees, stage: int) -> tuple[Alike, ...]:
+    """Layers of each chunk of a stage by kind (`layer_kinds`), recomputed or not.
+
+    Example:
+        Four layers a stage, of which the first one is recomputed.
+
+        >>> shape = gpt_shape(layers=8, hidden=64, heads=4)
+        >>> alike_layers(shape, Degrees(pp=2, recomputed=frozenset({"layers"}), recompute_layers=1), 1)
+        (((0, 1, True), (0, 3, False)),)
+    """
+    return _alike_layers(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees), stage)
+
+
+def alike_on_stage(shape: TransformerShape, degrees: Degrees, stage: int) -> Alike:
+    """The same of all chunks of a stage together."""
+    return _alike_on_stage(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees), stage)
+
+
+def _again(shape: TransformerShape, degrees: Degrees) -> int:
+    """First layers of each chunk that are recomputed, as Megatron's block method counts them."""
+    if "layers" not in degrees.recomputed:
+        return 0
+    return shape.layers if degrees.recompute_layers is None else degrees.recompute_layers
+
+
+def alike_stages(shape: TransformerShape, degrees: Degrees) -> tuple[int, ...]:
+    """For each stage the first one like it: as many layers of each kind, and neither is the first nor the last stage.
+
+    Example:
+        >>> alike_stages(gpt_shape(layers=10, hidden=64, heads=4), Degrees(pp=5))
+        (0, 1, 1, 1, 4)
+    """
+    return _alike_stages(shape, degrees.pp, degrees.chunks, degrees.segment_layers, _again(shape, degrees))
+
+
+@functools.lru_cache(maxsize=4096)
+def _alike_stages(
+    shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int
+) -> tuple[int, ...]:
+    first: dict[object, int] = {}
+    found = []
+    for stage in range(pipeline):
+        alike = _alike_on_stage(shape, pipeline, chunks, parts, again, stage)
+        found.append(first.setdefault((frozenset(alike), stage == 0, stage == pipeline - 1), stage))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=16384)
+def _alike_on_stage(
+    shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int, stage: int
+) -> Alike:
+    found: Counter[tuple[int, bool]] = Counter()
+    for chunk in _alike_layers(shape, pipeline, chunks, parts, again, stage):
+        found.update({(layer, recomputed): number for layer, number, recomputed in chunk})
+    return tuple((layer, number, recomputed) for (layer, recomputed), number in found.items())
+
+
+@functools.lru_cache(maxsize=16384)
+def _alike_layers(
+    shape: TransformerShape, pipeline: int, chunks: int, parts: tuple[int, ...], again: int, stage: int
+) -> tuple[Alike, ...]:
+    firsts = _first_of_kind(shape)
+    found = []
+    for chunk in _stages(shape.layers, pipeline, chunks, parts)[stage]:
+        kinds = Counter((firsts[layer], position < again) for position, layer in enumerate(chunk))
+        found.append(tuple((layer, number, recomputed) for (layer, recomputed), number in kinds.items()))
+    return tuple(found)
+
+
 def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
     """Chunk of each pass whose activations a stage holds at once, at most.
 
     One forward, one backward (1F1B): stage `p` of `P` runs `P - p - 1` forwards ahead and holds one more. Interleaved,
     `V` chunks a stage alternate every `G` microbatches, `G = P` if nothing else is said: `2 (P - p - 1) + (V - 1) G`
-    ahead, and one more.
+    ahead, and one more. ZB-H1 holds `P` on every stage, since gradients of weights wait. DualPipe and DualPipeV hold
+    `P + 1`, of microbatches from both ends.
 
     Source:
         Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021,
-        section 2.2.
+        section 2.2. Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2 and table 2, for ZB-H1.
+        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, table 2, for DualPipe; deepseek-ai/DualPipe, README, for
+        DualPipeV.
 
     Example:
         >>> passes_in_flight(Degrees(pp=4, microbatches=8), 0)
@@ -534,15 +610,36 @@ def passes_in_flight(degrees: Degrees, stage: int) -> tuple[int, ...]:
 
         >>> passes_in_flight(Degrees(pp=4, chunks=3, microbatches=8), 3)
         (0, 0, 0, 0, 1, 1, 1, 1, 2)
+
+        The last of four stages of ZB-H1, and any of DualPipe:
+
+        >>> degrees = [Degrees(pp=4, microbatches=8, schedule=name) for name in ("zero-bubble", "dualpipe")]
+        >>> [len(passes_in_flight(each, 3)) for each in degrees]
+        [4, 5]
     """
     behind = degrees.pp - stage - 1
     if degrees.pp == 1:
         return (0,)
+    if degrees.schedule in ("zero-bubble", "dualpipe", "dualpipev"):
+        return (0,) * min(degrees.pp + (degrees.schedule != "zero-bubble"), degrees.microbatches)
     if degrees.chunks == 1:
         return (0,) * min(behind + 1, degrees.microbatches)
     group = degrees.microbatch_group or degrees.pp
     count = min(2 * behind + (degrees.chunks - 1) * group + 1, degrees.microbatches * degrees.chunks)
     return tuple(index // group % degrees.chunks for index in range(count))
+
+
+def stage_ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:
+    """Whether a rank of a stage holds the embedding, and whether it holds the output layer.
+
+    Example:
+        >>> [stage_ends(Degrees(pp=4, schedule=name), 3) for name in ("1f1b", "dualpipe", "dualpipev")]
+        [(False, True), (True, True), (False, False)]
+    """
+    first, last = stage == 0, stage == degrees.pp - 1
+    if degrees.schedule == "dualpipe":
+        return first or last, first or last
+    return first, first if degrees.schedule == "dualpipev" else last
 
 
 def tokens_of_rank(shape: TransformerShape, degrees: Degrees) -> int:
@@ -562,10 +659,13 @@ def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tup
     The last stage holds the output layer; where it is tied to the embedding, as a copy of it. Modules that predict
     further tokens are there too.
     """
-    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
-    return _held(
-        shape, kinds, degrees.tp, degrees.ep, degrees.expert_ranks, first=stage == 0, last=stage == degrees.pp - 1
-    )
+    kinds = tuple((layer, number) for layer, number, _ in alike_on_stage(shape, degrees, stage))
+    if degrees.schedule == "dualpipe" and degrees.pp > 1:
+        # A rank holds the stage as far from the other end too.
+        other = alike_on_stage(shape, degrees, degrees.pp - 1 - stage)
+        kinds += tuple((layer, number) for layer, number, _ in other)
+    first, last = stage_ends(degrees, stage)
+    return _held(shape, kinds, degrees.tp, degrees.ep, degrees.expert_ranks, first=first, last=last)
 
 
 @functools.lru_cache(maxsize=4096)

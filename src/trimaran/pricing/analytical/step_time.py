@@ -20,9 +20,11 @@ time; the slowest group counts.
 How long a sharded step waits for exchanges: inside layers, between stages, between replicas.
 
     tensor      4 sums of the residual stream a layer and microbatch, 6 where layers are recomputed; half of them in
-                parallel blocks, whose two sub-layers are summed at once
-    context     keys and values of all ranks gathered in the forward and twice in the backward
-    experts     tokens sent to their experts and back, forward and backward
+                parallel blocks, whose two sub-layers are summed at once; of a layer whose experts are not shared by
+                `tp` ranks only those of attention, and of a shared expert
+    context     keys and values of all ranks gathered in the forward and twice in the backward; or heads sent for parts
+                of the sequence and back, forward and backward (Ulysses)
+    experts     tokens sent to their experts and back, forward and backward; gathered by the ranks that share an expert
     stages      the residual stream, once forward and once backward, for each chunk
     replicas    gradients summed once a step; with optimizers sharded scattered, and parameters gathered; with gradients
                 divided too, scattered for each microbatch; with parameters sharded, gathered twice for each as well,
@@ -31,7 +33,9 @@ How long a sharded step waits for exchanges: inside layers, between stages, betw
 
 Source:
     Korthikanti et al., 2022, section 4, for exchanges of a layer; Narayanan et al., SC 2021, section 2.2, for stages;
-    Rajbhandari et al., SC 2020, section 7, for sharded states.
+    Rajbhandari et al., SC 2020, section 7, for sharded states; Jacobs et al., "DeepSpeed Ulysses", 2023, section 3.2,
+    for exchanges of heads; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2, for hybrid sharding; Liu et al., "MoE
+    Parallel Folding", 2025, section 3, for shared experts.
 
 Work of a stage of a sharded transformer for one microbatch: FLOP of products and of attention, bytes moved.
 
@@ -69,19 +73,21 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
-from trimaran.base.precision import Precision
+from trimaran.base.precision import Precision, element_bytes
+from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.lengths import Documents, slowest_replica
-from trimaran.pricing.analytical.memory import AttentionKernel
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
+    alike_on_stage,
+    alike_stages,
     key_size,
     layer_elements,
-    layer_kinds,
     prediction_elements,
     query_size,
-    stage_chunks,
     stage_elements,
+    stage_ends,
     stream_bytes,
     tokens_of_rank,
     vocabulary_rows,
@@ -508,15 +514,15 @@ class StepConstants:
     widths: Mapping[str, float]
     fitted: Mapping[str, Collection[str]]
 
-    def share(self, precision: str, device: Device) -> float:
-        """Share of the peak in 16 bits that products reach; above 1 in 8 bits [0..2]."""
+    def share(self, precision: Precision, device: Device) -> float:
+        """Share of the peak in 16 bits that products reach; above 1 in 8 bits, and far below it in 32 bits [0..2]."""
         large = self.large_products.get(device.architecture, _UNKNOWN_SHARE)
         if precision == "fp8":
             # An operation of 8 bits takes half the energy, and products reach less of their peak: power is enough.
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large * _of_power(device)
+        return self.product_share * large * _of_power(device) * _of_wide(precision, device)
 
-    def head_factor(self, precision: str, device: Device, rows: int) -> float:
+    def head_factor(self, precision: Precision, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
 
         Args:
@@ -525,6 +531,8 @@ class StepConstants:
             rows: of the vocabulary on a rank; odd ones leave no load aligned to more than an element
         """
         aligned = self.odd_share if rows % 2 else 1.0
+        if precision != "fp8":
+            return 1.0 / aligned
         return self.share(precision, device) / (self.share("bf16", device) * aligned)
 
     def sum_seconds(self, elements: float, device: Device) -> float:
@@ -622,7 +630,7 @@ class StepConstants:
     def device_seconds(
         self,
         work: PassWork,
-        precision: str,
+        precision: Precision,
         *,
         kernel: AttentionKernel,
         fused: bool,
@@ -637,7 +645,9 @@ class StepConstants:
             attention = self.unfused_attention_share
         elif not tuned and device.architecture in NEW_UNITS:
             attention *= self.ported_share
+        attention *= _of_wide(precision, device)
         moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
+        moved *= element_bytes(precision) / _ELEMENT
         if precision == "fp8" and not fused:
             # Fused norms and activations write eight bits in place of sixteen.
             moved += sum(product.cast_bytes for product in work.shapes)
@@ -708,6 +718,13 @@ def peak_of(device: Device) -> float:
     return known.flops_per_s
 
 
+def _of_wide(precision: Precision, device: Device) -> float:
+    """Peak of products and attention in 32 bits, as a share of that in 16 bits; 1 in 16 and in 8 bits."""
+    if element_bytes(precision) == _ELEMENT:
+        return 1.0
+    return device.compute[precision].flops_per_s / peak_of(device)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Time of the step
 
@@ -715,6 +732,18 @@ def peak_of(device: Device) -> float:
 Exchange = Callable[[str, float, int, int], float]
 """Time [s] of a collective: its name, its bytes, devices of each group, and how many ranks its neighbours are apart. Of
 "send_recv": of a message to the rank so far on, each in a chain of ranks so far apart."""
+
+
+def _check_devices(machine: Machine, ranks: int, devices: Sequence[int]) -> None:
+    known = set(devices) & set(range(machine.devices))
+    if len(devices) != ranks or len(known) != ranks:
+        raise InputError(
+            f"{ranks} ranks need as many of the devices 0 to {machine.devices - 1}, each once; got {len(devices)}, of "
+            f"which {len(known)} are there: name one for each rank",
+            code="analytical.bad-devices",
+            ranks=ranks,
+            devices=len(devices),
+        )
 
 
 class MachineExchange:
@@ -725,9 +754,14 @@ class MachineExchange:
         ranks: in all, on the first devices of the machine
         year: of the library
         devices: the device of each rank; empty: ranks have the devices node by node
+
+    Raises:
+        InputError: not a device of this machine for each rank
     """
 
     def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
+        if len(devices):
+            _check_devices(machine, ranks, devices)
         self.machine, self.ranks, self.year = machine, ranks, year
         self._devices = devices
         self._known: dict[tuple[str, float, int, int], float] = {}
@@ -765,31 +799,45 @@ class MachineExchange:
         key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
         if key not in self._placed:
             order = devices_of_ranks(degrees)
-            natural = order == tuple(range(len(order)))
+            if self._devices:
+                _check_devices(self.machine, degrees.devices, self._devices)
+                order = tuple(self._devices[number] for number in order)
+            natural = order == (tuple(self._devices) or tuple(range(self.ranks)))
             self._placed[key] = (
-                self
-                if natural and not self._devices
-                else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
+                self if natural else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
             )
         return self._placed[key]
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float) -> MachineExchange:
+def machine_exchange(machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> MachineExchange:
     """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
 
     Args:
         machine: nodes and fabric
         ranks: in all, on the first devices of the machine
         year: of the library
+        devices: the device of each rank in the usual order, any ones; empty: the first ones, node by node
 
     Returns:
         Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
+
+    Raises:
+        InputError: not a device of this machine for each rank
+
+    Example:
+        Two ranks that share tensors, on one node, and on two.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx-h100:2@ethernet-10g")
+        >>> near, far = (machine_exchange(machine, ranks=2, year=2024.0, devices=each) for each in ((0, 1), (0, 8)))
+        >>> far("all_reduce", 1e8, 2, 1) > 50 * near("all_reduce", 1e8, 2, 1)
+        True
     """
-    return MachineExchange(machine, ranks=ranks, year=year)
+    return MachineExchange(machine, ranks=ranks, year=year, devices=devices)
 
 
 def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
-    """Prices for ranks that have the devices in the order of some degrees.
+    """Prices for as many ranks as degrees have, which have the devices in their order.
 
     Args:
         exchange: for ranks in the usual order
@@ -798,6 +846,8 @@ def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
     Raises:
         InputError: another order, and prices that know of no machine, or degrees that the order leaves out
     """
+    if isinstance(exchange, MachineExchange) and exchange.ranks != degrees.devices:
+        return exchange.placed(degrees)
     if degrees.rank_order == RANK_ORDER:
         return exchange
     if not isinstance(exchange, MachineExchange):
@@ -896,13 +946,13 @@ class Program:
 
     Attributes:
         framework: that trains, by a name of `programs.FRAMEWORKS`; "": not known
-        precision: of products: "fp16", "bf16" or "fp8"
+        precision: of products
         attention: kind of kernel
         fused: norms, sums and activations run in kernels made for them
         overlaps: exchanges of gradients and parameters overlap the backward
         tensor_overlaps: exchanges of `tensor` ranks overlap products
         frozen: weights have no gradients, but for few that are added (LoRA)
-        gradient_bytes: of a gradient that is exchanged [bytes]
+        gradient_bytes: of a gradient that is exchanged, unless a strategy says its type [bytes]
         flat_sums: a sum over replicas takes its bytes over the bandwidth of a bus, however many replicas there are
         send_bytes_per_s: rate of sends between stages; 0: the sustained rate of their link [bytes/s]
         year: of its kernels
@@ -930,6 +980,11 @@ class Program:
     once_a_node: int = 0
     documents: Documents | None = None
     sequence: int = 0
+
+    @property
+    def element_bytes(self) -> int:
+        """Of an element of an activation, and of a parameter that is gathered [bytes]."""
+        return element_bytes(self.precision)
 
 
 def as_packed(shape: TransformerShape, degrees: Degrees, program: Program) -> tuple[TransformerShape, Program]:
@@ -1001,25 +1056,50 @@ def tensor_seconds(
     exchange: Exchange,
     constants: StepConstants,
     *,
-    layer: int,
+    layer: int = 0,
+    again: bool | None = None,
 ) -> float:
-    """Exchanges of one layer and one microbatch, as far as they are waited for [s]; only experts send tokens."""
+    """Exchanges of one layer and one microbatch, as far as they are waited for [s].
+
+    Args:
+        shape: the network
+        degrees: of it
+        program: whether exchanges overlap products
+        exchange: prices collectives
+        constants: the share of overlapped exchanges that is waited for
+        layer: which one: it may have experts
+        again: its forward is recomputed; None: as `degrees` says of all layers
+    """
+    again = "layers" in degrees.recomputed if again is None else again
     tokens = tokens_of_rank(shape, degrees)
+    overlaps = program.tensor_overlaps if degrees.tensor_overlap is None else degrees.tensor_overlap
+    waited = constants.tensor_exposed if overlaps else 1.0
     seconds = 0.0
     if degrees.tp > 1:
-        each = exchange("all_reduce", tokens * shape.hidden * 2, degrees.tp, 1)
-        seconds += sum_count(shape, degrees) * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
-    if degrees.cp > 1:
-        keys = 2 * key_size(shape, degrees.tp) * 2 * tokens * degrees.cp
+        each = exchange("all_reduce", tokens * shape.hidden * program.element_bytes, degrees.tp, 1)
+        seconds += sum_count(shape, degrees, layer=layer, again=again) * each * waited
+    if degrees.cp > 1 and degrees.ulysses:
+        seconds += (3 if again else 2) * exchange(
+            "all_to_all", _heads_bytes(shape, degrees, program), degrees.cp, degrees.tp
+        )
+    elif degrees.cp > 1:
+        keys = 2 * key_size(shape, degrees.tp) * program.element_bytes * tokens * degrees.cp
         each = exchange("all_gather", keys, degrees.cp, degrees.tp)
         seconds += 3 * each * constants.tensor_exposed
-    if shape.experts is not None and shape.has_experts(layer) and degrees.ep > 1:
-        sent = tokens * shape.hidden * 2 * _copies(shape.experts.active, degrees, program.once_a_node)
+    if shape.experts is not None and shape.has_experts(layer):
+        passes = 3 if again or "feed_forward" in degrees.recomputed else 2
+        copies = _copies(shape.experts.active, degrees, program.once_a_node)
+        sent = tokens * shape.hidden * program.element_bytes * copies
         sent /= degrees.tp if degrees.sequence_parallel else 1
         # The busiest rank receives more than it sends on the way there, and sends as much more on the way back.
         sent *= shape.experts.load(degrees.ep)
-        each = exchange("all_to_all", sent, degrees.ep, degrees.expert_ranks)
-        seconds += 4 * each * (constants.tensor_exposed if program.tensor_overlaps else 1.0)
+        share = degrees.expert_ranks
+        if degrees.ep > 1:
+            # Sent and brought back in each pass: forward, backward, and the forward that is computed again.
+            seconds += 2 * passes * exchange("all_to_all", sent, degrees.ep, share) * waited
+        if share > 1 and _folds(degrees):
+            # Each rank that shares an expert needs the tokens of all of them, and their sums go back.
+            seconds += 2 * passes * exchange("all_gather", sent * share, share, 1) * waited
     return seconds
 
 
@@ -1038,28 +1118,60 @@ def _copies(active: int, degrees: Degrees, node: int) -> float:
     return nodes * (1.0 - (1.0 - 1.0 / nodes) ** active) if nodes > 1 else float(active)
 
 
-def sum_count(shape: TransformerShape, degrees: Degrees) -> int:
+def _heads_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -> int:
+    """Bytes that a rank exchanges for one pass of attention by heads: queries, keys, values, and its output."""
+    queries, keys = query_size(shape, degrees.tp), key_size(shape, degrees.tp)
+    # Fewer heads of keys and values than ranks are copied, one for each rank.
+    keys = max(keys, degrees.cp * shape.head_size)
+    return tokens_of_rank(shape, degrees) * program.element_bytes * (2 * queries + 2 * keys)
+
+
+def _folds(degrees: Degrees) -> bool:
+    """Whether tokens of experts are exchanged apart: parts of the residual stream are routed."""
+    return degrees.sequence_parallel or degrees.tp == 1 or degrees.expert_ranks != degrees.tp
+
+
+def sum_count(shape: TransformerShape, degrees: Degrees, *, layer: int = 0, again: bool | None = None) -> int:
     """Sums of the residual stream over `tensor` ranks, in one layer and for one microbatch.
 
-    One after attention and one after the feed-forward network, in each pass; a parallel block has one for both.
+    One after attention and one after the feed-forward network, in each pass, and where they are recomputed; a parallel
+    block has one for both. Tokens that are routed to experts are exchanged otherwise; a shared expert is an ordinary
+    network.
 
     Source:
         Korthikanti et al., 2022, section 4; Wang & Komatsuzaki, "GPT-J-6B", 2021, for parallel blocks.
+
+    Args:
+        shape: the network
+        degrees: of it
+        layer: which one: it may have experts
+        again: its forward is recomputed; None: as `degrees` says of all layers
 
     Example:
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
         >>> sum_count(shape, Degrees(tp=2)), sum_count(replace(shape, parallel=True), Degrees(tp=2))
         (4, 2)
+        >>> sum_count(shape, Degrees(tp=2), again=True)
+        6
+        >>> sum_count(shape, Degrees(tp=2, recomputed=frozenset({"feed_forward"})))
+        5
     """
-    return (3 if "layers" in degrees.recomputed else 2) * (1 if shape.parallel else 2)
+    again = "layers" in degrees.recomputed if again is None else again
+    passes, experts = 3 if again else 2, shape.experts
+    if shape.parallel:
+        return passes
+    if experts is not None and shape.has_experts(layer) and not experts.shared_ffn and _folds(degrees):
+        return passes
+    return passes + (3 if again or "feed_forward" in degrees.recomputed else 2)
 
 
 def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> float:
     """Wait of a stage for the sends of one microbatch once the pipeline is full.
 
     1F1B sends between two computations and has no other work meanwhile: each stage waits for one of the two
-    directions. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile.
+    directions. Interleaved chunks send as often as there are chunks, but another chunk computes meanwhile; so do passes
+    of the other direction in DualPipe, and in DualPipeV each stage has two parts.
 
     Args:
         degrees: stages and chunks
@@ -1071,7 +1183,50 @@ def send_seconds(degrees: Degrees, sends: float, constants: StepConstants) -> fl
     """
     if degrees.pp == 1:
         return 0.0
-    return sends / 2.0 if degrees.chunks == 1 else sends * degrees.chunks * constants.send_exposed
+    parts = {"dualpipe": 1, "dualpipev": 2}.get(degrees.schedule, degrees.chunks if degrees.chunks > 1 else 0)
+    return sends * parts * constants.send_exposed if parts else sends / 2.0
+
+
+def filling_share(schedule: str, *, chunks: int, backward: float, weights: float, stages: int) -> float:
+    """Idle time of a full pipeline, as a multiple of the passes of all stages but one.
+
+    With `F`, `B` and `W` the times of a forward, a backward and its gradients of weights (part of `B`), T = F + B:
+
+        1f1b           (P - 1) T
+        interleaved    (P - 1) T / V
+        zero-bubble    (P - 1) (T - 2 W)                   ZB-H1: gradients of weights fill the end
+        dualpipe       (P / 2 - 1) (T + B - 3 W)           microbatches from both ends; forward and backward at once
+        dualpipev      (P - 1) (T + B - 3 W) / 2           the same of 2 P stages of half the size
+
+    Source:
+        Narayanan et al., SC 2021, section 2.2; Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, table 2 (its B
+        has no W); DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, table 2; deepseek-ai/DualPipe, README.
+
+    Args:
+        schedule: of the pipeline
+        chunks: `V`
+        backward: B / T [0..1]
+        weights: W / T [0..1]
+        stages: `P`
+
+    Returns:
+        Times `(P - 1) T` it is the idle time.
+
+    Example:
+        A backward of two thirds, half of it for weights: a third of the bubble is left by ZB-H1. Of 8 stages DualPipe
+        leaves 3 · 2/3 of 7 passes, and DualPipeV a third.
+
+        >>> third = {"chunks": 1, "backward": 2 / 3, "weights": 1 / 3, "stages": 8}
+        >>> [round(filling_share(name, **third), 3) for name in ("1f1b", "zero-bubble", "dualpipe", "dualpipev")]
+        [1.0, 0.333, 0.286, 0.333]
+    """
+    if schedule == "zero-bubble":
+        return max(0.0, 1.0 - 2.0 * weights)
+    if schedule == "dualpipe":
+        return (stages / 2.0 - 1.0) / (stages - 1.0) * max(0.0, 1.0 + backward - 3.0 * weights)
+    if schedule == "dualpipev":
+        return max(0.0, 1.0 + backward - 3.0 * weights) / 2.0
+    return 1.0 / chunks
 
 
 def data_seconds(
@@ -1108,40 +1263,72 @@ def data_seconds(
     held, experts = stage_elements(shape, degrees, stage)
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
     apart = degrees.ep * degrees.expert_ranks
+    dense_ranks = degrees.dp * degrees.cp, degrees.state_ranks
+    expert_ranks = degrees.expert_data, degrees.expert_state_ranks
     if degrees.zero == 3:
-        units = sum(len(chunk) for chunk in stage_chunks(shape, degrees, stage)) + 1
-        gathered = scattered = 0.0
-        for count, replicas, near in (
-            (held, degrees.dp * degrees.cp, degrees.tp),
-            (experts, degrees.expert_data, apart),
-        ):
-            if replicas > 1 and count:
-                gathered += units * exchange("all_gather", count * 2 / units, replicas, near)
-                scattered += units * exchange("reduce_scatter", count * program.gradient_bytes / units, replicas, near)
-        forward_s = microbatch_s / (4.0 if "layers" in degrees.recomputed else 3.0)
+        units = sum(number for _, number, _ in alike_on_stage(shape, degrees, stage)) + 1
+        gathered = scattered = once = 0.0
+        for count, ranks, near in ((held, dense_ranks, degrees.tp), (experts, expert_ranks, apart)):
+            if ranks[0] > 1 and count:
+                each_unit = count / units
+                gradients = each_unit * _gradient_bytes(degrees, program)
+                gathered += units * exchange("all_gather", each_unit * program.element_bytes, ranks[1], near)
+                scattered += units * exchange("reduce_scatter", gradients, ranks[1], near)
+                once += _between_copies(count, ranks, near, degrees, program, exchange)
+        again = degrees.recomputed and _all_again(degrees)
+        forward_s = microbatch_s / (4.0 if again else 3.0)
         each = waits(gathered, forward_s, constants.sharded_exposed)
         each += waits(gathered + scattered, microbatch_s - forward_s, constants.sharded_exposed)
         # Nothing computes during the first gather and the last scatter.
         alone = (gathered + scattered) / units if program.overlaps else 0.0
-        return degrees.microbatches * (each + alone + (held + experts) * copy_s)
-    everywhere, once = _replica_exchanges(held, degrees.dp * degrees.cp, degrees.tp, degrees, program, exchange)
-    more, more_once = _replica_exchanges(experts, degrees.expert_data, apart, degrees, program, exchange)
+        return degrees.microbatches * (each + alone + (held + experts) * copy_s) + waits(once)
+    everywhere, once = _replica_exchanges(held, dense_ranks, degrees.tp, degrees, program, exchange)
+    more, more_once = _replica_exchanges(experts, expert_ranks, apart, degrees, program, exchange)
     copied = (held + experts) * copy_s if degrees.zero == 2 else 0.0
     return degrees.microbatches * (waits(everywhere + more) + copied) + waits(once + more_once)
 
 
 def _replica_exchanges(
-    held: int, replicas: int, near: int, degrees: Degrees, program: Program, exchange: Exchange
+    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: Program, exchange: Exchange
 ) -> tuple[float, float]:
-    """Exchanges of parameters that replicas share: for each microbatch, and once a step [s]."""
+    """Exchanges of parameters that replicas share: for each microbatch, and once a step [s].
+
+    Args:
+        held: parameters of a rank, before replicas shard them
+        ranks: replicas, and of them those that share one copy of sharded state; the other copies are summed once a step
+        near: ranks between neighbours
+        degrees: of the network
+        program: bytes of a gradient
+        exchange: prices collectives
+    """
+    replicas, shared = ranks
     if replicas <= 1 or not held:
         return 0.0, 0.0
+    gradients = held * _gradient_bytes(degrees, program)
+    if degrees.zero and shared < replicas:
+        inner, once = _replica_exchanges(held, (shared, shared), near, degrees, program, exchange)
+        return inner, once + _between_copies(held, ranks, near, degrees, program, exchange)
     if degrees.zero == 0:
         ring = 2.0 * (replicas - 1) / replicas if program.flat_sums else 1.0
-        return 0.0, exchange("all_reduce", held * program.gradient_bytes, replicas, near) / ring
-    gather = exchange("all_gather", held * 2, replicas, near)
-    scatter = exchange("reduce_scatter", held * program.gradient_bytes, replicas, near)
+        return 0.0, exchange("all_reduce", gradients, replicas, near) / ring
+    gather = exchange("all_gather", held * program.element_bytes, replicas, near)
+    scatter = exchange("reduce_scatter", gradients, replicas, near)
     return (scatter, gather) if degrees.zero == 2 else (0.0, gather + scatter)
+
+
+def _between_copies(
+    held: int, ranks: tuple[int, int], near: int, degrees: Degrees, program: Program, exchange: Exchange
+) -> float:
+    """Sum of gradients over the copies of sharded state, once a step [s]; arguments as of `_replica_exchanges`."""
+    replicas, shared = ranks
+    if shared >= replicas:
+        return 0.0
+    return exchange("all_reduce", held * _gradient_bytes(degrees, program) / shared, replicas // shared, near * shared)
+
+
+def _gradient_bytes(degrees: Degrees, program: Program) -> int:
+    """Of a gradient that is exchanged [bytes]."""
+    return GRADIENT_BYTES[degrees.gradients] if degrees.gradients else program.gradient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1181,6 +1368,7 @@ def transformer_step(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
+    host_update_s: float = 0.0,
 ) -> TransformerStep:
     """Time of a step.
 
@@ -1191,6 +1379,7 @@ def transformer_step(
         device: each rank's
         exchange: prices collectives between ranks
         constants: shares of peak and overheads
+        host_update_s: update of a parameter of each rank by the host (`host_update_seconds`) [s]
 
     Returns:
         By part.
@@ -1198,32 +1387,33 @@ def transformer_step(
     documents, asked = program.documents, shape
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    known: dict[tuple[tuple[tuple[int, int], ...], bool, bool], tuple[float, float]] = {}
-    per_stage, inside = [], []
-    for stage in range(degrees.pp):
-        # Stages with the same number of layers of each kind are alike, but for those with the embedding and the head.
-        kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
-        kind = (kinds, stage == 0, stage == degrees.pp - 1)
-        if kind not in known:
-            known[kind] = (
-                _stage_seconds(shape, degrees, program, stage, device, constants),
-                _inside_seconds(shape, degrees, program, stage, exchange, constants),
-            )
-        inside.append(known[kind][1])
-        per_stage.append(sum(known[kind]))
+    alike = alike_stages(shape, degrees)
+    known = {
+        stage: (
+            _stage_seconds(shape, degrees, program, stage, device, constants),
+            _inside_seconds(shape, degrees, program, stage, exchange, constants),
+        )
+        for stage in dict.fromkeys(alike)
+    }
+    stages = [known[stage] for stage in alike]
+    if degrees.schedule == "dualpipe":
+        # Half of the microbatches enter from the other end, where a rank has another stage.
+        stages = [((a + c) / 2, (b + d) / 2) for (a, b), (c, d) in zip(stages, reversed(stages), strict=True)]
+    per_stage = [alone + inside for alone, inside in stages]
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
-    inner = inside[slowest_at]
-    stream = stream_bytes(shape, degrees)
+    inner = stages[slowest_at][1]
+    stream = stream_bytes(shape, degrees, program.element_bytes)
     one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
     sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
-    through = (sum(per_stage) - slowest) / degrees.chunks + sends * (degrees.pp - 1)
+    through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
+    through += sends * (degrees.pp - 1)
     waited = send_seconds(degrees, sends, constants)
     held, experts = stage_elements(shape, degrees, slowest_at)
     alone = degrees.zero == 0
-    mine = held if alone else held / (degrees.dp * degrees.cp)
-    mine += experts if alone else experts / degrees.expert_data
-    update = 0.0 if program.frozen else mine * constants.update_bytes
+    mine = held if alone else held / degrees.state_ranks
+    mine += experts if alone else experts / degrees.expert_state_ranks
+    update_s = mine * (host_update_s if degrees.offload else constants.update_bytes / device.sustained_bytes_per_s)
     unequal = 0.0
     if documents is not None:
         without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
@@ -1244,10 +1434,52 @@ def transformer_step(
             # Buffers of the device maker's frameworks are exchanged where they are.
             copy_s=0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s,
         ),
-        update_s=update / device.sustained_bytes_per_s,
+        update_s=0.0 if program.frozen else update_s,
         unequal_s=unequal,
     )
     return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
+
+
+_HOST_ADAM_S = 2.57e-10
+"""Update of a parameter by Adam on all cores of a host of two Xeon 8168: 2.57 s for 10 billion (Ren et al.,
+"ZeRO-Offload", USENIX ATC 2021, table 5). What another host takes is not known."""
+
+
+def host_update_seconds(machine: Machine, *, ranks: int, gradient_bytes: int) -> float:
+    """Update of one parameter of each rank where the optimizer's state is in the memory of the host [s].
+
+    Its gradient is copied to the host, its weight back in 16 bits; all ranks of a node copy at once, and its cores
+    update the parameters of all of them. Nothing of it overlaps.
+
+    Source:
+        Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021, sections 3 and 5.
+
+    Args:
+        machine: nodes and their links to devices
+        ranks: in all, on the first devices
+        gradient_bytes: of a gradient that is copied [bytes]
+
+    Raises:
+        InputError: rates of copies between the host and the devices are not known
+
+    Example:
+        On a DGX-1 a device copies 6.2 GB/s while the 8 copy: 6 bytes, and 8 parameters are updated.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> seconds = host_update_seconds(find_machine("dgx1-v100"), ranks=8, gradient_bytes=4)
+        >>> round((seconds - 8 * 2.57e-10) * 6.2e9, 3)
+        6.0
+    """
+    devices = min(ranks, machine.node.devices)
+    rate = min(host_bandwidth(machine.node, range(devices)).values(), default=0.0)
+    if rate <= 0:
+        raise InputError(
+            f"{machine.node.title}: how fast devices copy to their host is not known, so an optimizer there has no "
+            "price: leave offload out",
+            code="analytical.no-host-rate",
+            machine=machine.node.name,
+        )
+    return (gradient_bytes + 2) / rate + devices * _HOST_ADAM_S
 
 
 def least_seconds(
@@ -1258,13 +1490,13 @@ def least_seconds(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
-    chunks: int = 1,
+    filling: float = 1.0,
 ) -> float:
     """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
 
     No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
-    slowest stage computes `m` times, and one microbatch passes through the others, `1 / v` of it where stages have `v`
-    chunks. That is least where all `p` of them are equal: `m + (p - 1) / v` times the mean.
+    slowest stage computes `m` times, and one microbatch passes through the others, of which a schedule leaves a part
+    idle: `1 / v` where stages have `v` chunks. That is least where all `p` are equal: `m + (p - 1) / v` times the mean.
 
     Args:
         shape: the network
@@ -1273,14 +1505,21 @@ def least_seconds(
         device: each rank's
         exchange: prices collectives between ranks
         constants: shares of peak and overheads
-        chunks: of each stage, at most
+        filling: least share of the pass through the other stages that is idle (`filling_share`) [0..1]
     """
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    whole = replace(degrees, pp=1, chunks=1, segment_layers=())
+    whole = replace(degrees, pp=1, chunks=1, segment_layers=(), schedule="1f1b")
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
-    return (degrees.microbatches + (degrees.pp - 1) / chunks) * (alone + inside)
+    return (degrees.microbatches + (degrees.pp - 1) * filling) * (alone + inside)
+
+
+def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:
+    """Whether a pass of a stage has the embedding, and the output layer."""
+    if degrees.schedule == "dualpipe":
+        return stage == 0, stage == degrees.pp - 1
+    return stage_ends(degrees, stage)
 
 
 def _inside_seconds(
@@ -1292,11 +1531,50 @@ def _inside_seconds(
     constants: StepConstants,
 ) -> float:
     """Exchanges of one microbatch inside the layers of a stage, as far as they are waited for [s]."""
-    kinds = layer_kinds(shape, stage_chunks(shape, degrees, stage))
-    if stage == degrees.pp - 1 and shape.prediction_layers:
-        kinds = (*kinds, (shape.layers - 1, shape.prediction_layers))
+    layers = alike_on_stage(shape, degrees, stage)
+    if _ends(degrees, stage)[1] and shape.prediction_layers:
+        layers = (*layers, (shape.layers - 1, shape.prediction_layers, _all_again(degrees)))
     return sum(
-        count * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer) for layer, count in kinds
+        number * tensor_seconds(shape, degrees, program, exchange, constants, layer=layer, again=again)
+        for layer, number, again in layers
+    )
+
+
+def _all_again(degrees: Degrees) -> bool:
+    """Whether all layers are recomputed as a whole."""
+    return "layers" in degrees.recomputed and degrees.recompute_layers is None
+
+
+def _filling(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    stage: int,
+    slowest: float,
+    device: Device,
+    constants: StepConstants,
+) -> float:
+    """Idle time of the pipeline's filling, as `filling_share`; B and W are kernels of the slowest stage."""
+    if degrees.schedule not in ("zero-bubble", "dualpipe", "dualpipev"):
+        return 1.0 / degrees.chunks
+
+    def seconds(work: PassWork) -> float:
+        return constants.device_seconds(
+            work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+        )
+
+    forward = PassWork()
+    for layer, number, _ in alike_on_stage(shape, degrees, stage):
+        each = layer_forward(shape, degrees, attention=program.attention, layer=layer)
+        forward = forward + each.times(number, number, number)
+    # Gradients of weights are one product for each product of the forward.
+    weights = seconds(PassWork(products=forward.products)) / slowest
+    return filling_share(
+        degrees.schedule,
+        chunks=degrees.chunks,
+        backward=max(0.0, 1.0 - seconds(forward) / slowest),
+        weights=min(weights, 1 / 3),
+        stages=degrees.pp,
     )
 
 
@@ -1311,27 +1589,27 @@ def _stage_seconds(
     attention: float = 1.0,
 ) -> float:
     """Forward and backward of one microbatch on a stage, with attention or a share of it [s]."""
-    work, held, layers = PassWork(), 0, 0
-    last = stage == degrees.pp - 1
-    passes = [
-        (layer_forward(shape, degrees, attention=program.attention, layer=layer), count, layer)
-        for layer, count in layer_kinds(shape, stage_chunks(shape, degrees, stage))
-    ]
-    for forward, count, layer in passes:
+    work, held, calls = PassWork(), 0, 0
+    first, last = _ends(degrees, stage)
+    for layer, number, again in alike_on_stage(shape, degrees, stage):
+        forward = layer_forward(shape, degrees, attention=program.attention, layer=layer)
         forward = forward.times(1.0, attention * _attention_work(shape, degrees, program, layer), 1.0)
         each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-        each = each + (forward.without_last if program.stops_early else forward).times(*_again(degrees))
-        work = work + each.times(count, count, count)
-        held += count * layer_elements(shape, layer, tensor=degrees.tp)
-        layers += count
+        repeated = forward.without_last if program.stops_early else forward
+        each = each + (repeated if again else _recomputed(shape, degrees, forward, layer))
+        work = work + each.times(number, number, number)
+        held += number * layer_elements(shape, layer, tensor=degrees.tp)
+        calls += number * sum_count(shape, degrees, layer=layer, again=again)
     if last and shape.prediction_layers:
-        module = prediction_forward(shape, degrees, attention=program.attention)
+        module, again = prediction_forward(shape, degrees, attention=program.attention), _all_again(degrees)
         module = module.times(1.0, attention * _attention_work(shape, degrees, program, shape.layers - 1), 1.0)
         work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
-        work = work + (module.without_last if program.stops_early else module).times(*_again(degrees))
+        repeated = module.without_last if program.stops_early else module
+        core = PassWork(attention=module.attention * ("attention" in degrees.recomputed))
+        work = work + (repeated if again else core)
         held += prediction_elements(shape, degrees.tp)
-        layers += shape.prediction_layers
-    if stage == 0:
+        calls += shape.prediction_layers * sum_count(shape, degrees, layer=shape.layers - 1, again=again)
+    if first:
         rows = embedding_forward(shape, degrees)
         work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
     if last:
@@ -1351,13 +1629,52 @@ def _stage_seconds(
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
-    calls = sum_count(shape, degrees) * layers if degrees.tp > 1 else 0
-    host_s = constants.host_seconds(work) + calls * constants.call_s
+    host_s = constants.host_seconds(work) + (calls * constants.call_s if degrees.tp > 1 else 0.0)
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))
 
 
-def _again(degrees: Degrees) -> tuple[float, float, float]:
-    if "layers" in degrees.recomputed:
-        return 1.0, 1.0, 1.0
-    return 0.0, 1.0 if "attention" in degrees.recomputed else 0.0, 0.0
+def _recomputed(shape: TransformerShape, degrees: Degrees, forward: PassWork, layer: int) -> PassWork:
+    """Work of the parts of a layer's forward that its backward recomputes, where it does not recompute all of it.
+
+    Source:
+        Korthikanti et al., 2022, section 5, for attention's core; NVIDIA/Megatron-LM, `--recompute-modules`
+        (core_attn, layernorm, moe_act, mlp, mla_up_proj), for the others; pytorch/torchtitan, parallelize_llama.py, for
+        every second product. Bytes are those of `layer_forward`.
+
+    Example:
+        The feed-forward network of h = 512 is 16 h² FLOP of each token, and of the norms 8 h bytes.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape, degrees = gpt_shape(layers=1, hidden=512, heads=8), Degrees(recomputed=frozenset({"feed_forward"}))
+        >>> forward = layer_forward(shape, degrees, attention="fused", layer=0)
+        >>> _recomputed(shape, degrees, forward, 0).products == 1024 * 16 * 512**2
+        True
+        >>> norms = Degrees(recomputed=frozenset({"norms"}))
+        >>> _recomputed(shape, norms, forward, 0).nbytes == 1024 * 8 * 512
+        True
+    """
+    again, tokens = degrees.recomputed - {"layers"}, tokens_of_rank(shape, degrees)
+    if not again:
+        return PassWork()
+    inner, gates = _inner(shape, degrees, layer), 2 if shape.gated else 1
+    shared = degrees.tp if degrees.sequence_parallel else 1
+    products = nbytes = 0.0
+    if {"norms", "second_products"} & again:
+        nbytes += 8 * shape.hidden / shared
+    if "second_products" in again:
+        # Of seven products in their order keys, the output of attention, and the second inner one.
+        products += 2 * shape.hidden * (key_size(shape, degrees.tp) + query_size(shape, degrees.tp) + inner)
+    if {"activations", "feed_forward", "second_products"} & again:
+        nbytes += 2 * (gates + 1) * inner
+    if "feed_forward" in again:
+        products += 2 * (gates + 1) * shape.hidden * inner
+    if "up_projections" in again and shape.latent is not None:
+        latent, heads = shape.latent, shape.heads // degrees.tp
+        products += 2 * latent.query_rank * heads * (latent.head_size + latent.rotary_size)
+        products += 2 * latent.key_rank * heads * (latent.head_size + latent.value_size)
+    return PassWork(
+        products=tokens * products,
+        attention=forward.attention if "attention" in again else 0.0,
+        nbytes=tokens * nbytes,
+    )

@@ -7,7 +7,6 @@ A user may reorder instructions and let them wait for more, but not into another
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import get_args
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
@@ -16,7 +15,7 @@ from trimaran.program.lowering.partition import routes_of, segment_ops, tied_seg
 from trimaran.program.lowering.schedules import COMPUTES, Compute, Order, check_order, compute_order
 from trimaran.program.rules.fit import check_strategy
 from trimaran.program.rules.positions import Index, Spot, awaited_on, fault, index_program
-from trimaran.program.strategy import Schedule, Strategy
+from trimaran.program.strategy import PROGRAM_SCHEDULES, Schedule, Strategy
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
 
 
@@ -100,7 +99,7 @@ def _check_schedule(program: Program, order: Order, strategy: Strategy) -> None:
     if order == own:
         return
     # Only "interleaved" deals a stage several segments.
-    for name in get_args(Schedule) if strategy.chunks == 1 else ():
+    for name in PROGRAM_SCHEDULES if strategy.chunks == 1 else ():
         # Of one microbatch all orders are alike; `behind` tells this one from them.
         if name != "pipedream" and order == _schedule_order(name, strategy):
             row, at = next(

@@ -12,7 +12,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import check_shards
-from trimaran.program.strategy import Schedule, Strategy, Sync
+from trimaran.program.strategy import PROGRAM_SCHEDULES, Strategy, Sync
 
 
 def check_parts(graph: Graph, strategy: Strategy) -> None:
@@ -176,7 +176,7 @@ def check_strategy(graph: Graph, strategy: Strategy, *, batch: int) -> None:
     check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
 
 
-_CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": get_args(Schedule), "zero": (0, 1, 2, 3)}
+_CHOICES: dict[str, tuple[object, ...]] = {"sync": get_args(Sync), "schedule": PROGRAM_SCHEDULES, "zero": (0, 1, 2, 3)}
 
 
 def _check_whole(strategy: Strategy) -> None:

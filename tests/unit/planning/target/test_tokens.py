@@ -290,3 +290,10 @@ def test_plans_with_experts_say_what_unequal_loads_do() -> None:
     text = captured.get()
     assert "3 times the balanced load (planned)" in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_part_of_a_step_has_a_meaning() -> None:
+    from trimaran.cli.views.explanation import _MEANINGS
+    from trimaran.planner.analytical.candidates import PARTS
+
+    assert set(PARTS.values()) - {"update"} <= {str(part) for part in _MEANINGS}

@@ -1,9 +1,17 @@
 """Rows of memory and of divided steps: what is answered, what is skipped and why."""
 
+from dataclasses import replace
+
+import pytest
 from tests.unit.studies.validation.rows import published
 
+from trimaran.jobs.resolve import resolve
+from trimaran.planning.meta_trace import JobTracer
+from trimaran.program.memory import KEEP_ALL
+from trimaran.simulator.memory import live_bytes
 from trimaran_studies.facts.network_shapes import named_shape
 from trimaran_studies.validation.memory import answer_memory
+from trimaran_studies.validation.memory_traced import growth
 from trimaran_studies.validation.model_parallel import answer_model_parallel, transformer_run
 
 NEMO = {"source_repo": "NVIDIA/NeMo", "gpu": "DGX-H100", "machine": "DGX-H100", "precision": "FP8", "seq_len": "4096"}
@@ -46,6 +54,58 @@ def test_a_step_that_does_not_fit_a_device_is_said_not_to_fit() -> None:
         for size in ("40", "80")
     ]
     assert fits == [False, True]
+
+
+LLAMA = {"model": "llama3:8b", "gpu": "H100", "seq_len": "8192", "micro_batch": "1", "precision": "bf16"}
+
+
+@pytest.mark.parametrize("devices", [{}, {"n_gpus": "64"}])
+def test_a_transformer_without_degrees_is_refused(devices: dict[str, str]) -> None:
+    answer = answer_memory(published("peak_memory", unit="GiB", framework="torchtitan", **LLAMA, **devices))
+    assert answer.predicted is None
+    assert "dp, zero" in answer.skipped
+
+
+def test_a_device_that_no_catalog_has_is_refused() -> None:
+    answer = answer_memory(published("peak_memory", unit="MB", model="LeNet", batch_per_gpu="64", gpu="XPU-9000"))
+    assert answer.predicted is None
+    assert "XPU-9000" in answer.skipped
+
+
+def test_a_traced_network_grows_evenly_with_its_batch() -> None:
+    """Two traces say what a trace of any other batch says."""
+    grown = growth("lenet", half=False)
+    tracer = JobTracer(replace(resolve("lenet"), precision="fp32"))
+    for batch in (3, 64, 1000):
+        assert grown.peak(batch) == live_bytes(tracer.trace(batch), KEEP_ALL).peak
+
+
+def test_figures_of_a_device_that_a_test_is_not_made_for_are_refused() -> None:
+    path = "tests/functional_tests/test_cases/gpt/gpt3_15b_8t_release_sm_gb200/golden_values_lts_dgx_a100.json"
+    answers = [
+        answer_memory(published("peak_memory", unit="bytes", source_path=path, gpu=gpu)) for gpu in ("A100", "GB200")
+    ]
+    assert "file of another test" in answers[0].skipped
+    assert answers[1].predicted is not None
+
+
+def test_figures_that_an_older_container_wrote_have_its_attention() -> None:
+    """Its deterministic attention keeps probabilities; the file was not written again when the container changed."""
+    name = "gpt/gpt3_mcore_te_tp1_pp4_vp1_resume_torch_dist"
+    older, newer = (
+        answer_memory(
+            published(
+                "peak_memory",
+                unit="bytes",
+                gpu="A100 80GB",
+                source_path=f"tests/functional_tests/test_cases/{name}{rest}/golden_values_lts_dgx_a100.json",
+            )
+        ).predicted
+        for rest in ("", "_calculate_per_token_loss")
+    )
+    assert older is not None
+    assert newer is not None
+    assert older > 1.4 * newer
 
 
 def test_degrees_that_exceed_the_devices_are_skipped() -> None:

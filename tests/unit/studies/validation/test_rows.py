@@ -8,8 +8,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
+from trimaran.base.progress import ignore_progress
 from trimaran_studies.published.rows import figure, published_rows, read_rows
-from trimaran_studies.validation.validate import answer
+from trimaran_studies.validation.validate import ValidationRequest, answer, validate
 
 
 def written(folder: Path, text: str) -> Path:
@@ -50,8 +51,8 @@ def test_an_anchor_is_a_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["", "n/a", "OOM", "-"])
 def test_a_row_without_a_figure_does_not_end_its_file(tmp_path: Path, cell: str) -> None:
     path = written(tmp_path, f"family,row_id,value\nmp_throughput,a,{cell}\nmp_throughput,b,5\n")
-    first, second = read_rows(path)
-    assert "no figure" in answer(first, anchor="none").skipped
+    first, second = read_rows(path, keeps_faulty=True)
+    assert answer(first, anchor="none").skipped.startswith(f"{path}:2: ")
     assert second.measured == 5.0
 
 
@@ -82,6 +83,19 @@ def test_a_wrong_cell_is_named_by_its_place(tmp_path: Path, text: str, place: st
     with pytest.raises(InputError) as caught:
         read_rows(path)
     assert caught.value.message.startswith(f"{path}{place}")
+
+
+def test_a_row_of_others_with_a_wrong_cell_is_skipped_and_the_others_are_answered(tmp_path: Path) -> None:
+    text = "family,value,unit,model,batch_per_gpu,gpu\n" + "".join(
+        f"peak_memory,{value},MB,LeNet,64,\n" for value in ("12", "n/a", "13", "1e999")
+    )
+    path = written(tmp_path, text)
+    answers = validate(ValidationRequest(files=(path,)), progress=ignore_progress)
+    assert [answer.predicted is not None for answer in answers] == [True, False, True, False]
+    assert answers[1].skipped.startswith(f"{path}:3: column value: ")
+    assert answers[3].skipped.startswith(f"{path}:5: column value: ")
+    with raises("rows.unreadable-cell", line=3):
+        read_rows(path)
 
 
 def test_a_family_that_is_not_one_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,242 @@
+"""`trimaran price`: the step and the memory of given strategies of a transformer."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimaran.cli.options import (
+    Batch,
+    Gradients,
+    Json,
+    MachineName,
+    Memory,
+    OptimizerStateName,
+    PrecisionName,
+    Reference,
+    Reserve,
+)
+from trimaran.cli.output import console, errors_reported, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimaran.features.price import PricedStrategy, Pricing, RefusedStrategy
+
+Words = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        help='Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.',
+        show_default=False,
+    ),
+]
+FileOfStrategies = Annotated[
+    Path | None,
+    typer.Option(
+        "--strategies",
+        help="Price all strategies of this file: one on each line, or a CSV table with a column `strategy`.",
+        show_default=False,
+    ),
+]
+PricedDevices = Annotated[
+    int | None,
+    typer.Option(
+        "--devices",
+        "-n",
+        help="Devices that take part; the degrees multiply to this number.",
+        min=1,
+        show_default="those of the degrees",
+    ),
+]
+PricedSoftware = Annotated[
+    str | None,
+    typer.Option("--software", help='Framework and year, such as "megatron:2024".', show_default="Megatron of 2025"),
+]
+
+
+def price(
+    job: Reference,
+    cluster: MachineName,
+    strategy: Words = None,
+    strategies: FileOfStrategies = None,
+    batch: Batch = None,
+    devices: PricedDevices = None,
+    precision: PrecisionName = None,
+    software: PricedSoftware = None,
+    memory: Memory = None,
+    reserve: Reserve = None,
+    gradients: Gradients = None,
+    optimizer_state: OptimizerStateName = None,
+    as_json: Json = False,
+) -> None:
+    """Price one given strategy of a transformer, or a file of them: step time, throughput, memory."""
+    with errors_reported(as_json=as_json):
+        from trimaran.base.errors import InputError
+        from trimaran.features.price import Pricing, Setting, read_settings
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.planner.pins import parse_pins
+        from trimaran.planning.requests import parse_request
+
+        if (strategy is None) == (strategies is None):
+            raise InputError(
+                'say one of --strategy "tp8 pp4 dp2 zero1" and --strategies FILE', code="price.not-one-strategy"
+            )
+        request = parse_request(
+            cluster=cluster,
+            devices=devices,
+            batch=batch,
+            memory=memory,
+            reserve=reserve,
+            precision=precision,
+            software=software,
+            pins=parse_pins(gradients=gradients, optimizer_state=optimizer_state),
+        )
+        pricing = Pricing(JobSource(reference=job), request)
+        if strategy is not None:
+            one = pricing.price(Setting(strategy=strategy))
+            if as_json:
+                print_json(_head(pricing) | _entry(one))
+            else:
+                _print_one(pricing, one)
+            return
+        found = pricing.price_each(read_settings(strategies or Path()))
+        if as_json:
+            print_json(_head(pricing) | {"strategies": [_entry(one) for one in found]})
+        else:
+            _print_table(pricing, found)
+
+
+def _head(pricing: "Pricing") -> dict[str, Any]:
+    """The question: job, machine, precision, software."""
+    from trimaran.machine.find import find_machine
+
+    request = pricing.backend.request
+    machine = find_machine(request.cluster)
+    return {
+        "job": pricing.backend.source.reference,
+        "cluster": request.cluster,
+        "device": machine.node.device.title,
+        "precision": request.precision,
+        "precision_source": request.precision_source,
+        "software": pricing.software,
+        "sequence": pricing.backend.shape.sequence,
+    }
+
+
+def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
+    """A strategy with its price, or the reason why it has none; times in seconds, sizes in bytes."""
+    from trimaran.features.price import RefusedStrategy
+    from trimaran.planning.documents import degrees
+
+    asked = {"name": one.setting.name, "asked": one.setting.strategy}
+    if isinstance(one, RefusedStrategy):
+        return asked | {"error": {"code": one.error.code, "message": one.error.message}}
+    priced = one.candidate
+    return asked | {
+        "strategy": priced.name,
+        "degrees": degrees(priced),
+        "devices": priced.devices,
+        "global_batch_size": one.problem.batch,
+        "step_time_s": priced.step_time_s,
+        "interval_s": list(priced.interval_s),
+        "tokens_per_s": one.tokens_per_s,
+        "tokens_per_s_per_device": one.tokens_per_s_per_device,
+        "mfu": priced.utilization,
+        "parts_s": priced.parts,
+        "memory_bytes": one.memory_parts,
+        "peak_bytes": priced.memory.peak,
+        "memory_stage": priced.memory.stage,
+        "memory_limit_bytes": one.problem.memory_limit,
+        "fits": one.fit.is_possible,
+        "verdict": one.fit.verdict,
+        "lever": one.fit.lever,
+        "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
+        "notes": list(one.notes),
+    }
+
+
+def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
+    from rich.markup import escape
+
+    from trimaran.base.units import format_seconds
+    from trimaran.report.tables import add_figures, add_words, frame_table
+
+    out, priced = console(), one.candidate
+    for note in (*pricing.notes, *one.notes):
+        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    low, high = priced.interval_s
+    out.print(
+        f"[bold]{escape(priced.name)}[/] of {escape(pricing.backend.source.reference)} on {priced.devices} devices, "
+        f"batch {one.problem.batch}: [bold]{format_seconds(priced.step_time_s)}[/] a step "
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {one.tokens_per_s_per_device:,.0f} tokens/s a "
+        f"device, MFU {priced.utilization:.1%}; {_verdict(one)}",
+        soft_wrap=True,
+    )
+    table = frame_table()
+    add_words(table, "part of the step")
+    add_figures(table, "time", "share")
+    for part, seconds in priced.parts.items():
+        table.add_row(part, format_seconds(seconds), f"{seconds / priced.step_time_s:.1%}")
+    out.print()
+    out.print(table)
+    out.print()
+    out.print(_memory_table(one))
+
+
+def _memory_table(one: "PricedStrategy") -> "Table":
+    from trimaran.report.tables import add_figures, add_words, frame_table
+
+    table = frame_table()
+    add_words(table, f"memory of a rank of stage {one.candidate.memory.stage}")
+    add_figures(table, "GB")
+    for part, nbytes in one.memory_parts.items():
+        table.add_row(part, f"{nbytes / 1e9:.2f}")
+    table.add_row("sum", f"{one.candidate.memory.peak / 1e9:.2f}")
+    table.add_row("limit", f"{one.problem.memory_limit / 1e9:.2f}")
+    return table
+
+
+def _verdict(one: "PricedStrategy") -> str:
+    return f"it {'is ' if one.fit.verdict == 'not sure' else ''}{one.fit.words}"
+
+
+_SHORT = {"fits": "yes", "not sure": "not sure", "does not fit": "no"}
+
+
+def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrategy]") -> None:
+    from rich.markup import escape
+
+    from trimaran.base.units import format_seconds
+    from trimaran.features.price import RefusedStrategy
+    from trimaran.program.strategy import strategy_legend
+    from trimaran.report.tables import add_figures, add_words, frame_table
+
+    out, priced = console(), [one for one in found if not isinstance(one, RefusedStrategy)]
+    for note in pricing.notes:
+        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    table = frame_table(
+        f"Strategies of {pricing.backend.source.reference}", strategy_legend([one.candidate.name for one in priced])
+    )
+    named = any(one.setting.name for one in priced)
+    add_words(table, *(("name",) if named else ()), "strategy")
+    add_figures(table, "devices", "batch", "step", "90 %", "tokens/s a device", "MFU", "memory [GB]")
+    add_words(table, "fits")
+    for one in priced:
+        low, high = one.candidate.interval_s
+        table.add_row(
+            *((escape(one.setting.name),) if named else ()),
+            escape(one.candidate.name),
+            str(one.candidate.devices),
+            str(one.problem.batch),
+            format_seconds(one.candidate.step_time_s),
+            f"{format_seconds(low)} to {format_seconds(high)}",
+            f"{one.tokens_per_s_per_device:,.0f}",
+            f"{one.candidate.utilization:.1%}",
+            f"{one.candidate.memory.peak / 1e9:.1f}",
+            f"with {one.fit.lever}" if one.fit.verdict == "fits with" else _SHORT[one.fit.verdict],
+        )
+    if priced:
+        out.print(table)
+    for refused in (one for one in found if isinstance(one, RefusedStrategy)):
+        out.print(f"[yellow]refused:[/] {escape(refused.error.message)}", soft_wrap=True)

@@ -1,0 +1,308 @@
+"""One given strategy of a transformer: what its words leave out, and why it cannot be built.
+
+A person writes degrees as tables of published runs have them ("tp8 cp2 pp9 vp7 dp4 zero1 mb1"). What is left out:
+
+    dp                 1, as in every name; with --devices, these divided by tp · pp · cp
+    batch              dp · m · mb, or as asked for; then m or mb follows from it
+    schedule           1f1b; interleaved where stages have several chunks
+    etp                tp: ranks that share a layer share its experts
+    sequence parallel  wherever tp > 1, unless "no-sp" is said
+
+Source:
+    NVIDIA/Megatron-LM, megatron/training/arguments.py: `data_parallel_size`, `expert_tensor_parallel_size` and the
+    check that the global batch divides over micro-batch times replicas.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trimaran.base.errors import InputError
+from trimaran.base.units import format_count
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.program.strategy import Axis, Strategy, missing_from_order, said_by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A complete strategy, and the batch that it takes.
+
+    Attributes:
+        strategy: with all degrees
+        batch: sequences of a step, of all replicas
+        notes: on what was chosen for the user
+    """
+
+    strategy: Strategy
+    batch: int
+    notes: tuple[str, ...] = ()
+
+
+def complete_strategy(
+    name: str,
+    shape: TransformerShape,
+    *,
+    most_devices: int,
+    devices: int | None = None,
+    batch: int | None = None,
+    usual_batch: int = 1,
+) -> Given:
+    """The strategy that a name says, with what it leaves out.
+
+    Args:
+        name: words of `read_strategy`
+        shape: the network
+        most_devices: that there are
+        devices: that are asked for; None: those of the strategy
+        batch: sequences of a step that are asked for; None: as the strategy says
+        usual_batch: where nobody says one
+
+    Raises:
+        InputError: words that the analytical model does not price, degrees that contradict the devices, the batch or
+            each other, or that the network cannot be spread by
+
+    Example:
+        80 layers on 64 devices: 2 replicas of 64 microbatches.
+
+        >>> from trimaran.pricing.analytical.shapes import decoder_of
+        >>> shape = decoder_of("llama3:70b", 8192)
+        >>> given = complete_strategy("tp4 cp2 pp4 vp5 dp2 zero1 mb1", shape, most_devices=64, batch=128)
+        >>> given.strategy.name, given.strategy.devices
+        ('dp2 pp4 interleaved x5 tp4 cp2 zero1 m64', 64)
+    """
+    if not name.strip():
+        raise InputError(
+            'a strategy has at least one word, such as "tp8 pp4 dp2 zero1 mb1", or "one device"',
+            code="strategy.empty",
+        )
+    said = said_by(name)
+    words = Strategy(**said)
+    for word, why in _unpriced(words, said):
+        raise InputError(
+            f'strategy "{name}": {word}: {why}; leave it out', code="strategy.not-priced", strategy=name, word=word
+        )
+    replicas = _replicas(name, words, said, devices, most_devices)
+    spread = replace(
+        words,
+        dp=replicas,
+        schedule=said.get("schedule") or ("1f1b" if words.chunks == 1 else "interleaved"),
+        sequence_parallel=said.get("sequence_parallel", words.tp > 1),
+        zero=words.zero if replicas * words.cp > 1 else 0,
+    )
+    whole, notes = _with_batch(name, spread, said, batch, usual_batch)
+    reason = obstacle(shape, whole)
+    if reason:
+        raise InputError(
+            f'strategy "{name}" cannot be built: {reason}',
+            code="strategy.cannot-be-built",
+            strategy=name,
+            reason=reason,
+        )
+    if whole.devices < most_devices and devices is None:
+        idle = most_devices - whole.devices
+        notes = (*notes, f"{whole.name} takes {whole.devices} of {most_devices} devices; {idle} are idle")
+    return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
+
+
+_KNOWN = "the analytical model of transformers has 1f1b, interleaved, zero-bubble, dualpipe and dualpipev"
+
+
+def _unpriced(words: Strategy, said: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Words that only a simulated program gives a meaning, each with the reason."""
+    program = "only a simulated program has it, for up to 64 devices (`trimaran plan`)"
+    if said.get("schedule") in ("gpipe", "pipedream"):
+        yield said["schedule"], _KNOWN
+    for field in ("parts", "sync", "shards", "bucket_bytes", "execution", "memory_bytes", "compression", "feeding"):
+        if field in said:
+            default = getattr(Strategy(), field)
+            if getattr(words, field) != default:
+                yield field.replace("_", " "), program
+
+
+def _replicas(name: str, words: Strategy, said: dict[str, Any], devices: int | None, most_devices: int) -> int:
+    """Replicas, of as many devices as are asked for.
+
+    Raises:
+        InputError: degrees do not multiply to the devices, or there are fewer
+    """
+    model = words.tp * words.pp * words.cp
+    count = model * words.dp if devices is None else devices
+    spread = f"tp{words.tp} · pp{words.pp} · cp{words.cp}"
+    if "dp" not in said and (count % model or count < model):
+        raise InputError(
+            f'strategy "{name}": {spread} is {model}, which does not divide {format_count(count, "device")}: change a '
+            f"degree, or ask for --devices {max(1, count // model) * model}",
+            code="strategy.devices-do-not-divide",
+            strategy=name,
+            devices=count,
+            needed=model,
+        )
+    replicas = words.dp if "dp" in said or devices is None else count // model
+    needed = model * replicas
+    if needed > most_devices or (devices is not None and needed != devices):
+        there = f"{devices} are asked for" if devices is not None else f"there are {most_devices}"
+        raise InputError(
+            f'strategy "{name}": {spread} · dp{replicas} takes {format_count(needed, "device")}, and {there}: change a '
+            "degree, or the devices (--devices, --cluster)",
+            code="strategy.wrong-devices",
+            strategy=name,
+            devices=count,
+            needed=needed,
+        )
+    return replicas
+
+
+def _with_batch(
+    name: str, spread: Strategy, said: dict[str, Any], batch: int | None, usual: int
+) -> tuple[Strategy, tuple[str, ...]]:
+    """The strategy with microbatches and their sequences, and a note where the batch was chosen.
+
+    Raises:
+        InputError: the batch does not divide, or is another than that of the words
+    """
+    notes: tuple[str, ...] = ()
+    if batch is None and "microbatches" not in said:
+        each = spread.dp * spread.microbatch * (spread.pp if spread.chunks > 1 else 1)
+        batch = max(1, round(usual / each)) * each
+        notes = (f"no --batch and no number of microbatches (m) was given: {batch} sequences are taken",)
+    if batch is None:
+        return spread, notes
+    if "microbatches" in said and "microbatch" not in said:
+        shares, what = spread.dp * spread.microbatches, f"dp{spread.dp} · m{spread.microbatches}"
+        found = replace(spread, microbatch=batch // shares)
+    else:
+        shares, what = spread.dp * spread.microbatch, f"dp{spread.dp} · mb{spread.microbatch}"
+        found = replace(spread, microbatches=batch // shares)
+    whole = spread.dp * found.microbatch * found.microbatches
+    if batch % shares or ("microbatches" in said and found.microbatches != spread.microbatches):
+        if "microbatches" in said and "microbatch" in said:
+            shares, what = shares * spread.microbatches, f"{what} · m{spread.microbatches}"
+            raise InputError(
+                f'strategy "{name}": {what} is a batch of {shares}, and --batch {batch} is asked for: leave m, mb or '
+                "--batch out",
+                code="strategy.wrong-batch",
+                strategy=name,
+                batch=batch,
+                needed=shares,
+            )
+        raise InputError(
+            f'strategy "{name}": a batch of {batch} does not divide over {what}: the next ones are '
+            f"{' and '.join(str(one) for one in (whole, whole + shares) if one)}",
+            code="strategy.batch-does-not-divide",
+            strategy=name,
+            batch=batch,
+            needed=shares,
+        )
+    return found, notes
+
+
+def obstacle(shape: TransformerShape, strategy: Strategy) -> str:
+    """Why a network cannot be spread by some degrees; empty: it can.
+
+    Args:
+        shape: the network
+        strategy: complete
+
+    Example:
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=8, hidden=1024, heads=16)
+        >>> obstacle(shape, Strategy(pp=4, chunks=2, microbatches=6, schedule="interleaved"))
+        '6 microbatches do not divide over 4 stages, whose chunks alternate'
+        >>> obstacle(shape, Strategy(tp=4, pp=2))
+        ''
+    """
+    return next(_obstacles(shape, strategy), "")
+
+
+def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+    yield from _of_layers(shape, strategy)
+    yield from schedule_obstacles(strategy)
+    yield from _of_experts(shape, strategy)
+    yield from _of_replicas(strategy)
+    yield from tensor_obstacle(shape, strategy.tp)
+    sizes: dict[Axis, int] = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
+    for name in missing_from_order(strategy.rank_order, sizes):
+        yield f"the order of ranks leaves {name} out"
+    yield from _of_context(shape, strategy)
+
+
+def tensor_obstacle(shape: TransformerShape, tensor: int) -> Iterator[str]:
+    """Why a layer cannot be shared by some ranks."""
+    if shape.heads % tensor or shape.ffn % tensor or (shape.kv_heads % tensor and tensor % shape.kv_heads):
+        yield "heads or inner channels do not divide over tensor-parallel ranks"
+
+
+def _of_context(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+    if strategy.cp > 1 and shape.sequence % (2 * strategy.cp):
+        yield "the sequence does not divide over the ranks"
+    if strategy.ulysses and strategy.cp == 1:
+        yield "ulysses shares a sequence: it takes cp2 or more"
+    # Heads of keys and values may be fewer than ranks: they are then copied.
+    if strategy.ulysses and (shape.heads // strategy.tp) % strategy.cp:
+        yield f"{shape.heads // strategy.tp} heads of a rank do not divide over cp{strategy.cp} ulysses"
+
+
+def _of_layers(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+    segments = strategy.pp * strategy.chunks
+    if segments > shape.layers:
+        yield f"{segments} segments (stages times chunks) are more than the {shape.layers} layers"
+    if strategy.segment_layers and (
+        len(strategy.segment_layers) != segments or sum(strategy.segment_layers) != shape.layers
+    ):
+        yield (
+            f"layers of {len(strategy.segment_layers)} segments, {sum(strategy.segment_layers)} in all, and there are "
+            f"{segments} segments of {shape.layers} layers"
+        )
+    largest = max(strategy.segment_layers, default=-(-shape.layers // segments))
+    if strategy.recompute_layers is not None and strategy.recompute_layers > largest:
+        yield f"recompute:{strategy.recompute_layers} of segments that have {largest} layers"
+
+
+def schedule_obstacles(strategy: Strategy) -> Iterator[str]:
+    """Why a pipeline cannot have the schedule of a strategy.
+
+    Source:
+        NVIDIA/Megatron-LM, arguments.py, for chunks; deepseek-ai/DualPipe, dualpipe.py and dualpipev.py: an even number
+        of stages, twice as many microbatches at least, and an even number of them from both ends.
+    """
+    if strategy.pp == 1:
+        if strategy.chunks > 1 or strategy.schedule not in ("1f1b", "gpipe"):
+            yield "one stage has no schedule and no chunks: take pp2 or more"
+        return
+    if (strategy.schedule == "interleaved") != (strategy.chunks > 1):
+        yield "several chunks a stage are interleaved, and interleaved stages have several chunks (vp2 or more)"
+    if strategy.schedule == "zero-bubble" and "layers" in strategy.recomputed:
+        yield "zero-bubble keeps what gradients of weights need, which recomputed layers do not have"
+    if strategy.schedule == "dualpipe" and (strategy.pp % 2 or strategy.microbatches % 2):
+        yield "dualpipe has an even number of stages, and of microbatches"
+    if strategy.schedule in ("dualpipe", "dualpipev") and strategy.microbatches < 2 * strategy.pp:
+        yield f"{strategy.schedule} of {strategy.pp} stages takes {2 * strategy.pp} microbatches or more"
+    group = strategy.microbatch_group or strategy.pp
+    if strategy.chunks > 1 and strategy.microbatches % group:
+        yield f"{strategy.microbatches} microbatches do not divide over {group} stages, whose chunks alternate"
+
+
+def _of_experts(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+    experts = shape.experts
+    if experts is None:
+        if strategy.ep > 1 or strategy.expert_tp not in (None, 1, strategy.tp):
+            yield "the network has no experts: leave ep and etp out"
+        return
+    ranks = strategy.tp * strategy.cp * strategy.dp
+    if experts.count % strategy.ep:
+        yield f"{experts.count} experts do not divide over ep{strategy.ep}"
+    if ranks % (strategy.ep * strategy.expert_ranks):
+        yield f"ep{strategy.ep} · etp{strategy.expert_ranks} does not divide the {ranks} ranks of a stage"
+    if experts.ffn % strategy.expert_ranks:
+        yield f"{experts.ffn} inner channels of an expert do not divide over etp{strategy.expert_ranks}"
+
+
+def _of_replicas(strategy: Strategy) -> Iterator[str]:
+    share = strategy.shard_ranks
+    if share is None:
+        return
+    ranks = strategy.dp * strategy.cp
+    if strategy.zero == 0:
+        yield f"hsdp{share} says who shares sharded state: it takes zero1, zero2 or zero3"
+    elif ranks % share:
+        yield f"hsdp{share} does not divide the {ranks} ranks of dp · cp"

@@ -1,0 +1,216 @@
+"""`trimaran price`: the price of a given strategy is that of the plan, contradictions are refused, files are read."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.raising import raises
+from typer.testing import CliRunner
+
+from trimaran.base.errors import InputError
+from trimaran.cli import app
+from trimaran.features.price import PricedStrategy, Pricing, RefusedStrategy, Setting, read_settings
+from trimaran.jobs.resolve import JobSource
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import parse_request
+from trimaran.planning.results import Modelled
+from trimaran.program.strategy import Strategy, read_strategy
+
+PUBLISHED = (
+    "tp8 x pp8 (12 chunks) x dp2, zero1, 16 microbatches of 1",
+    "tp4 x dp512, zero1, 4 microbatches of 4",
+    "tp8 x cp2 x pp9 (7 chunks) x dp4, zero1, 63 microbatches of 1",
+    "cp2 x dp64, zero1, 32 microbatches of 1",
+    "tp4 x cp2 x pp8 (8 chunks) x dp8 (ep8), zero1, 128 microbatches of 1",
+    "dp128, zero3, recompute, 1 microbatch of 2",
+    "tp2 x pp4 x dp12, zero1, recompute, 32 microbatches of 4",
+    "tp8 x pp64 x dp6, recompute, 512 microbatches of 1",
+)
+
+
+def pricing(job: str = "llama2:7b", cluster: str = "dgx-h100:2", **asked: object) -> Pricing:
+    return Pricing(JobSource(reference=job), parse_request(cluster=cluster, **asked))  # type: ignore[arg-type]
+
+
+def test_the_price_of_a_strategy_is_that_of_the_plan() -> None:
+    planned = make_plan("llama2:7b", parse_request(cluster="dgx-h100:2", batch=48))
+    evidence = planned.evidence
+    assert isinstance(evidence, Modelled)
+    rows = [*evidence.search.candidates, *evidence.search.references]
+    assert len(rows) > 3
+    for row in rows:
+        priced = pricing().price(Setting(strategy=row.name))
+        assert priced.candidate == row
+        assert priced.problem.batch == 48
+
+
+def test_the_degrees_of_published_runs_are_words_of_strategies() -> None:
+    found = [read_strategy(text) for text in PUBLISHED]
+    assert [one.name for one in found] == [
+        "dp2 pp8 interleaved x12 tp8 zero1 m16",
+        "dp512 tp4 zero1 m4 mb4",
+        "dp4 pp9 interleaved x7 tp8 cp2 zero1 m63",
+        "dp64 cp2 zero1 m32",
+        "dp8 pp8 interleaved x8 tp4 cp2 ep8 zero1 m128",
+        "dp128 zero3 mb2 recompute",
+        "dp12 pp4 gpipe tp2 zero1 m32 mb4 recompute",
+        "dp6 pp64 gpipe tp8 m512 recompute",
+    ]
+
+
+def test_the_batch_follows_from_the_degrees_or_says_the_microbatches() -> None:
+    asked = pricing().price(Setting(strategy="tp2 pp2 dp4 zero1 mb2", batch="64")).candidate.strategy
+    assert (asked.microbatch, asked.microbatches, asked.sequence_parallel) == (2, 8, True)
+    written = pricing().price(Setting(strategy="tp2 pp2 dp4 zero1 m8 mb2"))
+    assert written.problem.batch == 64
+    assert written.candidate.strategy == asked
+    assert written.candidate.strategy.schedule == "1f1b"
+    assert pricing().price(Setting(strategy="dp8 m4", batch="64")).candidate.strategy.microbatch == 2
+    assert "16 sequences" in pricing().price(Setting(strategy="dp16")).notes[0]
+    assert pricing(devices=16).price(Setting(strategy="tp8", batch="64")).candidate.strategy.dp == 2
+    # 32 layers in 12 segments: as even as can be.
+    assert pricing().price(Setting(strategy="pp4 vp3 dp4 m4")).candidate.strategy.chunks == 3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "batch", "code"),
+    [
+        ("tp8 dp4", "", "strategy.wrong-devices"),
+        ("tp3 dp2", "8", "strategy.cannot-be-built"),
+        ("dp16", "24", "strategy.batch-does-not-divide"),
+        ("dp8 m2 mb2", "64", "strategy.wrong-batch"),
+        ("dp8 m3", "64", "strategy.batch-does-not-divide"),
+        ("pp4 vp9 dp4 m4", "", "strategy.cannot-be-built"),
+        ("pp2 vp2 dp8 m3", "", "strategy.cannot-be-built"),
+        ("vp2 dp8", "8", "strategy.cannot-be-built"),
+        ("dp8 ep2", "8", "strategy.cannot-be-built"),
+        ("dp8 p2p", "8", "strategy.not-priced"),
+        ("pp2 gpipe dp8 m2", "", "strategy.not-priced"),
+        ("dp8 m2 in 8 GiB", "", "strategy.not-priced"),
+        ("dp8 zero5", "8", "strategy.impossible-degree"),
+        ("dp8 recompute:everything", "8", "strategy.unknown-recompute"),
+        ("pp2 dp8 m2 recompute:17", "", "strategy.cannot-be-built"),
+        ("pp2 dp8 m2 layers:16+15", "", "strategy.cannot-be-built"),
+        ("pp2 dp8 m2 layers:a", "", "strategy.bad-layers"),
+        ("dp8", "many", "price.bad-batch"),
+        ("", "8", "strategy.empty"),
+    ],
+)
+def test_contradictions_are_refused(strategy: str, batch: str, code: str) -> None:
+    with raises(code):
+        pricing().price(Setting(strategy=strategy, batch=batch))
+
+
+def test_devices_that_are_asked_for_are_those_of_the_degrees() -> None:
+    with raises("strategy.wrong-devices", match="takes 8 devices, and 16 are asked for"):
+        pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))
+    with raises("strategy.devices-do-not-divide"):
+        pricing(devices=12).price(Setting(strategy="tp8", batch="8"))
+
+
+@pytest.mark.parametrize("job", ["vgg16", "digits"])
+def test_what_the_analytical_model_does_not_know_is_refused(job: str) -> None:
+    with raises("price.not-a-decoder", match="trimaran plan"):
+        pricing(job)
+    with raises("price.no-cluster"):
+        Pricing(JobSource(reference="llama2:7b"), parse_request())
+
+
+def test_a_file_of_lines_and_a_table_price_each_row_and_say_what_is_refused(tmp_path: Path) -> None:
+    lines = tmp_path / "some.txt"
+    lines.write_text("# of a sweep\ntp2 pp2 dp4 zero1 mb1\n\ntp3 dp2  # no head divides\n")
+    table = tmp_path / "some.csv"
+    table.write_text(
+        'run,degrees,global_batch,mfu\na,"tp2 x pp2 x dp4, zero1, 8 microbatches of 2",64,50\nb,dp16,none,\n'
+    )
+    columns = tmp_path / "columns.csv"
+    columns.write_text("tp,pp,dp,zero,mb,batch,recompute\n2,2,4,1,2,64,\n1,1,16,3,1,64,layers\n")
+    good, bad = pricing(batch=64).price_each(read_settings(lines))
+    assert isinstance(good, PricedStrategy)
+    assert isinstance(bad, RefusedStrategy)
+    assert bad.error.code == "strategy.cannot-be-built"
+    named, wrong = pricing().price_each(read_settings(table))
+    assert isinstance(named, PricedStrategy)
+    assert named.setting.name == "a"
+    assert isinstance(wrong, RefusedStrategy)
+    assert wrong.error.code == "price.bad-batch"
+    first, second = pricing().price_each(read_settings(columns))
+    assert isinstance(first, PricedStrategy)
+    assert isinstance(second, PricedStrategy)
+    assert first.candidate == named.candidate
+    assert second.candidate.strategy.name == "dp16 zero3 m4 recompute"
+    (tmp_path / "none.csv").write_text("a,b\n1,2\n")
+    with raises("price.no-strategy-column"):
+        read_settings(tmp_path / "none.csv")
+    with pytest.raises(InputError):
+        read_settings(tmp_path / "missing.txt")
+
+
+def test_the_command_prints_parts_memory_and_verdict(tmp_path: Path) -> None:
+    words = ["price", "llama2:7b", "--cluster", "dgx-h100:2", "--batch", "64"]
+    shown = CliRunner().invoke(app, [*words, "--strategy", "tp2 pp2 dp4 zero1 mb1"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert "tokens/s a device, MFU" in shown.output
+    assert "it fits" in shown.output
+    answer = json.loads(CliRunner().invoke(app, [*words, "--strategy", "tp2 pp2 dp4 zero1 mb1", "--json"]).stdout)
+    assert sum(answer["parts_s"].values()) == pytest.approx(answer["step_time_s"])
+    assert sum(answer["memory_bytes"].values()) == answer["peak_bytes"]
+    assert answer["tokens_per_s_per_device"] == pytest.approx(64 * 4096 / answer["step_time_s"] / 16)
+    assert answer["peak_bytes"] <= answer["memory_limit_bytes"]
+    assert (answer["fits"], answer["verdict"], answer["lever"]) == (True, "fits", "")
+    assert answer["need_bytes"]["least"] < answer["need_bytes"]["usual"] < answer["need_bytes"]["most"]
+    (tmp_path / "some.txt").write_text("tp2 dp8\ntp3\n")
+    found = CliRunner().invoke(app, [*words, "--strategies", str(tmp_path / "some.txt"), "--json"])
+    rows = json.loads(found.stdout)["strategies"]
+    assert [row["asked"] for row in rows] == ["tp2 dp8", "tp3"]
+    assert rows[1]["error"]["code"] == "strategy.cannot-be-built"
+    assert "refused" in CliRunner().invoke(app, [*words, "--strategies", str(tmp_path / "some.txt")]).output
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_a_price_takes_seconds_and_little_memory_and_does_not_import_torch() -> None:
+    script = (
+        "import resource, sys\n"
+        "from trimaran.cli import app\n"
+        "words = ['price', 'llama3:405b', '--cluster', 'dgx-h100:72', '--batch', '252', '--strategy',\n"
+        "         'tp8 cp2 pp9 vp7 dp4 zero1 mb1']\n"
+        "try:\n"
+        "    app(words)\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert used.ru_maxrss < 500 * 1024, used.ru_maxrss\n"
+        "assert used.ru_utime + used.ru_stime < 5.0, used\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_words_of_degrees_are_read_back() -> None:
+    for text in (
+        "dp8 tp4 cp2 ulysses ep8 etp1 zero1 hsdp4 m2 mb2 recompute:attention+norms tp-overlap offload",
+        "dp4 pp4 zero-bubble tp8 zero1 m16 recompute:2 layers:3+2*4+3",
+        "pp8 interleaved x4 m16 group16 no-tp-overlap",
+        "pp8 dualpipev m16",
+    ):
+        assert read_strategy(text).name == text
+    assert read_strategy("tp4 no-sp") == Strategy(tp=4, sequence_parallel=False)
+    with raises("strategy.word-twice"):
+        read_strategy("pp4 vp2 x4")
+
+
+def test_what_ran_with_bf16_gradients_is_said_to_fit_with_them() -> None:
+    """Llama 3.1 405B on 576 H100, by NVIDIA's recipe: 81 GiB with gradients in 32 bits, 73 with bf16 ones."""
+    words = ["price", "llama3:405b", "--cluster", "dgx-h100:72", "--batch", "252", "--json"]
+    words += ["--strategy", "tp8 cp2 pp9 vp7 dp4 zero1 mb1"]
+    answer = json.loads(CliRunner().invoke(app, words).stdout)
+    assert (answer["fits"], answer["verdict"], answer["lever"]) == (True, "fits with", "bf16 gradients")
+    assert answer["strategy"].endswith("bf16-gradients")
+    with_reserve = json.loads(CliRunner().invoke(app, [*words, "--reserve", "3GiB"]).stdout)
+    assert with_reserve["need_bytes"]["least"] == with_reserve["need_bytes"]["most"]
+    pinned = json.loads(CliRunner().invoke(app, [*words, "--gradients", "fp32"]).stdout)
+    assert pinned["lever"] != "bf16 gradients"
+    assert pinned["strategy"].endswith("fp32-gradients")
