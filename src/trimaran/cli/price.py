@@ -167,7 +167,7 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
         "lever": one.fit.lever,
         "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
         "notes": list(one.notes),
-        **like_document(one.problem, priced.strategy),
+        **like_document(one.problem, one.asked),
         **({} if one.training is None else {"training": outlook_document(one.training)}),
     }
 
@@ -203,7 +203,7 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     out.print(table)
     out.print()
     out.print(_memory_table(one))
-    for line in load_lines(like_document(one.problem, priced.strategy)):
+    for line in load_lines(like_document(one.problem, one.asked)):
         out.print(line, markup=False)
 
 

@@ -25,6 +25,7 @@ from trimaran.planning.results import Outlook
 from trimaran.planning.target import Cell
 from trimaran.pricing.analytical.fit import Fit, judge_fit
 from trimaran.pricing.analytical.step_time import Program
+from trimaran.program.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class PricedStrategy:
         fit: whether every rank has the memory that it needs, and with what
         notes: on what was chosen for the user
         training: of the tokens that were asked for; None: none were
+        asked: the strategy without types that nobody said
     """
 
     setting: Setting
@@ -61,6 +63,7 @@ class PricedStrategy:
     fit: Fit
     notes: tuple[str, ...] = ()
     training: Outlook | None = None
+    asked: Strategy
 
     @property
     def memory_parts(self) -> dict[str, int]:
@@ -194,6 +197,7 @@ class Pricing:
             fit=fit,
             notes=found.notes,
             training=training_of_tokens(backend, candidate, found.batch) if tokens else None,
+            asked=strategy,
         )
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:

@@ -438,7 +438,15 @@ def plan_document(planned: Planned) -> dict[str, Any]:
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
-            **like_document(problem, evidence.search.chosen.strategy),
+            **like_document(
+                problem,
+                # Types that nobody said are for memory alone, at each load anew.
+                replace(
+                    evidence.search.chosen.strategy,
+                    gradients=problem.pins.gradients,
+                    optimizer_state=problem.pins.optimizer_state,
+                ),
+            ),
             "idle_devices": problem.devices - evidence.chosen.devices,
             "nearby_batches": [
                 {
