@@ -185,8 +185,7 @@ def _best_counts(document: Mapping[str, Any]) -> str:
     cheapest = min(rows, key=lambda row: (row["cost"], row["time_to_accuracy_s"]))
     return (
         f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']} with spare nodes. "
-        f"Fastest: "
-        f"{fastest['devices']} devices; cheapest: {cheapest['devices']}."
+        f"Fastest: {fastest['devices']} devices; cheapest: {cheapest['devices']}."
     )
 
 
