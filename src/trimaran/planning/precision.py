@@ -3,8 +3,8 @@
 One rule for every command and both backends of `plan`:
 
     1  the requested one
-    2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration; for the analytical model, which has no
-       fp32, a dtype of 16 bits only: others say how weights are kept, and rule 3 holds
+    2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration; for the analytical model a dtype of 16
+       bits only: fp32 there says how weights are kept, and rule 3 holds
     3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
        it, fp32 on devices without either), every other network in fp32, PyTorch's own default
 

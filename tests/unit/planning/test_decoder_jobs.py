@@ -77,6 +77,19 @@ def test_a_configuration_is_planned_without_a_trace(tmp_path: Path) -> None:
         assert any("4,096 tokens are assumed" in note for note in planned.notes) == ("=" not in asked)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["mistral:7b", "gemma2:9b", "phi-3:mini", "falcon:7b", "olmo2:13b", "stablelm:3b", "command-r", "gpt-oss:20b"],
+)
+def test_decoders_of_each_kind_are_planned_in_seconds_of_work(name: str) -> None:
+    """Processor time; a windowed, a parallel and a four-norm block, shared heads, experts with sinks."""
+    start_s = time.process_time()
+    planned = make_plan(name, PlanRequest(cluster="dgx-h100:1", batch=64))
+    assert isinstance(planned.evidence, Modelled)
+    assert time.process_time() - start_s < 3.0
+    assert 0.1 < planned.evidence.chosen.utilization < 0.8
+
+
 def test_the_length_of_sequences_is_an_option(tmp_path: Path) -> None:
     request = parse_request(cluster="dgx-h100:1", sequence=8192)
     for asked in ("mixtral:8x7b", "llama3:8b", written(tmp_path, {"model_type": "llama"})):
@@ -119,10 +132,10 @@ def test_small_networks_without_a_shape_are_traced(tmp_path: Path) -> None:
 def test_small_decoders_are_simulated_where_only_a_program_answers(tmp_path: Path) -> None:
     reference = written(tmp_path, {"model_type": "gpt2"})
     assert shape_of(reference, FEW) is not None
-    assert shape_of(reference, parse_request(cluster="dgx-h100:1", precision="fp32")) is None
+    assert shape_of(reference, parse_request(cluster="dgx-h100:1", software="pytorch")) is None
     # Experts cannot be traced, however few they are.
     experts = written(tmp_path, {"model_type": "mixtral", "num_hidden_layers": 2, "hidden_size": 64})
-    assert shape_of(experts, parse_request(cluster="dgx-h100:1", precision="fp32")) is not None
+    assert shape_of(experts, parse_request(cluster="dgx-h100:1", software="pytorch")) is not None
 
 
 def test_an_unknown_size_is_told_which_there_are() -> None:
