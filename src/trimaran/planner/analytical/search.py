@@ -45,7 +45,7 @@ from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
-from trimaran.pricing.analytical.programs import training_program, usual_year
+from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, not_priced, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
@@ -136,6 +136,8 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
     """
     if software is None:
         software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    if software.framework not in FRAMEWORK_NAMES:
+        raise not_priced(software.framework)
     return training_program(
         software.framework,
         software.year,
