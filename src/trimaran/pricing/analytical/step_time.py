@@ -1560,7 +1560,13 @@ def _filling(
 
     def seconds(work: PassWork) -> float:
         return constants.device_seconds(
-            work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+            work,
+            program.precision,
+            kernel=program.attention,
+            fused=program.fused,
+            device=device,
+            year=program.year,
+            tuned=program.tuned,
         )
 
     forward = PassWork()
