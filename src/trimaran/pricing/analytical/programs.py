@@ -141,6 +141,17 @@ def find_framework(text: str) -> Framework | None:
     return next((each for each in FRAMEWORKS if any(word in lowered for word in each.words)), None)
 
 
+def is_tuned(framework: str) -> bool:
+    """Whether a framework has the kernels of the device's maker.
+
+    Example:
+        >>> is_tuned("megatron"), is_tuned("fsdp")
+        (True, False)
+    """
+    found = find_framework(framework)
+    return found is not None and found.tuned
+
+
 def not_priced(framework: str) -> InputError:
     """The refusal of a framework without figures of sharded transformers, with those that have some."""
     return InputError(
