@@ -44,7 +44,7 @@ from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
-from trimaran.pricing.analytical.programs import training_program, usual_year
+from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
@@ -135,9 +135,13 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
     """
     if software is None:
         software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    if software.framework not in FRAMEWORK_NAMES:
+        raise not_priced(software.framework)
+    # A year without its part is meant from its begin to its end, which counts where kernels are still learnt.
+    middle = 0.5 if software.year == int(software.year) and not is_tuned(software.framework) else 0.0
     return training_program(
         software.framework,
-        software.year,
+        software.year + middle,
         device=device,
         precision=precision,
         compiled=software.compiled,

@@ -141,6 +141,27 @@ def find_framework(text: str) -> Framework | None:
     return next((each for each in FRAMEWORKS if any(word in lowered for word in each.words)), None)
 
 
+def is_tuned(framework: str) -> bool:
+    """Whether a framework has the kernels of the device's maker.
+
+    Example:
+        >>> is_tuned("megatron"), is_tuned("fsdp")
+        (True, False)
+    """
+    found = find_framework(framework)
+    return found is not None and found.tuned
+
+
+def not_priced(framework: str) -> InputError:
+    """The refusal of a framework without figures of sharded transformers, with those that have some."""
+    return InputError(
+        f'the analytical model of transformers has no figures of "{framework}": say one of '
+        f"{', '.join(FRAMEWORK_NAMES)} with its year, such as megatron:2024",
+        code="software.not-priced",
+        software=framework,
+    )
+
+
 def training_program(
     framework: str,
     year: float,
@@ -171,12 +192,7 @@ def training_program(
     """
     found = find_framework(framework)
     if found is None:
-        raise InputError(
-            f'the analytical model of transformers has no figures of "{framework}": say one of '
-            f"{', '.join(FRAMEWORK_NAMES)} with its year, such as megatron:2024",
-            code="software.not-priced",
-            software=framework,
-        )
+        raise not_priced(framework)
     early = device.architecture in _EARLY
     return Program(
         framework=found.name,

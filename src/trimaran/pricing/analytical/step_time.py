@@ -1561,7 +1561,13 @@ def _filling(
 
     def seconds(work: PassWork) -> float:
         return constants.device_seconds(
-            work, program.precision, kernel=program.attention, fused=program.fused, device=device, year=program.year
+            work,
+            program.precision,
+            kernel=program.attention,
+            fused=program.fused,
+            device=device,
+            year=program.year,
+            tuned=program.tuned,
         )
 
     forward = PassWork()
