@@ -418,6 +418,7 @@ def segment_layers(
     return even if even and len(set(weighed)) == 1 else (*even, weighed)
 
 
+@functools.lru_cache(maxsize=64)
 def head_weight(shape: TransformerShape) -> float:
     """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
