@@ -34,7 +34,6 @@ def test_a_decoder_has_one_model_on_any_number_of_devices(devices: int) -> None:
 
 ONLY_SIMULATED = (
     ({"software": "mxnet:2018"}, "--software mxnet"),
-    ({"precision": "fp32"}, "--precision fp32"),
     ({"execution": "compiled"}, "--execution compiled"),
     ({"pins": Pins(keep=(("layer4", 1),))}, "--keep"),
     ({"pins": Pins(schedule="gpipe")}, "--schedule gpipe"),

@@ -173,19 +173,19 @@ def check_types(pins: Pins, precision: Precision) -> None:
 PRICED_S = 0.00015
 """Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
-MEASURED_S = 0.0004
+MEASURED_S = 0.00025
 """Work of adding up the memory of a strategy [s, likewise]."""
 
-BOUNDED_S = 0.0001
+BOUNDED_S = 0.00004
 """Work of bounding a group of strategies [s, likewise]."""
 
-MOST_S = 2.5
+MOST_S = 3.5
 """Work on all devices where the user gives no limit; a search that needs more says that it is not complete [s]."""
 
 FRUITLESS_S = 10.0
 """Work after which a search ends in which nothing fits [s, likewise]."""
 
-IDLE_S = 1.0
+IDLE_S = 3.0
 """Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
 
 ASIDE_S = 0.5
