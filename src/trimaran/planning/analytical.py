@@ -370,8 +370,8 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
         problem: of the plan
         chosen: its strategy
     """
-    keeping = problem.bookkeeping.of(chosen.strategy)
-    need, strategy = chosen.need, chosen.strategy
+    need, strategy = chosen.need, chosen.fits_as
+    keeping = problem.bookkeeping.of(strategy)
     if problem.reserve is None:
         free = "buffers of collectives and fragments of the allocator are assumed (--reserve says them)"
     else:

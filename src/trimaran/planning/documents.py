@@ -113,8 +113,8 @@ def degrees(option: Option) -> dict[str, Any]:
             "recompute": sorted(strategy.recomputed),
             "recompute_layers": strategy.recompute_layers,
             "sequence_parallel": strategy.sequence_parallel,
-            "gradients": strategy.gradients,
-            "optimizer_state": strategy.optimizer_state,
+            "gradients": option.fits_as.gradients,
+            "optimizer_state": option.fits_as.optimizer_state,
             "shard_ranks": strategy.shard_ranks,
             "ulysses": strategy.ulysses,
             "tensor_overlap": strategy.tensor_overlap,
@@ -434,7 +434,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     if isinstance(evidence, Modelled):
         problem = evidence.problem
         listed = list(dict.fromkeys((found.chosen, *found.candidates, *found.references)))
-        layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen.strategy)}
+        layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen.fits_as)}
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,

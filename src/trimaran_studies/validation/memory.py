@@ -32,7 +32,7 @@ from typing import Any
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.machine.catalog import match_device
-from trimaran.pricing.analytical.fit import bookkeeping_of, workspace_bytes
+from trimaran.pricing.analytical.fit import bookkeeping_of, with_buffers, workspace_bytes
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
     RankMemory,
@@ -672,7 +672,8 @@ def sharded_figure(row: Row) -> float | None:
         row: of a transformer whose shape is known
 
     Returns:
-        The peak of an allocator [bytes].
+        The peak of an allocator; with its fragments where the metric is what it reserved, with all else where it is
+        nvidia-smi's [bytes].
 
     Raises:
         InputError: the row does not say on how many devices, or with which degrees; or its device is not known
@@ -697,11 +698,25 @@ def sharded_figure(row: Row) -> float | None:
         )
     if devices == 1 and not said:
         return None
+    microbatch = fields.get("micro_batch") or fields.get("batch_per_gpu")
+    if not microbatch:
+        raise InputError(
+            f"row {row.row_id}: micro_batch, batch_per_gpu: missing, and activations depend on it: say one of them",
+            code="memory-row.no-batch",
+            row=row.row_id,
+        )
     with cells_read(row):
-        run = transformer_run(row)
-    device = machine_of(run).node.device
-    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention)
-    return largest_rank(run.shape, run.degrees, bookkeeping=keeping).peak
+        run = transformer_run(replace(row, fields={**fields, "micro_batch": microbatch}))
+    device, degrees = machine_of(run).node.device, run.degrees
+    if "torchtitan" in fields.get("framework", "").lower() and degrees.recomputed == {"attention"}:
+        degrees = replace(degrees, recomputed=frozenset({"second_products"}))
+    fsdp = run.program.framework == "fsdp" or (not run.program.framework and degrees.zero == 3)
+    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention, fsdp=fsdp)
+    memory = largest_rank(run.shape, degrees, bookkeeping=keeping)
+    told, usual = fields.get("metric", "").lower(), with_buffers(memory, degrees, usual=True)
+    if "reserved" in told:
+        return memory.peak + usual.fragments
+    return usual.peak + device.memory.context_bytes if "nvidia-smi" in told else memory.peak
 
 
 def _check_device(row: Row) -> None:

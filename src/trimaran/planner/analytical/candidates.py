@@ -158,6 +158,7 @@ class AnalyticalCandidate:
 
     Attributes:
         strategy: degrees, and how layers and the batch are split
+        fits_as: the same with the types of gradients and of the optimizer's state with which it fits
         step: time by part
         memory: of the rank that needs most, with the largest buffers and the most fragments
         interval_s: 90 % interval of the step [s]
@@ -165,6 +166,7 @@ class AnalyticalCandidate:
     """
 
     strategy: Strategy
+    fits_as: Strategy
     step: TransformerStep
     memory: RankMemory
     interval_s: tuple[float, float]
@@ -340,7 +342,8 @@ class AnalyticalModel:
         spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
-            strategy=fits,
+            strategy=strategy,
+            fits_as=fits,
             step=step,
             memory=memory,
             interval_s=(step.seconds / spread, step.seconds * spread),

@@ -535,8 +535,9 @@ def state_bytes(
     return weights, sharded(keeping.gradient_bytes, 2), optimizer
 
 
-# Strategies that differ in how state is sharded keep the same activations.
-_ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in ("zero", "shard_ranks", "offload"))
+# Strategies that differ in their state keep the same activations.
+_OF_STATE = ("zero", "shard_ranks", "offload", "gradients", "optimizer_state")
+_ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in _OF_STATE)
 _WITHOUT_STATE = operator.attrgetter(*_ACTIVATION_FIELDS)
 
 

@@ -66,6 +66,29 @@ def test_a_transformer_without_degrees_is_refused(devices: dict[str, str]) -> No
     assert "dp, zero" in answer.skipped
 
 
+def test_degrees_and_what_is_sharded_and_recomputed_count_for_any_source() -> None:
+    """8 billion parameters, 16 bytes each: FSDP on 8 devices has an eighth of them, layers their inputs alone."""
+    cells = {**LLAMA, "framework": "torchtitan", "n_gpus": "8", "dp": "8", "metric": "max_allocated"}
+
+    def figure(**more: str) -> float:
+        answer = answer_memory(published("peak_memory", unit="bytes", **{**cells, **more}))
+        assert answer.predicted is not None, answer.skipped
+        return answer.predicted
+
+    sharded = figure(zero="3", recompute="none")
+    again, selective = figure(zero="3", recompute="full"), figure(zero="3", recompute="selective")
+    assert again < selective < sharded
+    more = figure(zero="3", recompute="full", n_gpus="64", dp="64")
+    assert again - more == pytest.approx(16 * 8.03e9 * (1 / 8 - 1 / 64), rel=0.01)
+    assert figure(zero="3", recompute="none", metric="max_reserved") > sharded
+
+
+def test_a_microbatch_that_is_not_said_is_asked_for() -> None:
+    cells = {name: cell for name, cell in LLAMA.items() if name != "micro_batch"}
+    answer = answer_memory(published("peak_memory", unit="GiB", n_gpus="8", dp="8", zero="3", **cells))
+    assert "micro_batch" in answer.skipped
+
+
 def test_a_device_that_no_catalog_has_is_refused() -> None:
     answer = answer_memory(published("peak_memory", unit="MB", model="LeNet", batch_per_gpu="64", gpu="XPU-9000"))
     assert answer.predicted is None
