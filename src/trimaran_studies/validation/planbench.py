@@ -272,7 +272,7 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
-        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: seconds of work of the "
+        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: work of the "
         "longest search.",
         "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]
