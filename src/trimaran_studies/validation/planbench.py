@@ -47,7 +47,7 @@ class Line:
         gap: that our choice closes; None without a choice
         peer: another predictor on the same rows
         own: median predicted step of our plan over that of the degrees that ran; None without runs
-        seconds: the longest time to answer [s]; None without runs
+        seconds: of work until the slowest answer [s]; None without runs
     """
 
     part: str
@@ -145,7 +145,7 @@ def _run_lines(answers: Sequence[Answer]) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A training: whether its degrees fit, our plan's step over theirs, and the time of the search [s]."""
+    """A training: whether its degrees fit, our plan's step over theirs, and seconds of work of the search [s]."""
 
     fits: bool
     own: float
@@ -164,9 +164,9 @@ def _judged(answer: Answer) -> _Judged:
     )
     problem = replace(asked, program=run.program)
     ran = AnalyticalModel(problem=problem).price(_strategy(degrees))
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = search_degrees(problem)
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     return _Judged(
         fits=ran.memory.peak <= problem.memory_limit,
         own=found.chosen.step_time_s / ran.step_time_s,
@@ -272,6 +272,7 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
-        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: longest search.",
+        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: work of the "
+        "longest search.",
         "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]
