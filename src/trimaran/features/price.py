@@ -174,6 +174,7 @@ class Pricing:
             gradients=found.strategy.gradients or pins.gradients,
             optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
         )
+        timed = replace(strategy, gradients=pins.gradients, optimizer_state=pins.optimizer_state)
         fit = judge_fit(
             problem.shape,
             strategy,
@@ -182,7 +183,12 @@ class Pricing:
             reserve=problem.reserve,
         )
         return PricedStrategy(
-            setting=setting, problem=problem, candidate=model.price(strategy), fit=fit, notes=found.notes
+            setting=setting,
+            problem=problem,
+            # As in a plan: types that only the words say are what it fits with, and make no step faster.
+            candidate=model.price(timed, model.admitted(strategy)),
+            fit=fit,
+            notes=found.notes,
         )
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:
