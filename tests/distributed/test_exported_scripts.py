@@ -77,6 +77,7 @@ MORE_PLANS = {
     "pp2 interleaved x2 m4": recipe(pp=2, chunks=2, microbatches=4, schedule="interleaved"),
     "pp2 recompute:1": recipe(pp=2, microbatches=2, recomputed=EVERY_LAYER, recompute_layers=1),
     "tp2 pp2 sequence": recipe(tp=2, pp=2, microbatches=2, sequence_parallel=True),
+    "pp2 dp2 in another order": recipe(pp=2, dp=2, microbatches=2, rank_order=("tp", "cp", "pp", "dp")),
     "hsdp 2x2 zero1 m2": recipe(dp=4, zero=1, shard_ranks=2, microbatches=2),
     "gpt tp2 dp2 sequence zero1": recipe(shape=GPT, tp=2, dp=2, zero=1, sequence_parallel=True),
     "gpt dp2 zero3 recompute": recipe(shape=GPT, dp=2, zero=3, recomputed=EVERY_LAYER),
@@ -277,6 +278,8 @@ def test_losses_of_a_clipped_job_are_those_of_one_process(tmp_path: Path) -> Non
         ({"pp": 2, "schedule": "zero-bubble"}, "zero-bubble"),
         ({"shape": GPT, "pp": 2}, "also the head"),
         ({"recomputed": frozenset({"norms"})}, "norms"),
+        ({"offload": True}, "host"),
+        ({"gradients": "bf16"}, "bf16"),
         ({"global_batch_size": 9}, "batch of 9"),
     ],
 )

@@ -25,23 +25,29 @@ from trimaran.planner.analytical.candidates import (
     members,
 )
 from trimaran.planner.analytical.search import fastest, transformer_problem
-from trimaran.pricing.analytical.memory import RankMemory, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape, gpt_shape, layer_elements
+from trimaran.pricing.analytical.memory import largest_rank, rank_memory
+from trimaran.pricing.analytical.shapes import TransformerShape, embedding_elements, gpt_shape, layer_elements
 from trimaran.program.strategy import Strategy
 
 EQUAL = 1e-9
 """Sums of floats in another order."""
 
-SOME, EVERY = 60, 600
-"""Pairs of the ordinary run, and of the sweep together with it."""
+EVERY = 600
+"""Pairs of a law in long sweeps, those of the ordinary run together with them."""
 
 
-def drawn(law: str) -> list[object]:
-    """Numbers of a law's questions: some, and the rest in long sweeps, twenty at a time so that a failure is near."""
-    batches = [range(first, first + 20) for first in range(0, EVERY, 20)]
+def drawn(law: str, some: int = 60) -> list[object]:
+    """Numbers of a law's questions: some, and the rest in long sweeps, ten at a time so that a failure is near.
+
+    Args:
+        law: its name
+        some: questions of the ordinary run; fewer of a law that searches
+    """
     return [
-        pytest.param(batch, id=f"{law} {batch.start}", marks=[] if batch.stop <= SOME else [pytest.mark.sweep])
-        for batch in batches
+        pytest.param(
+            range(first, first + 10), id=f"{law} {first}", marks=[] if first + 10 <= some else [pytest.mark.sweep]
+        )
+        for first in range(0, EVERY, 10)
     ]
 
 
@@ -179,7 +185,7 @@ def test_a_fixed_plan_is_not_slower_on_a_faster_machine(numbers: range) -> None:
         assert before.utilization <= 1.0
 
 
-@pytest.mark.parametrize("numbers", drawn("best"))
+@pytest.mark.parametrize("numbers", drawn("best", some=20))
 def test_the_best_plan_is_not_slower_with_more(numbers: range) -> None:
     for number in numbers:
         asked, random_ = question(number, "best"), random.Random(number)
@@ -208,12 +214,10 @@ def test_no_device_exceeds_its_peak(numbers: range) -> None:
                 assert 0.0 < model.price(strategy).utilization <= 1.0, (asked, strategy)
 
 
-def peak_without_buffers(memory: RankMemory, shape: TransformerShape, strategy: Strategy) -> int:
-    """The peak without layers that are gathered, which only sharded parameters need [bytes]."""
-    if strategy.zero < 3:
-        return memory.peak
-    whole = max(layer_elements(shape, layer, tensor=strategy.tp) for layer in (0, shape.layers - 1))
-    return memory.peak - 2 * whole * 2
+def gathered_bytes(shape: TransformerShape, strategy: Strategy) -> int:
+    """Two layers, or one and the table, that are whole for a while where parameters are sharded [bytes]."""
+    layer = max(layer_elements(shape, number, tensor=strategy.tp) for number in (0, shape.layers - 1))
+    return 2 * (layer + max(layer, embedding_elements(shape, strategy.tp)))
 
 
 @pytest.mark.parametrize("numbers", drawn("state"))
@@ -225,27 +229,37 @@ def test_state_falls_with_sharding_and_peaks_rise_by_named_buffers_at_most(numbe
         if strategy is None:
             continue
         at = [
-            largest_rank(asked.shape, replace(strategy, zero=zero), bookkeeping=problem.bookkeeping)  # type: ignore[arg-type]
+            rank_memory(
+                asked.shape,
+                replace(strategy, zero=zero),  # type: ignore[arg-type]
+                stage=number % strategy.pp,
+                bookkeeping=problem.bookkeeping,
+            )
             for zero in range(4)
         ]
         for zero, (less, more) in enumerate(itertools.pairwise(at)):
-            whole = replace(strategy, zero=zero + 1)  # type: ignore[arg-type]
-            assert peak_without_buffers(more, asked.shape, whole) <= less.peak, (zero, asked, strategy)
-            if zero < 2:
-                assert more.state <= less.state
+            buffers = gathered_bytes(asked.shape, strategy) if zero == 2 else 0
+            assert more.peak - more.weights <= less.peak - less.weights, (zero, asked, strategy)
+            assert more.weights <= less.weights + buffers, (zero, asked, strategy)
         wider = replace(strategy, dp=strategy.dp * 2)
         assert largest_rank(asked.shape, wider).state <= largest_rank(asked.shape, strategy).state
 
 
-@pytest.mark.parametrize("numbers", drawn("twice"))
+@pytest.mark.parametrize("numbers", drawn("twice", some=20))
 def test_twice_the_batch_is_not_worse_per_sample(numbers: range) -> None:
+    """More than half of a percent only where there was one microbatch: gradients of a second one are added to its."""
     for number in numbers:
         asked = question(number, "twice")
-        once, twice = step_s(asked.problem()), step_s(asked.problem(batch=2 * asked.batch))
-        assert twice <= 2.0 * once * 1.005, (asked, once, twice)
+        try:
+            once = fastest(asked.problem())
+        except InfeasibleError:
+            continue
+        allowed = 1.005 if once.strategy.microbatches > 1 else 1.04
+        twice_s = step_s(asked.problem(batch=2 * asked.batch))
+        assert twice_s <= 2.0 * once.step_time_s * allowed, (asked, once.name, once.step_time_s, twice_s)
 
 
-@pytest.mark.parametrize("numbers", drawn("neighbours"))
+@pytest.mark.parametrize("numbers", drawn("neighbours", some=20))
 def test_throughput_of_a_device_falls_little_between_neighbouring_numbers_of_devices(numbers: range) -> None:
     """At a batch of four sequences a device, on whole nodes of eight, over their own cards.
 

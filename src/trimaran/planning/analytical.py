@@ -342,9 +342,8 @@ class Analytical(CatalogBackend):
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(
-                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels; other frameworks are "
-                f"simulated operation by operation, on up to {MOST_RANKS} devices and for up to "
-                f"{MOST_PARAMETERS / 1e9:g} billion parameters (--software pytorch)"
+                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels (--software names "
+                "another framework)"
             )
         notes += [*idle_notes(problem, found), *nearby_notes(problem, nearby)]
         if self.request.batch is None and not self.request.asks_for_outlook:

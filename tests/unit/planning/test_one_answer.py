@@ -33,7 +33,7 @@ def test_a_decoder_has_one_model_on_any_number_of_devices(devices: int) -> None:
 
 
 ONLY_SIMULATED = (
-    ({"software": "pytorch:2024"}, "--software pytorch"),
+    ({"software": "mxnet:2018"}, "--software mxnet"),
     ({"precision": "fp32"}, "--precision fp32"),
     ({"execution": "compiled"}, "--execution compiled"),
     ({"pins": Pins(keep=(("layer4", 1),))}, "--keep"),

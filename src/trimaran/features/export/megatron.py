@@ -106,7 +106,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     if not _stages_before_replicas(recipe):
         yield from lost_order(recipe)
-    if recipe.pp > 1 and recipe.schedule in ("gpipe", "zero-bubble"):
+    if recipe.pp > 1 and recipe.schedule not in ("1f1b", "interleaved"):
         yield f"schedule {recipe.schedule}: Megatron runs 1F1B, interleaved where a stage has several parts"
     if recipe.precision == "fp64":
         yield "precision fp64: Megatron trains in fp32, fp16 and bf16"

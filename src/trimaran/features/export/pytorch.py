@@ -109,6 +109,12 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         yield f"precision {recipe.precision}: the script computes in fp32 or bf16 (--precision)"
     if not recipe.recomputed <= {"layers"} and recipe.recomputed != {"attention"}:
         yield f"recomputation of {', '.join(sorted(recipe.recomputed))}: the script recomputes layers or attention"
+    if recipe.offload:
+        yield "the optimizer's state in the memory of the host: the script updates on the device"
+    kept = {"gradients": recipe.gradients, "states of the optimizer": recipe.optimizer_state}
+    for name, said in kept.items():
+        if said not in (None, "fp32"):
+            yield f"{name} in {said}: the script keeps them in fp32"
     if recipe.pp > 1:
         yield from _reasons_of_pipeline(recipe)
     if recipe.global_batch_size != recipe.dp * recipe.microbatch * recipe.microbatches:
@@ -196,6 +202,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield f"the optimizer: AdamW with a learning rate of {_RATE:g}; change optimizer_of"
     if recipe.bucket_bytes is not None and recipe.dp > 1 and recipe.zero:
         yield f"bucket size {recipe.bucket_bytes} bytes: FSDP2 sends a layer at a time"
+    if recipe.tensor_overlap:
+        yield "exchanges of tensor-parallel ranks do not overlap products (torch has it as asynchronous TP, compiled)"
     if recipe.compiled:
         yield "torch.compile of segments: call model.compile() before the first step"
     for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):
@@ -224,10 +232,17 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
         "schedule": _SCHEDULES.get(recipe.schedule, ""),
         "batch": recipe.global_batch_size,
         "microbatches": recipe.microbatches,
+        "axes": _axes(recipe),
     }
     if recipe.shape is None:
         return template.render(common | _of_job(recipe))
     return template.render(common | _of_network(recipe, recipe.shape))
+
+
+def _axes(recipe: Recipe) -> tuple[str, ...]:
+    """Dimensions of the mesh, the one whose neighbours are farthest apart first."""
+    names = {"tp": ("tensor",), "pp": ("pipeline",), "dp": ("replicate", "shard")}
+    return tuple(name for axis in reversed(recipe.rank_order) for name in names.get(axis, ()))
 
 
 def _of_job(recipe: Recipe) -> dict[str, object]:

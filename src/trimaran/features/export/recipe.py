@@ -96,7 +96,6 @@ class Recipe(Degrees):
         clip_norm: gradients are clipped to this norm; None: they are not
         compiled: segments run through torch.compile
         beyond: what was decided that no recipe can say, each with what it costs to leave it out
-        shard_ranks: of the ranks of `dp`, those that share one copy of sharded state ("HSDP"); None: all of them
         shape: of the network, where the analytical model planned it and its name or configuration says one
         source: of the job, where it was captured
     """
@@ -112,7 +111,6 @@ class Recipe(Degrees):
     clip_norm: float | None = None
     compiled: bool = False
     beyond: tuple[str, ...] = ()
-    shard_ranks: int | None = None
     shape: TransformerShape | None = None
     source: Source | None = None
 
@@ -333,6 +331,10 @@ def _beyond_of_plan(strategy: Strategy) -> Iterator[str]:
 _SELECTIVE = frozenset({"attention", "norms", "activations", "feed_forward", "up_projections"})
 
 
+_PRICED_ALONE: frozenset[Schedule] = frozenset({"zero-bubble", "dualpipe", "dualpipev"})
+"""Schedules of the analytical model that are neither 1F1B nor interleaved."""
+
+
 def recipe_of_degrees(plan: Plan) -> Recipe:
     """What a plan of the analytical model says, in the words of other runtimes.
 
@@ -356,7 +358,8 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
     elif strategy.recomputed & _SELECTIVE:
         recompute = "selective"
     fields = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(Degrees)}
-    fields["schedule"] = "interleaved" if strategy.chunks > 1 else "1f1b"
+    if strategy.schedule not in _PRICED_ALONE:
+        fields["schedule"] = "interleaved" if strategy.chunks > 1 else "1f1b"
     return Recipe(
         job=plan.job,
         **fields,

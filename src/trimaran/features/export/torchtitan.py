@@ -13,7 +13,14 @@ from trimaran.features.export.recipe import Exported, Recipe, lost_order
 
 RELEASE = "0.3"
 
-_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "1F1B"}
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zero-bubble": "1F1B",
+    "dualpipe": "1F1B",
+    "dualpipev": "DualPipeV",
+}
 _CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 
 
@@ -102,6 +109,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
             "zero-bubble with one segment a stage: torch's zero-bubble schedules want two or more; the file says 1F1B, "
             "which idles for longer"
         )
+    if recipe.pp > 1 and recipe.schedule == "dualpipe":
+        yield "dualpipe: torchtitan has the folded form alone (DualPipeV); the file says 1F1B, which idles for longer"
     if recipe.pp > 1:
         for number, stage in enumerate(recipe.stages):
             if stage.split:

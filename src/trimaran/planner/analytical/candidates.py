@@ -113,7 +113,7 @@ class AnalyticalProblem:
     across_nodes: bool = False
     most_microbatch: int = 16
     least_context: int = 2048
-    ratio: float = 2.0
+    ratio: float = 1.5
     runners_up: int = 5
     not_said: tuple[str, ...] = ()
 
@@ -271,18 +271,36 @@ class AnalyticalModel:
         """Of a sequence, as papers count it [FLOP]."""
         return model_flops(self.problem.shape, self.problem.program.documents)
 
+    @cached_property
+    def _least(self) -> dict[Strategy, float]:
+        """A microbatch on one stage and one replica, at least [s]."""
+        return {}
+
     def bound(self, strategy: Strategy) -> float:
-        """No strategy of these degrees, whatever its schedule and sharding, has a shorter step [s]."""
-        problem = self.problem
-        return least_seconds(
-            problem.shape,
-            strategy,
-            problem.program,
-            device=problem.machine.node.device,
-            exchange=self._exchange,
-            constants=step_constants(),
-            filling=_least_filling(problem, strategy),
-        )
+        """No strategy of these degrees, whatever its schedule and sharding, has a shorter step [s].
+
+        Of degrees that differ in stages and replicas alone a microbatch has the same work, which is computed once;
+        `least_seconds` says how often it counts.
+        """
+        problem, number = self.problem, strategy.microbatches
+        alone = strategy
+        if strategy.rank_order == RANK_ORDER:
+            # In another order the links of a group depend on all degrees.
+            experts, others = strategy.ep * strategy.expert_ranks, strategy.tp * strategy.cp
+            replicas = experts // math.gcd(experts, others) if strategy.ep > 1 else 1
+            alone = replace(strategy, pp=1, dp=replicas, microbatches=min(2, number))
+        if alone not in self._least:
+            least_s = least_seconds(
+                problem.shape,
+                alone,
+                problem.program,
+                device=problem.machine.node.device,
+                exchange=self._exchange,
+                constants=step_constants(),
+                filling=0.0,
+            )
+            self._least[alone] = least_s / alone.microbatches * alone.pp
+        return self._least[alone] * passes(problem, strategy.pp, number) / strategy.pp
 
     def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
         """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
@@ -400,6 +418,7 @@ def segment_layers(
     return even if even and len(set(weighed)) == 1 else (*even, weighed)
 
 
+@functools.lru_cache(maxsize=64)
 def head_weight(shape: TransformerShape) -> float:
     """Cost of the output layer and of the modules that predict further tokens, in layers."""
     whole = Degrees()
@@ -552,6 +571,26 @@ def _by_heads(problem: AnalyticalProblem, strategy: Strategy) -> tuple[bool, ...
     return (False, True) if possible and heads < 3 * 2 * key_size(shape, strategy.tp) else (False,)
 
 
+def passes(problem: AnalyticalProblem, stages: int, microbatches: int) -> float:
+    """Passes through a stage that a step takes at least, the pipeline's filling counted.
+
+    With `m` microbatches the slowest of `p` stages computes `m` times, and one microbatch passes through the others,
+    `1 / v` of it where stages have `v` chunks.
+
+    Args:
+        problem: says which chunks may be
+        stages: of the pipeline
+        microbatches: of a replica
+    """
+    pins = problem.pins
+    if pins.schedule not in (None, "1f1b", "interleaved") or "zero-bubble" in pins.allow or "dualpipe" in pins.special:
+        # Some schedules have almost no bubble.
+        return microbatches
+    whole = microbatches % stages or pins.schedule == "1f1b" or pins.rules_out("interleaved")
+    chunks = 1 if whole else pins.chunks or problem.shape.layers // stages
+    return microbatches + (stages - 1) / max(1, chunks)
+
+
 def _boxes(problem: AnalyticalProblem) -> Iterator[tuple[int, int, int, int]]:
     """Ranks of a layer, stages, ranks of a sequence and replicas that are all the devices together."""
     pins, devices = problem.pins, problem.devices
@@ -565,28 +604,96 @@ def _boxes(problem: AnalyticalProblem) -> Iterator[tuple[int, int, int, int]]:
                     yield tensor, pipeline, context, of_stage // context
 
 
-def fewer_devices(problem: AnalyticalProblem, *, least: int) -> list[int]:
-    """Numbers of devices below the given one that a strategy may take, most first.
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Ranks of a layer, stages, ranks of a sequence and replicas, with a bound of the step of all that has them.
 
-    Up to `EVERY_NUMBER` each is there, of more whole nodes; which ones does not depend on how many devices there are.
+    Attributes:
+        tp: ranks of a layer
+        pp: stages
+        cp: ranks of a sequence
+        dp: replicas
+        bound_s: no such strategy has a shorter step [s]
+    """
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    bound_s: float
+
+    @property
+    def devices(self) -> int:
+        """In use."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    def pinned(self, problem: AnalyticalProblem) -> AnalyticalProblem:
+        """The problem on these devices, with these degrees alone."""
+        pins = replace(problem.pins, tp=self.tp, pp=self.pp, cp=self.cp, dp=self.dp)
+        return replace(problem, devices=self.devices, pins=pins)
+
+
+def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> list[Box]:
+    """Boxes that may have a shorter step than a given one, the lowest bound first.
+
+    Up to `EVERY_NUMBER` devices each number is there, of more whole nodes, and all of the problem. Which numbers there
+    are does not depend on how many devices there are, so that more of them are never slower.
 
     Args:
         problem: to plan
-        least: no fewer
+        below_s: the step [s]
+        most: devices
     """
     pins, shape, node = problem.pins, problem.shape, problem.machine.node.devices
-    pipelines = [pins.pp] if pins.pp else [1] if pins.rules_out("pp") else range(1, shape.layers + 1)
-    replicas = [pins.dp] if pins.dp else [1] if pins.rules_out("dp") else _divisors(problem.batch)
-    found: set[int] = set()
-    for tensor, context, data in product(tensor_degrees(problem), _context_degrees(problem), replicas):
-        each = tensor * context * data
-        for pipeline in pipelines if isinstance(pipelines, list) else pipelines[max(0, -(-least // each) - 1) :]:
-            devices = each * pipeline
-            if devices >= problem.devices:
-                break
-            if devices >= least and (devices <= EVERY_NUMBER or devices % node == 0):
-                found.add(devices)
-    return sorted(found, reverse=True)
+    stages = [pins.pp] if pins.pp else [1] if pins.rules_out("pp") else list(range(1, shape.layers + 1))
+    replicas = [pins.dp] if pins.dp else [1] if pins.rules_out("dp") else list(_divisors(problem.batch))
+    found = []
+    for tensor, context in product(tensor_degrees(problem), _context_degrees(problem)):
+        alone = _alone_s(problem, tensor, context)
+        for data in replicas:
+            share, rest = divmod(problem.batch, data)
+            sizes = [(share // size, each) for size, each in alone if share % size == 0]
+            if rest or not sizes:
+                continue
+            least_s = min(number * each for number, each in sizes)
+            for pipeline in stages:
+                devices = tensor * context * data * pipeline
+                if devices > most:
+                    break
+                if least_s >= below_s * pipeline:
+                    continue
+                if devices > EVERY_NUMBER and devices % node and devices != problem.devices:
+                    continue
+                bound_s = min(passes(problem, pipeline, number) * each for number, each in sizes) / pipeline
+                if bound_s < below_s:
+                    found.append(Box(tensor, pipeline, context, data, bound_s))
+    return sorted(found, key=lambda box: (box.bound_s, -box.devices))
+
+
+def _alone_s(problem: AnalyticalProblem, tensor: int, context: int) -> list[tuple[int, float]]:
+    """Sizes of a microbatch, and what one takes on one stage without exchanges and recomputation [s]."""
+    pins = problem.pins
+    sizes = [size for size in _divisors(problem.batch) if size <= problem.most_microbatch]
+    return [
+        (
+            size,
+            least_seconds(
+                problem.shape,
+                Strategy(
+                    tp=tensor,
+                    cp=context,
+                    microbatch=size,
+                    expert_tp=1 if problem.shape.experts is not None else None,
+                    sequence_parallel=tensor > 1 and pins.sequence_parallel is not False,
+                ),
+                problem.program,
+                device=problem.machine.node.device,
+                exchange=lambda *_: 0.0,
+                constants=step_constants(),
+            ),
+        )
+        for size in ([pins.microbatch] if pins.microbatch else sizes)
+    ]
 
 
 def tensor_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
@@ -604,35 +711,6 @@ def _context_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
         return (pins.cp,)
     most = 1 if pins.rules_out("cp") else max(1, shape.sequence // problem.least_context)
     return tuple(degree for degree in range(1, most + 1) if degree == 1 or shape.sequence % (2 * degree) == 0)
-
-
-def least_share(problem: AnalyticalProblem) -> float:
-    """Time of a sequence times devices, which no strategy on any number of devices is below [s].
-
-    Ranks that share a layer divide its work, and those that share the stack, the sequence or the batch too; nothing
-    waits for an exchange, and there is no bubble.
-
-    Args:
-        problem: to plan
-    """
-    pins = problem.pins
-    sizes = [size for size in _divisors(problem.batch) if size in range(1, problem.most_microbatch + 1)]
-    sizes = [pins.microbatch] if pins.microbatch else sizes
-    expert_tp, sharded = 1 if problem.shape.experts is not None else None, pins.sequence_parallel is not False
-    return min(
-        tensor
-        / size
-        * least_seconds(
-            problem.shape,
-            Strategy(tp=tensor, microbatch=size, expert_tp=expert_tp, sequence_parallel=tensor > 1 and sharded),
-            problem.program,
-            device=problem.machine.node.device,
-            exchange=lambda *_: 0.0,
-            constants=step_constants(),
-        )
-        for tensor in tensor_degrees(problem)
-        for size in sizes
-    )
 
 
 def _degrees(problem: AnalyticalProblem, pinned: int | None, name: str) -> tuple[int, ...]:
@@ -718,16 +796,6 @@ def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Sc
             yield from (("interleaved", count) for count in chunks if count > 1)
         elif pins.chunks in (None, 1) and not next(schedule_obstacles(replace(strategy, schedule=schedule)), ""):
             yield schedule, 1
-
-
-def _least_filling(problem: AnalyticalProblem, strategy: Strategy) -> float:
-    """The least share of a pass through the other stages that a schedule which may be taken leaves idle."""
-    shares = [0.0]
-    for schedule, chunks in _orders(problem, strategy):
-        if schedule not in ("1f1b", "interleaved"):
-            return 0.0
-        shares.append(1.0 / chunks)
-    return min(shares[1:], default=0.0)
 
 
 def _levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:

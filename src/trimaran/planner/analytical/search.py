@@ -18,7 +18,6 @@ Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the fie
 the guides of Megatron-LM and torchtitan say to try (`guides.py`).
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +31,9 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
     AnalyticalModel,
     AnalyticalProblem,
-    fewer_devices,
+    Box,
+    boxes_below,
     groups,
-    least_share,
     members,
 )
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
@@ -49,7 +48,7 @@ from trimaran.pricing.analytical.programs import training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, ZeroStage
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -167,14 +166,26 @@ def check_types(pins: Pins, precision: Precision) -> None:
             )
 
 
-PRICED_S = 0.0002
+PRICED_S = 0.00015
 """Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
-MEASURED_S = 0.0001
+MEASURED_S = 0.0004
 """Work of adding up the memory of a strategy [s, likewise]."""
 
 BOUNDED_S = 0.0001
 """Work of bounding a group of strategies [s, likewise]."""
+
+MOST_S = 2.5
+"""Work on all devices where the user gives no limit; a search that needs more says that it is not complete [s]."""
+
+FRUITLESS_S = 10.0
+"""Work after which a search ends in which nothing fits [s, likewise]."""
+
+IDLE_S = 1.0
+"""Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
+
+ASIDE_S = 0.5
+"""Work on each question that is answered besides: half of the devices, a batch near by [s, likewise]."""
 
 WORTH_NAMING = 0.02
 """A neighbouring batch that is faster per sample by a smaller share is not named."""
@@ -186,13 +197,13 @@ _MOST_ON_A_SIDE = 4
 """Batches that are searched below, and above."""
 
 
-_Node = tuple[float, int, Strategy | None]
-"""Of the search: a bound [s], a number of devices, and a group of strategies there; None: all groups."""
+_Node = tuple[float, int, Box | Strategy]
+"""Of the search: a bound [s], a number of devices, and what has that bound: a box, or a group of strategies."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Hunt:
-    """A search under way: the space of `best_first`, whose nodes are numbers of devices, then groups.
+    """A search under way: the space of `best_first`, whose nodes are boxes of ranks, and groups of strategies.
 
     Attributes:
         problem: to plan
@@ -203,6 +214,8 @@ class _Hunt:
         least_bytes: the smallest peak of all that were priced [bytes]
         is_complete: neither time nor number ended it
         best_s: the best step so far; less where only faster ones are asked for [s]
+        ratio: what has a bound of this multiple of the best step is not looked at
+        fruitless_s: work after which the search ends where nothing fits [s on the reference]
     """
 
     problem: AnalyticalProblem
@@ -213,6 +226,8 @@ class _Hunt:
     least_bytes: float = float("inf")
     is_complete: bool = True
     best_s: float = float("inf")
+    ratio: float = 1.0
+    fruitless_s: float = FRUITLESS_S
     _priced: int = 0
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
@@ -226,13 +241,30 @@ class _Hunt:
         """By bounds, more devices first."""
         return node[0], -node[1]
 
+    def groups(self, problem: AnalyticalProblem, *, least_s: float = 0.0) -> Iterator[_Node]:
+        """The groups of a problem with their bounds, as far as they may matter.
+
+        Args:
+            problem: on all devices, or of a box
+            least_s: a bound of all of them [s]
+        """
+        model = self.model(problem.devices)
+        for group in groups(problem, self.rejected if problem is self.problem else Counter()):
+            self.work.spend(BOUNDED_S)
+            bound_s = max(least_s, model.bound(group))
+            if bound_s <= self.ratio * self.best_s:
+                yield bound_s, problem.devices, group
+
     def expand(self, node: _Node) -> Iterable[_Node]:
-        """Bound the groups of a number of devices, price all strategies of a group."""
-        bound_s, devices, group = node
+        """The groups of a box; of a group all strategies are priced."""
+        bound_s, devices, what = node
+        if isinstance(what, Box):
+            return self.groups(what.pinned(self.problem), least_s=bound_s)
         model = self.model(devices)
-        if group is None:
-            return self._groups(model, bound_s)
-        for strategy in members(model.problem, group):
+        if self._is_hopeless(model, what):
+            self.rejected["does not fit the memory of a device"] += 1
+            return ()
+        for strategy in members(model.problem, what):
             fitting = model.admitted(strategy)
             memory = fitting[1]
             self.work.spend(MEASURED_S)
@@ -247,19 +279,29 @@ class _Hunt:
             self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
         return ()
 
-    def _groups(self, model: AnalyticalModel, least_s: float) -> Iterable[_Node]:
-        devices = model.problem.devices
-        is_all = devices == self.problem.devices
-        for group in groups(model.problem, self.rejected if is_all else Counter()):
-            self.work.spend(BOUNDED_S)
-            bound_s = max(least_s, model.bound(group))
-            # On fewer devices only what is faster is of interest.
-            if is_all or bound_s < self.best_s:
-                yield bound_s, devices, group
+    def _is_hopeless(self, model: AnalyticalModel, group: Strategy) -> bool:
+        """Whether a group needs a tenth more than there is with all layers recomputed and all state sharded.
+
+        Chunks, other schedules and layers of stages that differ need more than a plain pipeline of even stages, or
+        less by no more than that tenth; what is kept on hosts does not count, so those strategies are looked at.
+        """
+        pins = self.problem.pins
+        if pins.offload or "optimizer-offload" in pins.special:
+            return False
+        levels: tuple[ZeroStage, ...] = (2, 3) if pins.zero is None else (pins.zero,)
+        least = min(
+            model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=level))[1].peak for level in levels
+        )
+        self.work.spend(MEASURED_S)
+        self.least_bytes = min(self.least_bytes, least)
+        return least > 1.1 * self.problem.memory_limit
 
     def is_done(self, bound_s: float) -> bool:
         """Whether a bound is some times the best step, or time or number end the search."""
-        if bound_s > self.problem.ratio * self.best_s:
+        if bound_s > self.ratio * self.best_s:
+            return True
+        if not self.fitting and self.work.done_s > self.fruitless_s:
+            self.is_complete = False
             return True
         if self.fitting and self.problem.gap and self.best_s <= bound_s * (1.0 + self.problem.gap):
             self.lowest_s = min(self.lowest_s, bound_s)
@@ -268,20 +310,28 @@ class _Hunt:
             self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
         return not self.is_complete
 
+    def search_all_devices(self) -> None:
+        """Search on all devices, up to some times the best step."""
+        self.ratio = self.problem.ratio
+        left = best_first(self, list(self.groups(self.problem)))
+        if left and self.is_complete and left[0][0] > self.ratio * self.best_s:
+            self.rejected[f"at least {self.ratio:g} times the chosen step, by its bound"] += len(left)
 
-def _hunt(problem: AnalyticalProblem, work: Work, *, below_s: float = float("inf")) -> _Hunt:
-    """Search on all devices.
+    def search_boxes(self, *, most: int) -> None:
+        """Search on fewer devices too, as far as something there may be faster than the best so far.
 
-    Args:
-        problem: to plan
-        work: of the search
-        below_s: only faster steps are of interest [s]
-    """
-    hunt = _Hunt(problem=problem, work=work, best_s=below_s)
-    left = best_first(hunt, list(hunt.expand((0.0, problem.devices, None))))
-    if left and hunt.is_complete and left[0][0] > problem.ratio * hunt.best_s:
-        hunt.rejected[f"at least {problem.ratio:g} times the chosen step, by its bound"] += len(left)
-    return hunt
+        Args:
+            most: devices
+        """
+        self.ratio = 1.0
+        if self.fitting:
+            # What is left of a limit of the user's, at most what this is worth.
+            left_s = IDLE_S if self.problem.time_limit_s is None else min(self.work.left_s, IDLE_S)
+            self.work = Work(limit_s=left_s)
+        boxes = boxes_below(self.problem, self.best_s, most=most)
+        left = best_first(self, [(box.bound_s, box.devices, box) for box in boxes])
+        if self.is_complete and not self.problem.gap:
+            self.lowest_s = min([self.lowest_s, self.best_s, *(node[0] for node in left[:1])])
 
 
 def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
@@ -294,7 +344,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
     """
     start_s = time.monotonic()
-    work = work_within(problem.time_limit_s)
+    work = work_within(MOST_S if problem.time_limit_s is None else problem.time_limit_s)
     hunt, whole = _explored(problem, work)
     problem, ordered = hunt.problem, _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
@@ -328,7 +378,8 @@ def fastest(problem: AnalyticalProblem) -> AnalyticalCandidate:
     Raises:
         InfeasibleError: nothing fits
     """
-    hunt, _ = _explored(replace(problem, ratio=1.0), work_within(problem.time_limit_s))
+    limit_s = MOST_S if problem.time_limit_s is None else problem.time_limit_s
+    hunt, _ = _explored(replace(problem, ratio=1.0), work_within(limit_s))
     return _ordered(hunt)[0]
 
 
@@ -338,9 +389,10 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
     slower plan that surely fits with a little more memory would then be worse than one that does not.
     """
-    hunt = _hunt(problem, work)
+    hunt = _Hunt(problem=problem, work=work)
+    hunt.search_all_devices()
     whole = list(hunt.fitting)
-    _leave_idle(hunt)
+    hunt.search_boxes(most=problem.devices - 1)
     pins = problem.pins
     decided = bool(pins.strategy) or None not in (pins.dp, pins.pp, pins.tp)
     if not hunt.fitting and decided and not problem.lenient:
@@ -357,45 +409,6 @@ def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
     if not hunt.fitting:
         raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
     return sorted(hunt.fitting, key=lambda found: found.rank)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Devices that are left idle
-
-
-def _leave_idle(hunt: _Hunt) -> None:
-    """Search on fewer devices too, as far as that may be faster than all of them.
-
-    The more devices there are, the more numbers are looked at, and those of fewer devices are among them, so no plan
-    is slower for having more.
-    """
-    problem = hunt.problem
-    least_s = problem.batch * least_share(problem)
-    counts = fewer_devices(problem, least=math.ceil(least_s / hunt.best_s))
-    left = best_first(_Faster(hunt=hunt), [(least_s / count, count, None) for count in counts])
-    if not left:
-        hunt.lowest_s = min(hunt.lowest_s, hunt.best_s)
-    elif hunt.is_complete:
-        hunt.lowest_s = min(hunt.lowest_s, left[0][0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Faster:
-    """The same space, as far as it may be faster than the best."""
-
-    hunt: _Hunt
-
-    def order(self, node: _Node) -> tuple[float, int]:
-        """As of the hunt."""
-        return self.hunt.order(node)
-
-    def expand(self, node: _Node) -> Iterable[_Node]:
-        """As of the hunt."""
-        return self.hunt.expand(node)
-
-    def is_done(self, bound_s: float) -> bool:
-        """Whether nothing is faster than the best, or time or number end the search."""
-        return bound_s >= self.hunt.best_s or self.hunt.is_done(bound_s)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -431,8 +444,8 @@ def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> t
     """
     found = []
     for side in (-1, 1):
-        batches = _nearest(problem, side)
-        gains = [near for batch in batches for near in _at_batch(problem, chosen, batch)]
+        work = Work(limit_s=ASIDE_S)
+        gains = [near for batch in _nearest(problem, side) for near in _at_batch(problem, chosen, batch, work)]
         most = max((near.faster for near in gains), default=0.0)
         found += [near for near in gains if near.faster >= most / 2.0][:1]
     return tuple(found)
@@ -450,11 +463,11 @@ def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
     return sorted(found, key=lambda near: abs(near - batch))[:_MOST_ON_A_SIDE]
 
 
-def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int) -> Iterator[NearbyBatch]:
+def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int, work: Work) -> Iterator[NearbyBatch]:
     """The best strategy at a batch; nothing where a sample takes no less time than in the chosen one."""
     below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
-    hunt = _hunt(replace(problem, batch=batch, ratio=1.0), Work(), below_s=below_s)
-    _leave_idle(hunt)
+    hunt = _Hunt(problem=replace(problem, batch=batch), work=work, best_s=below_s, fruitless_s=work.limit_s)
+    hunt.search_boxes(most=problem.devices)
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     if best is not None and best.step_time_s <= below_s:
         faster = chosen.step_time_s * batch / (problem.batch * best.step_time_s) - 1.0
@@ -475,8 +488,10 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: W
         count = problem.devices // share
         if problem.devices % share or count < 1 or work.is_over:
             continue
-        fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.05)
-        found += sorted(_hunt(fewer, work).fitting, key=lambda one: one.rank)[:1]
+        fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.0)
+        hunt = _Hunt(problem=fewer, work=Work(limit_s=min(work.left_s, ASIDE_S)), fruitless_s=ASIDE_S)
+        hunt.search_all_devices()
+        found += sorted(hunt.fitting, key=lambda one: one.rank)[:1]
     return [one for one in found if one.devices < chosen.devices]
 
 
@@ -533,11 +548,12 @@ def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()
         again, place = recomputes_layers(group), order(group)
         if place > reached.get(again, place):
             continue
-        for found in map(model.price, members(free, group)):
-            least = min(least, found.memory.peak)
-            if found.memory.peak <= problem.memory_limit:
+        for strategy in members(free, group):
+            admitted = model.admitted(strategy)
+            least = min(least, admitted[1].peak)
+            if admitted[1].peak <= problem.memory_limit:
                 reached[again] = place
-                fitting.append(found)
+                fitting.append(model.price(strategy, admitted))
     return _Priced(fitting, least, next(iter(rejected), "cannot be built"))
 
 

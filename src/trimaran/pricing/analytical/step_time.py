@@ -70,6 +70,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
@@ -1492,7 +1493,7 @@ def least_seconds(
     constants: StepConstants,
     filling: float = 1.0,
 ) -> float:
-    """A step with all stages equally loaded, without sends, exchanges of replicas and update [s].
+    """A step with all stages equally loaded, without bubble, exchanges of replicas and update [s].
 
     No schedule, sharding or choice of layers for stages makes a step of these degrees faster: with `m` microbatches the
     slowest stage computes `m` times, and one microbatch passes through the others, of which a schedule leaves a part
@@ -1578,6 +1579,41 @@ def _filling(
     )
 
 
+_MOST_KNOWN = 100_000
+"""Stages whose seconds are kept; a search asks for fewer."""
+
+
+def _once(seconds: Callable[..., float]) -> Callable[..., float]:
+    """Computes once what does not depend on replicas and on how they shard state: most strategies of a search."""
+    known: dict[tuple[Any, ...], tuple[Device, StepConstants, float]] = {}
+
+    @functools.wraps(seconds)
+    def asked(
+        shape: TransformerShape,
+        degrees: Degrees,
+        program: Program,
+        stage: int,
+        device: Device,
+        constants: StepConstants,
+        *,
+        attention: float = 1.0,
+    ) -> float:
+        alike = replace(
+            degrees, dp=1, zero=0, shard_ranks=None, offload=False, microbatches=min(2, degrees.microbatches)
+        )
+        # A device has figures by name, so it is known by being the same one, which what is kept holds on to.
+        key = (shape, alike, program, stage, attention, id(device), id(constants))
+        if key not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            found = seconds(shape, degrees, program, stage, device, constants, attention=attention)
+            known[key] = (device, constants, found)
+        return known[key][2]
+
+    return asked
+
+
+@_once
 def _stage_seconds(
     shape: TransformerShape,
     degrees: Degrees,

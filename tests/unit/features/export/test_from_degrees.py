@@ -10,6 +10,7 @@ from tests.raising import raises
 
 from trimaran.features.export import export_plan
 from trimaran.features.export.megatron import to_megatron
+from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, recipe_of_degrees
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
@@ -54,6 +55,16 @@ def test_uneven_parts_are_kept() -> None:
         ["layers.4", "layers.5", "layers.6"],
         ["layers.7", "norm", "lm_head"],
     ]
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "dualpipe", "dualpipev"])
+def test_a_schedule_that_is_neither_1f1b_nor_interleaved_is_said(schedule: Any) -> None:
+    plan = plan_of(8, pipeline=2, microbatches=8)
+    found = recipe_of_degrees(dataclasses.replace(plan, strategy=dataclasses.replace(plan.strategy, schedule=schedule)))
+    assert found.schedule == schedule
+    assert any(f"schedule {schedule}" in line for line in to_megatron(found).lost)
+    with raises("export.not-expressible"):
+        to_pytorch(found)
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:

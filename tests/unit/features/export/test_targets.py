@@ -125,7 +125,7 @@ def test_torchtitan_builds_its_sections(tmp_path: Path):
     assert built["training"].local_batch_size == 16
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipev"])
 def test_schedules_of_torchtitan_are_those_of_torch(schedule):
     from torch.distributed.pipelining.schedules import get_schedule_class
 

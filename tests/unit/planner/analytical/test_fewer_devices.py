@@ -1,6 +1,7 @@
 """Devices that stay idle where that is faster, batches near by, and limits of work."""
 
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,9 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
     AnalyticalModel,
     AnalyticalProblem,
-    fewer_devices,
-    least_share,
+    boxes_below,
+    groups,
+    members,
 )
 from trimaran.planner.analytical.search import fastest, nearby_batches, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
@@ -39,8 +41,11 @@ def test_a_hundred_nodes_are_not_slower_than_96() -> None:
 
 def test_numbers_of_fewer_devices_do_not_depend_on_how_many_there_are() -> None:
     """Each up to 64, then whole nodes; of 36 nodes all that 35 have."""
-    few, many = fewer_devices(problem(35, 96), least=1), fewer_devices(problem(36, 96), least=1)
-    assert set(few) <= set(many)
+    few, many = (
+        {box.devices for box in boxes_below(asked, float("inf"), most=asked.devices - 1)}
+        for asked in (problem(35, 96), problem(36, 96))
+    )
+    assert few <= many
     assert max(many) < 36 * 8
     assert {count for count in many if count > 64 and count % 8} == set()
     assert {1, 2, 3, 5, 7, 12, 63} <= set(many)
@@ -48,16 +53,22 @@ def test_numbers_of_fewer_devices_do_not_depend_on_how_many_there_are() -> None:
 
 def test_pins_decide_which_numbers_there_are() -> None:
     pinned = problem(4, 64, pins=Pins(tp=8, pp=1, cp=1))
-    assert fewer_devices(pinned, least=1) == [16, 8]
+    assert {box.devices for box in boxes_below(pinned, float("inf"), most=31)} == {16, 8}
     found = search_degrees(replace(pinned, pins=Pins(dp=2, tp=8, pp=1, cp=1)))
     assert (found.chosen.devices, found.on_all) == (16, None)
 
 
-def test_no_strategy_takes_less_of_its_devices_than_the_least_share() -> None:
-    asked = transformer_problem(SMALL, find_machine("dgx-a100:2"), batch=24)
-    found = search_degrees(asked)
-    for one in (*found.candidates, *found.pareto):
-        assert one.step_time_s * one.devices >= asked.batch * least_share(asked)
+@pytest.mark.parametrize("cluster", ["dgx-a100:2", "dgx1-v100"])
+def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(cluster: str) -> None:
+    precision = "fp16" if "v100" in cluster else "bf16"
+    asked = transformer_problem(SMALL, find_machine(cluster), batch=24, precision=precision)
+    for box in boxes_below(asked, float("inf"), most=asked.devices)[::3]:
+        inside = box.pinned(asked)
+        model = AnalyticalModel(problem=inside)
+        for group in groups(inside, Counter()):
+            bound_s = model.bound(group)
+            assert box.bound_s <= bound_s * (1 + 1e-9)
+            assert all(bound_s <= model.price(one).step_time_s * (1 + 1e-9) for one in members(inside, group))
 
 
 def test_a_batch_that_does_not_divide_names_those_near_by_that_do() -> None:
