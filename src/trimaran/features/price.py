@@ -181,6 +181,7 @@ class Pricing:
             gradients=found.strategy.gradients or pins.gradients,
             optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
         )
+        timed = replace(strategy, gradients=pins.gradients, optimizer_state=pins.optimizer_state)
         fit = judge_fit(
             problem.shape,
             strategy,
@@ -188,7 +189,8 @@ class Pricing:
             device_bytes=problem.device_bytes,
             reserve=problem.reserve,
         )
-        candidate = model.price(strategy)
+        # As in a plan: types that only the words say are what it fits with, and make no step faster.
+        candidate = model.price(timed, model.admitted(strategy))
         tokens = request.target.tokens is not None
         return PricedStrategy(
             setting=setting,

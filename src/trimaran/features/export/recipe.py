@@ -389,6 +389,18 @@ def _even(layers: int, segments: int) -> tuple[int, ...]:
 def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
     if degrees.ep > 1:
         yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
+    if degrees.expert_tp not in (None, degrees.tp):
+        yield f"experts shared by {degrees.expert_tp} ranks: set the target's expert tensor degree yourself"
+    if degrees.shard_ranks is not None:
+        yield f"sharded state copied every {degrees.shard_ranks} ranks (HSDP): the file shards it over all replicas"
+    if degrees.ulysses:
+        yield "heads exchanged for parts of the sequence (Ulysses): the file says the ranks that share it, not how"
+    if degrees.schedule in ("zero-bubble", "dualpipe", "dualpipev"):
+        yield f"schedule {degrees.schedule}: the file says 1F1B, which idles for longer"
+    if degrees.tensor_overlap is not None:
+        yield "whether exchanges of tensor-parallel ranks overlap products: the target's own default"
+    if degrees.offload:
+        yield "the optimizer's state on the host: set the target's offload yourself, or it may not fit"
     if len(degrees.recomputed) > 1:
         yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names one kind"
     if precision == "fp8":

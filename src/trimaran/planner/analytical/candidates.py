@@ -289,7 +289,7 @@ class AnalyticalModel:
         if strategy.rank_order == RANK_ORDER:
             # In another order the links of a group depend on all degrees.
             experts, others = strategy.ep * strategy.expert_ranks, strategy.tp * strategy.cp
-            replicas = experts // math.gcd(experts, others) if strategy.ep > 1 else 1
+            replicas = experts // math.gcd(experts, others)
             alone = replace(strategy, pp=1, dp=replicas, microbatches=min(2, number))
         if alone not in self._least:
             least_s = least_seconds(
@@ -524,6 +524,9 @@ def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strateg
     """
     most = max(strategy.segment_layers, default=-(-problem.shape.layers // (strategy.pp * strategy.chunks)))
     if problem.pins.recompute is not None or problem.pins.rules_out("memory") or strategy.schedule == "zero-bubble":
+        return None
+    # Where memory lacks, the usual shardings of the optimizer and of everything come first.
+    if strategy.zero in (0, 2) and strategy.dp * strategy.cp > 1 and problem.pins.zero is None:
         return None
 
     def of(number: int) -> Strategy:

@@ -292,9 +292,9 @@ class _Hunt:
         pins = self.problem.pins
         if pins.offload or "optimizer-offload" in pins.special:
             return False
-        levels: tuple[ZeroStage, ...] = (2, 3) if pins.zero is None else (pins.zero,)
+        tried: tuple[ZeroStage, ...] = (2, 3) if pins.zero is None else (pins.zero,)
         least = min(
-            model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=level))[1].peak for level in levels
+            model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=zero))[1].peak for zero in tried
         )
         self.work.spend(MEASURED_S)
         self.least_bytes = min(self.least_bytes, least)

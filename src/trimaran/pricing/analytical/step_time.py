@@ -1089,18 +1089,18 @@ def tensor_seconds(
         seconds += 3 * each * constants.tensor_exposed
     if shape.experts is not None and shape.has_experts(layer):
         passes = 3 if again or "feed_forward" in degrees.recomputed else 2
-        copies = _copies(shape.experts.active, degrees, program.once_a_node)
-        sent = tokens * shape.hidden * program.element_bytes * copies
-        sent /= degrees.tp if degrees.sequence_parallel else 1
         # The busiest rank receives more than it sends on the way there, and sends as much more on the way back.
-        sent *= shape.experts.load(degrees.ep)
+        row = tokens * shape.hidden * program.element_bytes * shape.experts.load(degrees.ep)
+        row /= degrees.tp if degrees.sequence_parallel else 1
         share = degrees.expert_ranks
         if degrees.ep > 1:
             # Sent and brought back in each pass: forward, backward, and the forward that is computed again.
+            sent = row * _copies(shape.experts.active, degrees, program.once_a_node)
             seconds += 2 * passes * exchange("all_to_all", sent, degrees.ep, share) * waited
         if share > 1 and _folds(degrees):
             # Each rank that shares an expert needs the tokens of all of them, and their sums go back.
-            seconds += 2 * passes * exchange("all_gather", sent * share, share, 1) * waited
+            visits = row * shape.experts.active
+            seconds += 2 * passes * exchange("all_gather", visits * share, share, 1) * waited
     return seconds
 
 
