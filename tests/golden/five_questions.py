@@ -245,7 +245,8 @@ def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
         held += ("--microbatches", asked.microbatches, "--schedule", asked.schedule)
         held += ("--forbid", "hierarchical", "--forbid", "placement")
     else:
-        held = ("--tp", asked.tp, "--pp", asked.pp, "--zero", 1, "--forbid", "memory")
+        held = ("--tp", asked.tp, "--pp", asked.pp, "--zero", 1, "--forbid", "memory", "--cp", 1)
+        held += ("--vp", asked.chunks, "--micro-batch", asked.microbatch)
     where = ("--cluster", asked.cluster, "--devices", asked.devices, "--batch", asked.batch)
     return _run(folder, name, asked.network, *where, *held, *options)
 

@@ -81,5 +81,5 @@ def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, mode
         "front",
     }
     assert set(one) <= set(other)
-    assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s"}
+    assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s", "need_bytes"}
     assert set(one["candidates"][0]) <= set(other["candidates"][0])

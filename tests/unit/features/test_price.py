@@ -182,7 +182,9 @@ def test_a_price_takes_seconds_and_little_memory_and_does_not_import_torch() -> 
         "    assert not end.code\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"
         "assert 'torch' not in sys.modules\n"
-        "assert used.ru_maxrss < 500 * 1024, used.ru_maxrss\n"
+        # Of this program alone: ru_maxrss has that of the process that started it, too.
+        "most = next(line for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "assert int(most.split()[1]) < 500 * 1024, most\n"
         "assert used.ru_utime + used.ru_stime < 5.0, used\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -243,7 +243,22 @@ def _attention_inputs(shape: TransformerShape, degrees: Degrees, element_bytes: 
 
 
 def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element_bytes: int) -> tuple[int, int]:
-    """Bytes before and after the activation function."""
+    """Bytes before and after the activation function.
+
+    With experts a rank receives as many tokens as it sends. Where `e` ranks share an expert, each has the tokens of all
+    of them and an `e`-th of the expert's inner channels: the product is that of whole experts on its own tokens.
+
+    Example:
+        With the stream sharded over two ranks, it does not matter whether the ranks share experts:
+
+        >>> from trimaran.pricing.analytical.shapes import Experts, gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=64, heads=4)
+        >>> shape = replace(shape, experts=Experts(count=4, active=2, ffn=96))
+        >>> shared = Degrees(tp=2, ep=2, dp=2, sequence_parallel=True)
+        >>> whole = replace(shared, expert_tp=1)
+        >>> _feed_forward(shape, shared, 0, 2) == _feed_forward(shape, whole, 0, 2)
+        True
+    """
     tokens = tokens_of_rank(shape, degrees)
     gates = 2 if shape.gated else 1
     if shape.experts is None or not shape.has_experts(layer):
@@ -252,7 +267,9 @@ def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element
     experts = shape.experts
     # If tokens spread evenly over the experts, a rank receives the number that it sends; the busiest one more.
     share = degrees.tp if degrees.sequence_parallel else 1
-    visits = int(tokens * experts.active * degrees.tp // (share * degrees.expert_ranks) * experts.load(degrees.ep))
+    # Without sequence parallelism ranks that share experts have the same tokens.
+    alike = degrees.tp if degrees.expert_ranks == degrees.tp else share
+    visits = int(tokens * experts.active // alike * experts.load(degrees.ep))
     shared = experts.shared_ffn // degrees.tp * tokens * element_bytes
     inner = visits * experts.ffn * element_bytes + shared
     sent = tokens * experts.active // share

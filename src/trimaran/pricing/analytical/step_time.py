@@ -1261,6 +1261,8 @@ def data_seconds(
             return seconds
         return max(0.0, seconds - meanwhile_s) + exposed * min(seconds, meanwhile_s)
 
+    forward_s = microbatch_s / (4.0 if _all_again(degrees) else 3.0)
+    backward_s = microbatch_s - forward_s
     held, experts = stage_elements(shape, degrees, stage)
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
     apart = degrees.ep * degrees.expert_ranks
@@ -1276,17 +1278,21 @@ def data_seconds(
                 gathered += units * exchange("all_gather", each_unit * program.element_bytes, ranks[1], near)
                 scattered += units * exchange("reduce_scatter", gradients, ranks[1], near)
                 once += _between_copies(count, ranks, near, degrees, program, exchange)
-        again = degrees.recomputed and _all_again(degrees)
-        forward_s = microbatch_s / (4.0 if again else 3.0)
         each = waits(gathered, forward_s, constants.sharded_exposed)
-        each += waits(gathered + scattered, microbatch_s - forward_s, constants.sharded_exposed)
+        each += waits(gathered + scattered, backward_s, constants.sharded_exposed)
         # Nothing computes during the first gather and the last scatter.
         alone = (gathered + scattered) / units if program.overlaps else 0.0
-        return degrees.microbatches * (each + alone + (held + experts) * copy_s) + waits(once)
+        # Copies are summed in the last backward, too.
+        last = waits(gathered + scattered + once, backward_s, constants.sharded_exposed)
+        last -= waits(gathered + scattered, backward_s, constants.sharded_exposed)
+        return degrees.microbatches * (each + alone + (held + experts) * copy_s) + last
     everywhere, once = _replica_exchanges(held, dense_ranks, degrees.tp, degrees, program, exchange)
     more, more_once = _replica_exchanges(experts, expert_ranks, apart, degrees, program, exchange)
-    copied = (held + experts) * copy_s if degrees.zero == 2 else 0.0
-    return degrees.microbatches * (waits(everywhere + more) + copied) + waits(once + more_once)
+    if degrees.zero < 2:
+        return waits(once + more_once)
+    # Gradients are scattered in each backward, and parameters gathered in the forward that follows.
+    each = waits(everywhere + more, backward_s) + (held + experts) * copy_s
+    return degrees.microbatches * each + waits(once + more_once, forward_s)
 
 
 def _replica_exchanges(
@@ -1410,11 +1416,18 @@ def transformer_step(
     through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
     through += sends * (degrees.pp - 1)
     waited = send_seconds(degrees, sends, constants)
-    held, experts = stage_elements(shape, degrees, slowest_at)
-    alone = degrees.zero == 0
-    mine = held if alone else held / degrees.state_ranks
-    mine += experts if alone else experts / degrees.expert_state_ranks
-    update_s = mine * (host_update_s if degrees.offload else constants.update_bytes / device.sustained_bytes_per_s)
+    # Buffers of the device maker's frameworks are exchanged where they are.
+    copy_s = 0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s
+    after = {
+        stage: (
+            data_seconds(shape, degrees, program, stage, sum(known[stage]), exchange, constants, copy_s=copy_s),
+            _updated(shape, degrees, stage),
+        )
+        for stage in known
+    }
+    # A stage whose exchange takes longest need not be the one that computes longest, as where it has the embedding.
+    data_s, updated = (max(values) for values in zip(*after.values(), strict=True))
+    update_s = updated * (host_update_s if degrees.offload else constants.update_bytes / device.sustained_bytes_per_s)
     unequal = 0.0
     if documents is not None:
         without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
@@ -1424,21 +1437,19 @@ def transformer_step(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
         bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
-        data_s=data_seconds(
-            shape,
-            degrees,
-            program,
-            slowest_at,
-            slowest,
-            exchange,
-            constants,
-            # Buffers of the device maker's frameworks are exchanged where they are.
-            copy_s=0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s,
-        ),
+        data_s=data_s,
         update_s=0.0 if program.frozen else update_s,
         unequal_s=unequal,
     )
     return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
+
+
+def _updated(shape: TransformerShape, degrees: Degrees, stage: int) -> float:
+    """Parameters that a rank of a stage updates."""
+    held, experts = stage_elements(shape, degrees, stage)
+    if degrees.zero == 0:
+        return held + experts
+    return held / degrees.state_ranks + experts / degrees.expert_state_ranks
 
 
 _HOST_ADAM_S = 2.57e-10
