@@ -29,7 +29,7 @@ def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> 
     """Score predictions and choices of plans of sharded transformers, in one table."""
     with errors_reported(as_json=as_json):
         from trimaran_studies.validation.planbench import planbench as run
-        from trimaran_studies.validation.planbench import planbench_document, planbench_lines, planbench_table
+        from trimaran_studies.validation.planbench import planbench_document, planbench_lines, planbench_tables
 
         with progress_shown() as progress:
             bench = run(tuple(data or ()), peers=peers, progress=progress)
@@ -37,5 +37,5 @@ def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> 
             print_json(planbench_document(bench))
             return
         out = console()
-        out.print(planbench_table(bench))
+        out.print(*planbench_tables(bench), sep="\n")
         out.print(*planbench_lines(bench), sep="\n")

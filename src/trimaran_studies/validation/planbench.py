@@ -22,6 +22,7 @@ from rich.table import Table
 from trimaran.base.progress import Progress
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
+from trimaran.pricing.analytical.fit import judge_fit
 from trimaran.program.strategy import Degrees, Strategy
 from trimaran.report.tables import add_figures
 from trimaran_studies.validation.field import FAMILY as FIELD
@@ -46,7 +47,7 @@ class Line:
         rule: the same of the guides' plan
         gap: that our choice closes; None without a choice
         peer: another predictor on the same rows
-        own: median predicted step of our plan over that of the degrees that ran; None without runs
+        own: predicted step of our plan over that of the degrees that ran, median and worst; None without runs
         seconds: of work until the slowest answer [s]; None without runs
     """
 
@@ -58,7 +59,7 @@ class Line:
     rule: float | None = None
     gap: GapClosed | None = None
     peer: PeerLine | None = None
-    own: float | None = None
+    own: tuple[float, float] | None = None
     seconds: float | None = None
 
 
@@ -137,7 +138,7 @@ def _run_lines(answers: Sequence[Answer]) -> list[Line]:
             name="documented trainings",
             score=_score(answers),
             unfit=sum(not one.fits for one in judged),
-            own=statistics.median(one.own for one in judged),
+            own=(statistics.median(one.own for one in judged), max(one.own for one in judged)),
             seconds=max(one.seconds for one in judged),
         )
     ]
@@ -167,8 +168,9 @@ def _judged(answer: Answer) -> _Judged:
     begin = time.process_time()
     found = search_degrees(problem)
     seconds = time.process_time() - begin
+    fit = judge_fit(run.shape, degrees, keeping=problem.bookkeeping, device_bytes=problem.device_bytes)
     return _Judged(
-        fits=ran.memory.peak <= problem.memory_limit,
+        fits=fit.verdict != "does not fit",
         own=found.chosen.step_time_s / ran.step_time_s,
         seconds=seconds,
     )
@@ -220,7 +222,7 @@ def _line_document(line: Line) -> dict[str, object]:
     if line.peer is not None:
         document |= {"rows": line.peer.count, "median": line.peer.ours, "peer_median": line.peer.theirs}
     if line.own is not None:
-        document |= {"own_plan": line.own, "answer_s": line.seconds}
+        document |= {"own_plan": line.own[0], "own_plan_worst": line.own[1], "answer_s": line.seconds}
     if line.unfit is not None:
         document["called_unfit"] = line.unfit
     if gap is not None:
@@ -235,34 +237,45 @@ def _line_document(line: Line) -> dict[str, object]:
     return document
 
 
-def planbench_table(bench: Bench) -> Table:
-    """All lines for people."""
-    table = Table(title="PlanBench", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
-    table.add_column("part", no_wrap=True)
-    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=44)
-    add_figures(
-        table, "rows", "error", "p80", "bias", "inside", "unfit", "jobs", "ours", "rule", "gap closed", "peer", "answer"
-    )
+def planbench_tables(bench: Bench) -> tuple[Table, Table]:
+    """All lines for people: errors, and choices of plans."""
+    errors = _table("PlanBench: errors", "rows", "error", "p80", "bias", "inside", "unfit", "peer")
+    choices = _table("PlanBench: choices of plans", "jobs", "ours", "rule", "gap closed", "answer")
     for line in bench.lines:
-        table.add_row(line.part, line.name, *_cells(line))
+        found, gap = line.score, line.gap
+        if line.peer is not None:
+            peer = line.peer
+            errors.add_row(line.part, line.name, f"{peer.count}", f"{peer.ours:.1%}", *[""] * 4, f"{peer.theirs:.1%}")
+        elif found is not None:
+            inside = "" if found.coverage is None else f"{found.coverage:.0%}"
+            unfit = "" if line.unfit is None else str(line.unfit)
+            figures = (
+                f"{found.answered}",
+                f"{found.median:.1%}",
+                f"{found.p80:.0%}",
+                f"{found.bias:+.1%}",
+                inside,
+                unfit,
+            )
+            errors.add_row(line.part, line.name, *figures, "")
+        if line.own is not None:
+            median, worst = line.own
+            choices.add_row(line.part, line.name, "", f"{median:.2f}–{worst:.2f}", "", "", f"{line.seconds:.1f} s")
+        if gap is not None:
+            closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%}–{gap.high:.0%})"
+            jobs, ours, rule = f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}"
+            choices.add_row(line.part, line.name, jobs, ours, rule, closed, "")
+    return errors, choices
+
+
+def _table(title: str, *figures: str) -> Table:
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.add_column("part", no_wrap=True)
+    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=20)
+    add_figures(table, *figures)
     return table
-
-
-def _cells(line: Line) -> list[str]:
-    found, gap, peer = line.score, line.gap, line.peer
-    figures = [""] * 5
-    if peer is not None:
-        return [f"{peer.count}", f"{peer.ours:.1%}", *[""] * 8, f"{peer.theirs:.1%}", ""]
-    if found is not None:
-        inside = "" if found.coverage is None else f"{found.coverage:.0%}"
-        figures = [f"{found.answered}", f"{found.median:.1%}", f"{found.p80:.0%}", f"{found.bias:+.1%}", inside]
-    figures.append("" if line.unfit is None else str(line.unfit))
-    if line.own is not None:
-        return [*figures, "", f"{line.own:.3f}", "", "", "", f"{line.seconds:.1f} s"]
-    if gap is None:
-        return [*figures, "", "", "", "", "", ""]
-    closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%} to {gap.high:.0%})"
-    return [*figures, f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}", closed, "", ""]
 
 
 def planbench_lines(bench: Bench) -> list[str]:
@@ -272,7 +285,7 @@ def planbench_lines(bench: Bench) -> list[str]:
         "not to fit.",
         "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
         "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
-        "runs: ours is the predicted step of our plan over that of the degrees that ran; answer: work of the "
-        "longest search.",
+        "runs: ours is the predicted step of our plan over that of the degrees that ran, median–worst; answer: work of "
+        "the longest search.",
         "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
     ]

@@ -1601,7 +1601,7 @@ _MOST_KNOWN = 100_000
 
 
 def _once(seconds: Callable[..., float]) -> Callable[..., float]:
-    """Computes once what does not depend on replicas and on how they shard state: most strategies of a search."""
+    """Computes once for each kind of stage: strategies of a search differ in replicas, chunks and sharded state."""
     known: dict[tuple[Any, ...], tuple[Device, StepConstants, float]] = {}
 
     @functools.wraps(seconds)
@@ -1615,11 +1615,17 @@ def _once(seconds: Callable[..., float]) -> Callable[..., float]:
         *,
         attention: float = 1.0,
     ) -> float:
-        alike = replace(
-            degrees, dp=1, zero=0, shard_ranks=None, offload=False, microbatches=min(2, degrees.microbatches)
-        )
         # A device has figures by name, so it is known by being the same one, which what is kept holds on to.
-        key = (shape, alike, program, stage, attention, id(device), id(constants))
+        key = (
+            shape,
+            (degrees.tp, degrees.cp, degrees.ep, degrees.expert_tp, degrees.sequence_parallel, degrees.microbatch),
+            (degrees.microbatches > 1, degrees.recomputed, _all_again(degrees)),
+            (alike_on_stage(shape, degrees, stage), _ends(degrees, stage)),
+            program,
+            attention,
+            id(device),
+            id(constants),
+        )
         if key not in known:
             if len(known) >= _MOST_KNOWN:
                 known.clear()
