@@ -91,8 +91,8 @@ def test_tables_for_people(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("family,value\ndp_throughput,quick\n", ":2: column value"),
         ("model,value\nvgg16,1\n", ":1: column family"),
+        ("family,model\ndp_throughput,vgg16\n", ":1: column value"),
     ],
 )
 def test_a_wrong_file_ends_with_its_place(tmp_path: Path, text: str, told: str) -> None:
@@ -101,6 +101,14 @@ def test_a_wrong_file_ends_with_its_place(tmp_path: Path, text: str, told: str) 
     done = trimaran("validate", "--data", str(path), cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stderr
+
+
+def test_a_row_with_a_wrong_cell_is_left_out_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text("family,value\ndp_throughput,quick\n", encoding="utf-8")
+    done = trimaran("validate", "--data", str(path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ":2: column value" in done.stdout.replace("\n", " ").replace("  ", " ")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -612,6 +612,31 @@ def _read_note(path: Path) -> object:
     return read_status(path.parent), describe_status(path.parent)
 
 
+@functools.cache
+def _pricing() -> Any:
+    from trimaran.features.price import Pricing
+    from trimaran.jobs.resolve import JobSource
+    from trimaran.planning.requests import PlanRequest
+
+    return Pricing(JobSource(reference="llama3:8b"), PlanRequest(cluster="dgx-h100:2", batch=64))
+
+
+def _price_strategies(path: Path) -> object:
+    from trimaran.features.price import read_settings
+
+    found = _pricing().price_each(read_settings(path)[:4])
+    refused = [one.error for one in found if hasattr(one, "error")]
+    if len(refused) == len(found):
+        raise refused[0]
+    return found
+
+
+def _read_lengths(path: Path) -> object:
+    from trimaran.pricing.analytical.lengths import parse_documents
+
+    return parse_documents(str(path), packing="padded").length(4096, 4)
+
+
 READERS: Mapping[str, Reader] = {
     "plan": Reader(
         modules=("trimaran/program/plan.py",),
@@ -821,6 +846,30 @@ READERS: Mapping[str, Reader] = {
         seeds=_rows,
         read=_read_rows,
     ),
+    "strategies": Reader(
+        modules=("trimaran/features/price.py",),
+        file_name="strategies.txt",
+        form="text",
+        seeds=lambda: [b"tp2 dp8 mb1\n# others\ntp2 pp2 1f1b m8 recompute\n", b"tp4 x pp2 (2 chunks) x dp2, zero1\n"],
+        read=_price_strategies,
+    ),
+    "table of strategies": Reader(
+        modules=("trimaran/features/price.py",),
+        file_name="strategies.csv",
+        form="text",
+        seeds=lambda: [
+            b"name,strategy,batch\na,tp2 dp8 mb1,64\nb,tp8 dp2,32\n",
+            b"tp,pp,recompute\n2,4,layers\n4,1,\n",
+        ],
+        read=_price_strategies,
+    ),
+    "lengths": Reader(
+        modules=("trimaran/pricing/analytical/lengths.py",),
+        file_name="lengths.txt",
+        form="text",
+        seeds=lambda: [b"512 3\n2048\n4096,1.5\n", b"100\n200\n300\n"],
+        read=_read_lengths,
+    ),
     "run": Reader(
         modules=("trimaran/features/training/run_record.py",),
         file_name="run.json",
@@ -832,11 +881,15 @@ READERS: Mapping[str, Reader] = {
 
 
 INTERNAL: Mapping[str, str] = {
+    "trimaran/features/export/pytorch.py": "templates of the package",
+    "trimaran_studies/validation/peers.py": "checkouts of other projects, whose commits are compared first",
+    "trimaran_studies/validation/peer_runs.py": "messages of the process that started it",
     "trimaran/base/files.py": "the guarded reader",
     "trimaran/base/decoding.py": "the guarded decoders",
     "trimaran/program/text.py": "decodes a text that was read: its reader is on the list",
     "trimaran/pricing/convergence/run_tables.py": "likewise",
     "trimaran_studies/published/rows.py": "likewise",
+    "trimaran/features/price.py": "likewise",
     "trimaran_studies/specification/requirements.py": "results of this project's own benchmarks",
     "trimaran/measure/others.py": "what the kernel says of the cores",
     "trimaran/machine/nccl_topology.py": "likewise",

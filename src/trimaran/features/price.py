@@ -244,7 +244,10 @@ def read_settings(path: Path) -> list[Setting]:
         InputError: no such file, nothing in it, or a table without strategies
     """
     text = read_text(given(path))
-    found = list(_of_table(text, path) if path.suffix.lower() == ".csv" else _of_lines(text))
+    try:
+        found = list(_of_table(text, path) if path.suffix.lower() == ".csv" else _of_lines(text))
+    except csv.Error as error:
+        raise InputError(f"{path}: {error}", code="price.unreadable-table", path=str(path)) from error
     if not found or len(found) > MOST_STRATEGIES:
         raise InputError(
             f"{path} has {len(found)} strategies, expected 1 to {MOST_STRATEGIES:,}: write one on each line, such as "

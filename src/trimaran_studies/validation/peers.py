@@ -22,7 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.files import read_text
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
 from trimaran.planner.analytical.search import transformer_problem
@@ -153,15 +155,20 @@ def _cases_of(rows: Iterable[Row]) -> Iterator[_Case]:
 
 def _calculon_table(checkout: Path) -> Iterator[_Case]:
     """Steps of Korthikanti et al. on A100, as Calculon's validation has them."""
-    text = (checkout / "calculon/llm/validation.py").read_text()
+    text = read_text(checkout / "calculon/llm/validation.py")
     table = text[text.index("def seqsel_tab5") :]
     network = ""
     for name, value in re.findall(r"'([\w-]+)': ([\d.]+|\{)", table):
         if value == "{":
             network = name
         elif name in ("full", "seqsel"):
-            application = json.loads((checkout / "models" / f"{network}.json").read_text())
-            execution = json.loads((checkout / f"validation/seqsel/tab5/{network}_{name}.json").read_text())
+            application, execution = (
+                decode_object(read_text(path), source=str(path))
+                for path in (
+                    checkout / "models" / f"{network}.json",
+                    checkout / f"validation/seqsel/tab5/{network}_{name}.json",
+                )
+            )
             yield _calculon_case(application, execution, float(value))
 
 
@@ -194,7 +201,7 @@ _SIMUMAX_NAME = re.compile(r"llama3_(?P<size>70b|405b)_(?P<rest>\w+)_mbc(?P<coun
 
 def _simumax_table(checkout: Path) -> Iterator[_Case]:
     """Steps and peaks of decoders like Llama on eight B200, with the figures of SimuMax."""
-    text = (checkout / "docs/b200/b200_release_v1.2_summary.md").read_text()
+    text = read_text(checkout / "docs/b200/b200_release_v1.2_summary.md")
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         named = _SIMUMAX_NAME.fullmatch(cells[0])
