@@ -19,6 +19,7 @@ from trimaran.cli.options import (
     Reference,
     Reserve,
     RunOptions,
+    SequenceLength,
     grouped,
 )
 from trimaran.cli.output import console, errors_reported, print_json
@@ -69,6 +70,7 @@ def price(
     strategies: FileOfStrategies = None,
     batch: Batch = None,
     devices: PricedDevices = None,
+    sequence: SequenceLength = None,
     precision: PrecisionName = None,
     software: PricedSoftware = None,
     memory: Memory = None,
@@ -96,6 +98,7 @@ def price(
             cluster=cluster,
             devices=devices,
             batch=batch,
+            sequence=sequence,
             memory=memory,
             reserve=reserve,
             precision=precision,

@@ -170,6 +170,17 @@ def test_the_command_prints_parts_memory_and_verdict(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, words).exit_code == 2
 
 
+def test_a_price_is_of_the_sequence_that_is_asked_for() -> None:
+    words = ["price", "llama3:8b", "--cluster", "dgx-h100", "--batch", "8", "--strategy", "tp2 dp4", "--json"]
+    said = [
+        json.loads(CliRunner().invoke(app, [*words, *more]).stdout)
+        for more in ([], ["--sequence", "4096"], ["--sequence", "8192"])
+    ]
+    assert [one["sequence"] for one in said[1:]] == [4096, 8192]
+    steps = [one["step_time_s"] for one in said[1:]]
+    assert 1.5 * steps[0] < steps[1] < 3.0 * steps[0]
+
+
 def test_a_price_takes_seconds_and_little_memory_and_does_not_import_torch() -> None:
     script = (
         "import resource, sys\n"
