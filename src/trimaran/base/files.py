@@ -80,6 +80,22 @@ def shown_path(path: Path) -> str:
     return str(path)
 
 
+def is_file(path: Path | str) -> bool:
+    """Whether there is a file of a name; there is none of a name that no file can have, as one that is too long.
+
+    Args:
+        path: of the file
+
+    Example:
+        >>> is_file("x" * 5000)
+        False
+    """
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 @contextlib.contextmanager
 def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
     """A folder that is gone, with all that is in it, when the block ends.

@@ -18,7 +18,7 @@ import torch
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import read_bytes
+from trimaran.base.files import is_file, read_bytes
 from trimaran.checkpoint_files.archives import open_pickled
 from trimaran.checkpoint_files.container import TensorFile
 from trimaran.checkpoint_files.content import Content, Form, closing_on_error
@@ -52,7 +52,7 @@ def open_content(path: Path, *, trust_pickle: bool = False) -> Content:
 
 def _is_pickle(path: Path) -> bool:
     """By its first bytes, else by its name: a safetensors file begins with the length of its header."""
-    if not path.is_file():
+    if not is_file(path):
         return False
     try:
         with path.open("rb") as file:
@@ -128,7 +128,7 @@ def _open_shards(path: Path, index: Path, trust_pickle: bool) -> Content:
     with ExitStack() as opened:
         shards: dict[str, Content] = {}
         for name in dict.fromkeys(places.values()):
-            if Path(name).name != name or name in ("", ".", "..") or not (path / name).is_file():
+            if Path(name).name != name or name in ("", ".", "..") or not is_file(path / name):
                 raise CorruptDataError(
                     f"{index} names a file {name!a} that is not in its folder: take another copy of it",
                     code="weights.missing-shard",

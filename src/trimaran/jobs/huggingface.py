@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.files import given, read_bytes
+from trimaran.base.files import given, is_file, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.units import whole_number
 from trimaran.networks.published_decoders import find_published
@@ -114,7 +114,7 @@ def is_configuration(reference: str) -> bool:
     if reference.startswith(PREFIX) or location.endswith(".json") or find_published(reference) is not None:
         return True
     try:
-        return not location.endswith(".py") and given(Path(location) / "config.json").is_file()
+        return not location.endswith(".py") and is_file(given(Path(location) / "config.json"))
     except OSError:  # no path
         return False
 
@@ -223,9 +223,9 @@ def _split(reference: str) -> tuple[str, str]:
 
 def _path(location: str) -> Path:
     path = Path(location)
-    if given(path).is_dir():
+    if is_file(given(path / "config.json")):
         path = path / "config.json"
-    if not given(path).is_file():
+    if not is_file(given(path)):
         raise InputError(
             f"no configuration {path}: give the path of a config.json on this machine; nothing is downloaded",
             code="configuration.missing-file",

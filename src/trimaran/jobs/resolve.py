@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.files import given
+from trimaran.base.files import given, is_file
 from trimaran.base.job import Job
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
@@ -49,7 +49,7 @@ def load_function(reference: str) -> Callable[..., object]:
 
 @functools.cache
 def _load(path: Path) -> ModuleType:
-    if not given(path).is_file():
+    if not is_file(given(path)):
         raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
     path = given(path).resolve()
     name = f"trimaran_user_{path.stem}"

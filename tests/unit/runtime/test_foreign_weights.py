@@ -290,6 +290,10 @@ class TestFolders:
         (tmp_path / "hf" / "b.safetensors").unlink()
         with raises("weights.missing-shard", CorruptDataError, match="b.safetensors"):
             read_weights(Tied(), tmp_path / "hf")
+        index = tmp_path / "hf" / "model.safetensors.index.json"
+        index.write_text(index.read_text().replace("b.safetensors", "b" * 300))  # longer than any name
+        with raises("weights.missing-shard", CorruptDataError, match="b" * 300):
+            read_weights(Tied(), tmp_path / "hf")
 
     def test_a_folder_of_something_else_is_refused(self, tmp_path: Path) -> None:
         with raises("weights.unknown-folder"):

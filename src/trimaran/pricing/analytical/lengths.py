@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.files import read_text
+from trimaran.base.files import is_file, read_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -309,10 +309,10 @@ def parse_documents(lengths: str, packing: str = "packed") -> Documents:
             code="lengths.unknown-packing",
             packing=packing,
         )
-    if ":" in lengths and not Path(lengths).is_file():
+    if ":" in lengths and not is_file(lengths):
         pairs = [_pair(part, lengths, ":") for part in lengths.split(",")]
         return _documents(pairs, packing, "given")  # type: ignore[arg-type]  # checked above
-    if not Path(lengths).is_file():
+    if not is_file(lengths):
         raise InputError(
             f'--lengths: expected lengths with their shares such as "512:0.4,2048:0.6", or a file, got "{lengths}"',
             code="lengths.no-file",
