@@ -40,7 +40,7 @@ SEARCHED = 120
 
 
 BROKEN = {
-    "twice": "a search that ends at a limit of work misses the plan of half the batch: 3 of 120, experts and slow Ethernet",
+    "twice": "3 of 120, of experts and slow Ethernet: a search that ends at its limit of work misses a plan",
     "neighbours": "one of 120: 12 nodes of dgx1-v100 give 10 % less a device than 11",
 }
 """Laws that do not hold yet, and where."""
