@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import RESULTS, describe_environment, environment_line, write_document  # noqa: E402
 
-JOB = Path(__file__).with_name("jobs.py")
+JOB = ROOT / "tests" / "distributed" / "exported_jobs.py"
 STRATEGIES = ("dp2", "dp2 zero3", "dp2 m4", "pp2 1f1b m2", "pp2 1f1b m4", "pp2 gpipe m8", "one device")
 APART = 0.15
 WARM = 3
@@ -83,7 +83,7 @@ def plan(strategy: str, path: Path) -> dict[str, Any]:
     """Plan by a strategy and export it: prediction [s], script, ranks; or why it cannot be."""
     command = [sys.executable, "-m", "trimaran"]
     done = subprocess.run(
-        [*command, "plan", f"{JOB}:decoder", "--devices", "2", "--strategy", strategy, "-o", f"{path}.json"],
+        [*command, "plan", f"{JOB}:wide", "--devices", "2", "--strategy", strategy, "-o", f"{path}.json"],
         capture_output=True,
         text=True,
         check=False,

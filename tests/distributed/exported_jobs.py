@@ -7,16 +7,16 @@ from torch.nn import functional
 import trimaran
 from trimaran.networks.characters import TransformerBlock
 
-VOCABULARY, LENGTH, WIDTH = 64, 12, 32
+LENGTH, WIDTH = 12, 32
 
 
 class Decoder(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, vocabulary=64, width=WIDTH, blocks=4) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(TransformerBlock(WIDTH, 4) for _ in range(4))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(TransformerBlock(width, 4) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens):
         states = self.embedding(tokens)
@@ -25,8 +25,8 @@ class Decoder(nn.Module):
         return self.head(self.norm(states))
 
 
-def make_data():
-    tokens = torch.randint(VOCABULARY, (64, LENGTH + 1), generator=torch.Generator().manual_seed(1))
+def make_data(vocabulary=64, samples=64, length=LENGTH):
+    tokens = torch.randint(vocabulary, (samples, length + 1), generator=torch.Generator().manual_seed(1))
     return torch.utils.data.TensorDataset(tokens[:, :-1], tokens[:, 1:])
 
 
@@ -34,17 +34,27 @@ def loss(scores, targets):
     return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
-def decoder():
+def decoder(**changed):
     return trimaran.Job(
         model=Decoder,
         loss=loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
         dataset=make_data,
         global_batch_size=16,
+        **changed,
     )
 
 
 def clipped():
-    job = decoder()
-    object.__setattr__(job, "clip_norm", 0.1)
-    return job
+    return decoder(clip_norm=0.1)
+
+
+def wide():
+    """Some tens of milliseconds of compute a step on a core."""
+    return trimaran.Job(
+        model=lambda: Decoder(vocabulary=256, width=192, blocks=6),
+        loss=loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: make_data(vocabulary=256, samples=512, length=64),
+        global_batch_size=32,
+    )
