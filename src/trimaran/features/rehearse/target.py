@@ -51,6 +51,11 @@ _CAPABILITIES_OF = {
     "a100-pcie-80gb": (8, 0),
     "a800-80gb": (8, 0),
     "a30": (8, 0),
+    "p100": (6, 0),
+    "p100-pcie": (6, 0),
+    "p100-pcie-12gb": (6, 0),
+    "k40": (3, 5),
+    "titan-black": (3, 5),
     "b200": (10, 0),
     "gb200": (10, 0),
     "b300": (10, 3),
@@ -129,7 +134,7 @@ def find_target(
     if is_counted and needed > machine.nodes:
         raise InputError(
             f"{world} ranks at {here} a node need {needed} nodes, and {text} has {machine.nodes}: take a larger "
-            f"cluster, or leave the number of nodes out",
+            "cluster, or leave the number of nodes out",
             code="rehearse.more-ranks-than-devices",
             world=world,
             nodes=machine.nodes,

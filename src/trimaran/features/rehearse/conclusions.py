@@ -1,0 +1,309 @@
+"""From the records of rehearsed ranks to what is said of the script.
+
+    records ─┬─ memory of each rank ─▶ fits, or the first line without room
+             ├─ agreement ───────────▶ alike, or the lines that differ
+             ├─ time ────────────────▶ the step on the target cluster
+             └─ how each ended ──────▶ an exception, a status, a limit
+                          │
+                          ▼
+             the worst is the verdict
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.features.rehearse.runs import Question, Rehearsed
+from trimaran.rehearsal.agreement import Agreement, agree, side_text
+from trimaran.rehearsal.kinds import describe_place
+from trimaran.rehearsal.launch import RankRun
+from trimaran.rehearsal.record import Frame, Issue, Record, Step
+from trimaran.report.rehearsal import (
+    InventedValue,
+    Rehearsal,
+    RehearsedCollectives,
+    RehearsedRank,
+    RehearsedStep,
+    Side,
+    Trouble,
+    Verdict,
+)
+
+ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not trained", "not sure", "fits")
+"""Verdicts, the worst first: what happens before the others can be judged."""
+
+_MOST_PRINTED_LINES = 6
+_MOST_TROUBLES = 5
+_GIB = 2**30
+
+
+def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Rehearsal:
+    """What the records of rehearsed ranks say of the script.
+
+    Args:
+        question: what was rehearsed
+        rehearsed: its ranks
+        took_s: that this took [s]
+    """
+    records = rehearsed.records
+    stands = Counter(rehearsed.representatives.values())
+    memories = {record.rank: memory_of(record, question) for record in records}
+    ranks = [
+        _rank(run, memories[run.request.rank], describe_place(run.request.rank, rehearsed.axes), stands)
+        for run in rehearsed.runs
+    ]
+    agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
+    step = step_of(question, rehearsed)
+    troubles = sorted(
+        [
+            *_failures(rehearsed.runs, memories),
+            *(_disagreements(agreement) if agreement is not None else ()),
+            *_shortages(records, memories),
+            *_untrained(ranks),
+        ],
+        key=lambda trouble: ORDER.index(trouble.verdict),
+    )
+    verdict: Verdict = troubles[0].verdict if troubles else "fits"
+    return Rehearsal(
+        verdict=verdict,
+        headline=_headline(verdict, question, ranks, troubles, step),
+        script=question.command,
+        world=question.target.world,
+        cluster=question.target.name,
+        device=question.target.device.title,
+        per_node=question.target.per_node,
+        memory_bytes=question.target.gpu.memory_bytes,
+        ranks=ranks,
+        troubles=troubles[:_MOST_TROUBLES],
+        agreement=_agreement_line(agreement, len(records)),
+        collectives=_collectives(records),
+        step=step,
+        invented=_invented(records),
+        notes=list(_notes(question, rehearsed, agreement, memories)),
+        printed=_printed(rehearsed.runs, troubles),
+        took_s=took_s,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranks
+
+
+def _rank(run: RankRun, memory: "RankMemory", place: str, stands: Mapping[int, int]) -> RehearsedRank:
+    record = run.record
+    return RehearsedRank(
+        rank=run.request.rank,
+        place=place,
+        stands_for=stands.get(run.request.rank, 1),
+        ended=_ended(run),
+        status=record.end.status,
+        steps=len(_step_ends(record)),
+        allocated_bytes=memory.allocated_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        parts_bytes=memory.parts_bytes,
+        peak_line=memory.peak_line,
+        host_s=record.host_s or run.seconds,
+        host_bytes=record.host_bytes,
+    )
+
+
+def _ended(run: RankRun) -> str:
+    end = run.record.end
+    steps = format_count(len(_step_ends(run.record)), "step")
+    words = {
+        "finished": f"its script ended after {steps}",
+        "steps": f"stopped after {steps}, as asked",
+        "seconds": f"stopped after {run.seconds:.0f} s and {steps}",
+        "exit": f"left with status {end.status} after {steps}",
+        "error": end.text,
+        "invented": end.text,
+        "killed": f"its process ended with status {run.status}",
+    }
+    return words[end.how]
+
+
+def _step_ends(record: Record) -> list[int]:
+    """Position of the last event of each step."""
+    ends = {event.number: position for position, event in enumerate(record.events) if isinstance(event, Step)}
+    return [ends[number] for number in sorted(ends)]
+
+
+def frame_text(frame: Frame) -> str:
+    """A line of the user's, such as "train.py:41 in main"."""
+    inside = "" if frame.function in ("", "<module>") else f" in {frame.function}"
+    return f"{frame.file}:{frame.line}{inside}"
+
+
+def lines_text(record: Record, lines: int) -> list[str]:
+    """A stack of the user's lines, innermost first."""
+    return [frame_text(frame) for frame in record.lines[lines]] if 0 <= lines < len(record.lines) else []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is wrong
+
+
+def _failures(runs: Sequence[RankRun], memories: "Mapping[int, RankMemory]") -> Iterator[Trouble]:
+    """Ranks that failed, those with the same error together."""
+    found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
+    for run in runs:
+        end = run.record.end
+        failed = end.how in ("error", "invented", "killed") or (end.how == "exit" and end.status != 0)
+        if failed and not (end.how == "error" and memories[run.request.rank].is_short):
+            text = end.text if end.how in ("error", "invented") else _ended(run)
+            found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
+    for (text, lines), failed_runs in found.items():
+        first = failed_runs[0].request.rank
+        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
+        where = f" at {lines[0].partition(' in ')[0]}" if lines else ""
+        help_ = ()
+        if failed_runs[0].record.end.how == "invented":
+            help_ = ("say the value by --hint, such as --hint loss=2.0",)
+        yield Trouble(
+            verdict="failed",
+            text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",
+            sides=(Side(rank=first, text="", lines=lines),),
+            help=help_,
+        )
+
+
+def _disagreements(agreement: Agreement) -> Iterator[Trouble]:
+    for one in agreement.findings:
+        yield Trouble(
+            verdict="hang" if one.kind == "deadlock" else "disagree",
+            text=one.text,
+            sides=[
+                Side(rank=side.ranks[0], text=side_text(side), lines=[frame_text(frame) for frame in side.lines])
+                for side in one.sides
+            ],
+            help=(one.remedy,) if one.remedy else (),
+        )
+
+
+def _untrained(ranks: Sequence[RehearsedRank]) -> Iterator[Trouble]:
+    if all(one.steps == 0 for one in ranks):
+        how = ranks[0].ended
+        yield Trouble(
+            verdict="not trained",
+            text=f"no rank took a step of an optimizer: {how}",
+            sides=(),
+            help=("memory and agreement are of what ran until then",),
+        )
+
+
+def _agreement_line(agreement: Agreement | None, ranks: int) -> str:
+    if agreement is None:
+        return "Agreement: one rank was rehearsed, so that nothing could be compared"
+    calls = format_count(agreement.calls, "collective")
+    groups = format_count(agreement.groups, "group")
+    if agreement.ok:
+        return f"Agreement: {calls} in {groups} were compared among {ranks} rehearsed ranks, and all agree"
+    found = format_count(len(agreement.findings), "difference")
+    return f"Agreement: {found} found in {calls} of {groups}, among {ranks} rehearsed ranks"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What else is said
+
+
+def _headline(
+    verdict: Verdict,
+    question: Question,
+    ranks: Sequence[RehearsedRank],
+    troubles: Sequence[Trouble],
+    step: RehearsedStep | None,
+) -> str:
+    name = question.script.rsplit("/", 1)[-1]
+    target = f"{question.target.world:,} × {question.target.device.title}"
+    if verdict in ("fits", "not sure"):
+        most = max(ranks, key=lambda one: one.reserved_bytes)
+        capacity = question.target.gpu.memory_bytes / _GIB
+        used = f"{most.reserved_bytes / _GIB:.1f} of {capacity:.1f} GiB at most (rank {most.rank})"
+        head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
+        agreed = ", ranks agree" if len(ranks) > 1 else ""
+        took = "" if step is None else f", {format_seconds(step.seconds)} a step"
+        return f"{head}: {used}{agreed}{took}"
+    words = {
+        "out of memory": "runs out of memory",
+        "disagree": "hangs or goes wrong, as ranks disagree",
+        "hang": "hangs",
+        "failed": "fails",
+        "not trained": "does not train",
+    }
+    return f"{name} {words[verdict]} on {target}: {troubles[0].text}"
+
+
+def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
+    """Collectives of the last whole step of the rank that asks for most."""
+    best: list[RehearsedCollectives] = []
+    for record in records:
+        ends = [0, *_step_ends(record)]
+        if len(ends) < 2:
+            continue
+        start, stop = list(pairwise(ends))[-1]
+        counts: Counter[tuple[str, str]] = Counter()
+        nbytes: Counter[tuple[str, str]] = Counter()
+        for event in record.events[start:stop]:
+            if isinstance(event, Issue):
+                one = record.collectives[event.collective]
+                counts[one.operation, one.group] += 1
+                nbytes[one.operation, one.group] += one.nbytes
+        found = [
+            RehearsedCollectives(
+                rank=record.rank,
+                operation=operation,
+                group=_group_name(record, group),
+                ranks=len(record.groups[group].ranks) if group in record.groups else record.world,
+                count=count,
+                nbytes=nbytes[operation, group],
+            )
+            for (operation, group), count in sorted(counts.items(), key=lambda one: -nbytes[one[0]])
+        ]
+        if sum(one.nbytes for one in found) > sum(one.nbytes for one in best):
+            best = found
+    return best
+
+
+def _group_name(record: Record, group: str) -> str:
+    known = record.groups.get(group)
+    if known is None or len(known.ranks) == record.world:
+        return "all ranks"
+    name = known.description.removeprefix("mesh_")
+    ranks = known.ranks
+    shown = ", ".join(map(str, ranks)) if len(ranks) <= 3 else f"{ranks[0]}, {ranks[1]} … {ranks[-1]}"
+    return name if name and name != "undefined" else shown
+
+
+def _invented(records: Sequence[Record]) -> list[InventedValue]:
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for record in records:
+        for one in record.invented:
+            line = (lines_text(record, one.lines) or [""])[0].partition(" in ")[0]
+            counts[one.what, one.asked, one.value, line] += one.count
+    return [
+        InventedValue(what=what, asked=asked, value=value, line=line, count=count)
+        for (what, asked, value, line), count in counts.most_common()
+    ]
+
+
+def _notes(
+    question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: "Mapping[int, RankMemory]"
+) -> Iterator[str]:
+    yield from question.target.notes
+    said: set[str] = set()
+    for text in (
+        *(note for record in rehearsed.records for note in record.notes),
+        *(note for memory in memories.values() for note in memory.notes),
+        *(one.text for one in (agreement.unsure if agreement is not None else ())),
+    ):
+        if text not in said:
+            said.add(text)
+            yield text
+
+
+def _printed(runs: Sequence[RankRun], troubles: Sequence[Trouble]) -> list[str]:
+    wanted = troubles[0].sides[0].rank if troubles and troubles[0].sides else runs[0].request.rank
+    run = next((run for run in runs if run.request.rank == wanted), runs[0])
+    lines = [line.rstrip() for line in run.printed.splitlines() if line.strip()]
+    return lines[-_MOST_PRINTED_LINES:]
