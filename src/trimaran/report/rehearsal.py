@@ -54,6 +54,7 @@ class RehearsedRank:
         steps: of an optimizer that it took
         allocated_bytes: at most, in blocks [bytes]
         reserved_bytes: at most, in segments of the allocator, with what it takes in addition [bytes]
+        room_bytes: of its device for the allocator, without the driver's context and the usual buffers of NCCL [bytes]
         parts_bytes: what was allocated at that moment is for, by names of `PURPOSES` [bytes]
         peak_line: the user's line at that moment; "" where none is known
         host_s: that it took here [s]
@@ -68,6 +69,7 @@ class RehearsedRank:
     steps: int
     allocated_bytes: int
     reserved_bytes: int
+    room_bytes: int
     parts_bytes: Mapping[str, int]
     peak_line: str
     host_s: float
@@ -107,6 +109,31 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHelp:
+    """A remedy for a lack of memory, played on the record of a rank.
+
+    Attributes:
+        rank: global
+        name: in a few words
+        action: what to do, one sentence
+        saves_bytes: of what is reserved at the peak [bytes]
+        reserved_bytes: at the peak with it [bytes]
+        fits: whether the device has room then
+        basis: the figures that it is made of
+        assumption: what was assumed
+    """
+
+    rank: int
+    name: str
+    action: str
+    saves_bytes: int
+    reserved_bytes: int
+    fits: bool
+    basis: str
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsedCollectives:
     """Collectives of one kind in one step.
 
@@ -136,6 +163,7 @@ class RehearsedStep:
         interval_s: 90 % interval [s]
         parts_s: what it is spent on [s]
         mfu: share of the devices' peak; None: not known
+        peak: precision that `mfu` counts with, such as "bf16"
         rank: whose parts are told
         notes: what the figures take for granted
     """
@@ -144,6 +172,7 @@ class RehearsedStep:
     interval_s: tuple[float, float]
     parts_s: Mapping[str, float]
     mfu: float | None
+    peak: str
     rank: int
     notes: Sequence[str] = ()
 
@@ -182,6 +211,7 @@ class Rehearsal:
         memory_bytes: of a device [bytes]
         ranks: that were rehearsed, ascending
         troubles: what is wrong, the worst first; empty where the script fits and its ranks agree
+        remedies: for a lack of memory, those that save most first
         agreement: what was compared, one sentence
         collectives: of one step, of the rank that has most
         step: on the target cluster; None: not known
@@ -201,6 +231,7 @@ class Rehearsal:
     memory_bytes: int
     ranks: Sequence[RehearsedRank]
     troubles: Sequence[Trouble]
+    remedies: Sequence[MemoryHelp]
     agreement: str
     collectives: Sequence[RehearsedCollectives]
     step: RehearsedStep | None
@@ -247,6 +278,8 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
         parts.append(_trouble(trouble, is_told=trouble.text in rehearsal.headline))
     if any(one.reserved_bytes or one.allocated_bytes for one in rehearsal.ranks):
         parts += [Text(), *_memory_tables(rehearsal)]
+    if rehearsal.remedies:
+        parts += [Text(), *_remedy_table(rehearsal.remedies)]
     if rehearsal.agreement:
         parts += [Text(), Text(rehearsal.agreement)]
     if rehearsal.collectives:
@@ -285,8 +318,10 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     purposes = [name for name in PURPOSES if any(row[0].parts_bytes.get(name, 0) >= _GIB / 2000 for row in shown)]
     small = rehearsal.peak_bytes < _GIB
     size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
-    capacity = rehearsal.memory_bytes / size
-    table = frame_table(f"Memory at the peak [{unit}] of {capacity:,.1f} that a device has")
+    room = min(one.room_bytes for one in rehearsal.ranks) / size
+    table = frame_table(
+        f"Memory at the peak [{unit}]; a device has {rehearsal.memory_bytes / size:,.1f}, {room:,.1f} for the allocator"
+    )
     add_words(table, "rank")
     add_figures(table, "like it")
     placed = any(row[0].place for row in shown)
@@ -306,6 +341,21 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     legend = ", ".join(f"{PURPOSES[name]}: {name}" for name in purposes if PURPOSES[name] != name)
     legend += f"{'; ' if legend else ''}like it: ranks that are taken to be the same"
     yield Text(legend + (f"; {format_count(left, 'row')} with less: --json" if left else ""), style="dim")
+
+
+def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
+    table = frame_table(f"What would help rank {remedies[0].rank}, each played on its record")
+    add_words(table, "remedy")
+    add_figures(table, "saves", "reserved then")
+    add_words(table, "fits then")
+    for one in remedies:
+        table.add_row(
+            one.action or one.name,
+            format_bytes(one.saves_bytes),
+            format_bytes(one.reserved_bytes),
+            "yes" if one.fits else "no",
+        )
+    yield table
 
 
 def _alike(ranks: Sequence[RehearsedRank]) -> list[tuple[RehearsedRank, list[int]]]:
@@ -340,7 +390,7 @@ def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[R
 
 def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
     low, high = step.interval_s
-    mfu = "" if step.mfu is None else f", MFU {step.mfu:.1%}"
+    mfu = "" if step.mfu is None else f", MFU {step.mfu:.1%} of {step.peak}"
     table = frame_table(
         f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}"
     )

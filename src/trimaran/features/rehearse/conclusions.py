@@ -11,16 +11,22 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
+from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
 from trimaran.rehearsal.agreement import Agreement, agree, side_text
+from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
+from trimaran.rehearsal.memory import OutOfMemory, RankMemory, memory_remedies, read_memory
 from trimaran.rehearsal.record import Frame, Issue, Record, Step
+from trimaran.rehearsal.time import StepTime, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
+    MemoryHelp,
     Rehearsal,
     RehearsedCollectives,
     RehearsedRank,
@@ -35,10 +41,24 @@ ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not 
 
 _MOST_PRINTED_LINES = 6
 _MOST_TROUBLES = 5
+_MOST_REMEDIES = 6
 _GIB = 2**30
 
 
-def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Rehearsal:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What was found, and the step that its figures are of.
+
+    Attributes:
+        rehearsal: what is told
+        step: with its timeline; None: no step could be timed
+    """
+
+    rehearsal: Rehearsal
+    step: StepTime | None
+
+
+def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conclusion:
     """What the records of rehearsed ranks say of the script.
 
     Args:
@@ -47,27 +67,28 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Rehe
         took_s: that this took [s]
     """
     records = rehearsed.records
+    settings = Settings.parse(question.allocator)
+    memories = {record.rank: read_memory(record, settings=settings) for record in records}
     stands = Counter(rehearsed.representatives.values())
-    memories = {record.rank: memory_of(record, question) for record in records}
     ranks = [
         _rank(run, memories[run.request.rank], describe_place(run.request.rank, rehearsed.axes), stands)
         for run in rehearsed.runs
     ]
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
-    step = step_of(question, rehearsed)
-    troubles = sorted(
-        [
-            *_failures(rehearsed.runs, memories),
-            *(_disagreements(agreement) if agreement is not None else ()),
-            *_shortages(records, memories),
-            *_untrained(ranks),
-        ],
-        key=lambda trouble: ORDER.index(trouble.verdict),
-    )
+    troubles = [
+        *_failures(rehearsed.runs),
+        *(_disagreements(agreement) if agreement is not None else ()),
+        *_shortages(memories),
+        *_untrained(ranks),
+        *_unsure(memories),
+    ]
+    troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
-    return Rehearsal(
+    timed, no_time = _timed(question, rehearsed)
+    step = None if timed is None else _step(timed)
+    rehearsal = Rehearsal(
         verdict=verdict,
-        headline=_headline(verdict, question, ranks, troubles, step),
+        headline=_headline(verdict, question, memories, troubles, step),
         script=question.command,
         world=question.target.world,
         cluster=question.target.name,
@@ -76,21 +97,23 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Rehe
         memory_bytes=question.target.gpu.memory_bytes,
         ranks=ranks,
         troubles=troubles[:_MOST_TROUBLES],
-        agreement=_agreement_line(agreement, len(records)),
+        remedies=_remedies(records, memories, settings, verdict),
+        agreement=_agreement_line(agreement),
         collectives=_collectives(records),
         step=step,
         invented=_invented(records),
-        notes=list(_notes(question, rehearsed, agreement, memories)),
+        notes=[*_notes(question, rehearsed, agreement, memories), *no_time],
         printed=_printed(rehearsed.runs, troubles),
         took_s=took_s,
     )
+    return Conclusion(rehearsal=rehearsal, step=timed)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Ranks
 
 
-def _rank(run: RankRun, memory: "RankMemory", place: str, stands: Mapping[int, int]) -> RehearsedRank:
+def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int]) -> RehearsedRank:
     record = run.record
     return RehearsedRank(
         rank=run.request.rank,
@@ -99,13 +122,19 @@ def _rank(run: RankRun, memory: "RankMemory", place: str, stands: Mapping[int, i
         ended=_ended(run),
         status=record.end.status,
         steps=len(_step_ends(record)),
-        allocated_bytes=memory.allocated_bytes,
-        reserved_bytes=memory.reserved_bytes,
-        parts_bytes=memory.parts_bytes,
-        peak_line=memory.peak_line,
+        allocated_bytes=memory.peak.allocated,
+        reserved_bytes=memory.reserved,
+        room_bytes=memory.fit.room,
+        parts_bytes={name: nbytes for name, nbytes in memory.peak.purposes.items() if nbytes},
+        peak_line=_peak_line(memory),
         host_s=record.host_s or run.seconds,
         host_bytes=record.host_bytes,
     )
+
+
+def _peak_line(memory: RankMemory) -> str:
+    line = next((blocks.line for blocks in memory.peak.blocks if blocks.line is not None), None)
+    return "" if line is None else frame_text(line)
 
 
 def _ended(run: RankRun) -> str:
@@ -144,13 +173,14 @@ def lines_text(record: Record, lines: int) -> list[str]:
 # What is wrong
 
 
-def _failures(runs: Sequence[RankRun], memories: "Mapping[int, RankMemory]") -> Iterator[Trouble]:
+def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
     """Ranks that failed, those with the same error together."""
     found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
     for run in runs:
         end = run.record.end
         failed = end.how in ("error", "invented", "killed") or (end.how == "exit" and end.status != 0)
-        if failed and not (end.how == "error" and memories[run.request.rank].is_short):
+        # What the lack of memory raises is told with its blocks.
+        if failed and not end.text.startswith("OutOfMemoryError"):
             text = end.text if end.how in ("error", "invented") else _ended(run)
             found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
     for (text, lines), failed_runs in found.items():
@@ -181,6 +211,67 @@ def _disagreements(agreement: Agreement) -> Iterator[Trouble]:
         )
 
 
+def _shortages(memories: Mapping[int, RankMemory]) -> Iterator[Trouble]:
+    """The rank that runs out of memory first, and where."""
+    short = [one for one in memories.values() if one.fit.verdict == "does not fit"]
+    found = min(
+        (one.short for one in short if one.short is not None), key=lambda one: (*one.order, one.rank), default=None
+    )
+    if found is not None:
+        yield Trouble(
+            verdict="out of memory",
+            text=_shortage_text(found),
+            sides=(
+                Side(
+                    rank=found.rank,
+                    text=f"{format_bytes(found.at.allocated)} allocated, {format_bytes(found.at.reserved)} reserved of "
+                    f"{format_bytes(found.room)}, step {found.at.step}",
+                    lines=[frame_text(frame) for frame in found.lines],
+                ),
+            ),
+        )
+    elif short:
+        one = short[0]
+        yield Trouble(verdict="out of memory", text=f"rank {one.rank}: {one.fit.why}", sides=())
+
+
+def _shortage_text(found: OutOfMemory) -> str:
+    where = f" at {found.lines[0].file}:{found.lines[0].line}" if found.lines else ""
+    module = f" of {found.module}" if found.module else ""
+    return f"rank {found.rank} has no room for {format_bytes(found.asked)} in the {found.at.part}{module}{where}"
+
+
+def _unsure(memories: Mapping[int, RankMemory]) -> Iterator[Trouble]:
+    unsure = [one for one in memories.values() if one.fit.verdict == "not sure"]
+    if unsure:
+        tightest = min(unsure, key=lambda one: one.fit.margin)
+        yield Trouble(verdict="not sure", text=f"rank {tightest.rank}: {tightest.fit.why}", sides=())
+
+
+def _remedies(
+    records: Sequence[Record], memories: Mapping[int, RankMemory], settings: Settings, verdict: Verdict
+) -> list[MemoryHelp]:
+    """What would help the rank that is short of most memory, each played on its record."""
+    if verdict not in ("out of memory", "not sure"):
+        return []
+    record = min(records, key=lambda one: memories[one.rank].fit.margin)
+    if memories[record.rank].fit.margin > 0 and verdict == "not sure":
+        return []
+    return [
+        MemoryHelp(
+            rank=record.rank,
+            name=one.name,
+            action=one.action,
+            saves_bytes=one.saves,
+            reserved_bytes=one.needed,
+            fits=one.fits,
+            basis=one.basis,
+            assumption=one.assumption,
+        )
+        for one in memory_remedies(record, settings=settings)[:_MOST_REMEDIES]
+    ]
+
+
 def _untrained(ranks: Sequence[RehearsedRank]) -> Iterator[Trouble]:
     if all(one.steps == 0 for one in ranks):
         how = ranks[0].ended
@@ -192,41 +283,74 @@ def _untrained(ranks: Sequence[RehearsedRank]) -> Iterator[Trouble]:
         )
 
 
-def _agreement_line(agreement: Agreement | None, ranks: int) -> str:
+def _agreement_line(agreement: Agreement | None) -> str:
     if agreement is None:
         return "Agreement: one rank was rehearsed, so that nothing could be compared"
-    calls = format_count(agreement.calls, "collective")
-    groups = format_count(agreement.groups, "group")
+    calls = format_count(agreement.calls, "call")
+    among = f"{calls} of {format_count(agreement.groups, 'group')} and {format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
-        return f"Agreement: {calls} in {groups} were compared among {ranks} rehearsed ranks, and all agree"
-    found = format_count(len(agreement.findings), "difference")
-    return f"Agreement: {found} found in {calls} of {groups}, among {ranks} rehearsed ranks"
+        return f"Agreement: {among} were compared, and all agree"
+    return f"Agreement: {format_count(len(agreement.findings), 'difference')} in {among}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What else is said
+# The step
+
+
+def _timed(question: Question, rehearsed: Rehearsed) -> tuple[StepTime | None, list[str]]:
+    """The step on the target cluster, or why there is none."""
+    timed = [record for record in rehearsed.records if _step_ends(record)]
+    if len(timed) < len(rehearsed.records) or not timed:
+        return None, []
+    try:
+        return step_time(timed, question.target.machine, kinds=rehearsed.representatives), []
+    except InputError as error:
+        return None, [f"the step could not be timed: {error.message}"]
+
+
+def _step(timed: StepTime) -> RehearsedStep:
+    parts = timed.parts
+    names = {
+        "compute": parts.compute_s,
+        "waiting for the host (launches)": parts.launches_s,
+        "exposed communication": parts.communication_s,
+        "waiting for other ranks (bubble)": parts.bubble_s,
+        "slowest rank": parts.slowest_s,
+    }
+    return RehearsedStep(
+        seconds=timed.step.seconds,
+        interval_s=(timed.step.low, timed.step.high),
+        parts_s=names,
+        mfu=timed.mfu or None,
+        peak=timed.peak,
+        rank=timed.ranks[timed.critical].rank,
+        notes=list(timed.notes),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What else is told
 
 
 def _headline(
     verdict: Verdict,
     question: Question,
-    ranks: Sequence[RehearsedRank],
+    memories: Mapping[int, RankMemory],
     troubles: Sequence[Trouble],
     step: RehearsedStep | None,
 ) -> str:
     name = question.script.rsplit("/", 1)[-1]
     target = f"{question.target.world:,} × {question.target.device.title}"
     if verdict in ("fits", "not sure"):
-        most = max(ranks, key=lambda one: one.reserved_bytes)
-        capacity = question.target.gpu.memory_bytes / _GIB
-        used = f"{most.reserved_bytes / _GIB:.1f} of {capacity:.1f} GiB at most (rank {most.rank})"
+        most = min(memories.values(), key=lambda one: one.fit.margin)
+        used = f"{most.reserved / _GIB:.1f} of {most.fit.room / _GIB:.1f} GiB at most (rank {most.rank})"
         head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
-        agreed = ", ranks agree" if len(ranks) > 1 else ""
+        agreed = ", ranks agree" if len(memories) > 1 else ""
         took = "" if step is None else f", {format_seconds(step.seconds)} a step"
         return f"{head}: {used}{agreed}{took}"
     words = {
         "out of memory": "runs out of memory",
-        "disagree": "hangs or goes wrong, as ranks disagree",
+        "disagree": "does not run",
         "hang": "hangs",
         "failed": "fails",
         "not trained": "does not train",
@@ -288,7 +412,7 @@ def _invented(records: Sequence[Record]) -> list[InventedValue]:
 
 
 def _notes(
-    question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: "Mapping[int, RankMemory]"
+    question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
     said: set[str] = set()
