@@ -39,14 +39,16 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     """A line of the user's code.
 
     Attributes:
-        file: path, relative to the script's folder where it is in it
+        file: path, relative to the script's folder or to the folder of installed packages where it is in one
         line: number, from 1
         function: that the line is in; "<module>" outside of any
+        own: whether it is the user's, not of an installed package
     """
 
     file: str
     line: int
     function: str
+    own: bool = True
 
 
 class TensorForm(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,399 @@
+"""`torch.cuda` and `torch.accelerator` of a pretended device.
+
+Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the device
+is called and how large it is comes from the request. What these modules ask of the driver is answered here, each name in
+one place.
+"""
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.request import RankRequest
+
+_recorder: Recorder
+_device: "CurrentDevice"
+
+
+class CurrentDevice:
+    """The device that is current.
+
+    Args:
+        index: at the start
+        count: devices of the node
+    """
+
+    def __init__(self, index: int, count: int) -> None:
+        self.current = index
+        self.count = count
+
+    def index_of(self, device: Any = None) -> int:
+        """The index that a device, a number or nothing means.
+
+        Raises:
+            RuntimeError: as CUDA does for a device that the node does not have
+        """
+        if device is None:
+            return self.current
+        if not isinstance(device, int):
+            found = torch.device(device).index
+            device = self.current if found is None else found
+        if not -1 <= device < self.count:
+            raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of a node with {self.count}")
+        return self.current if device < 0 else int(device)
+
+    def set(self, device: Any) -> None:
+        """Make a device the current one."""
+        self.current = self.index_of(device)
+
+
+class Stream:
+    """A stream of the pretended device."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "Stream":
+        """Any arguments of torch's own."""
+        return object.__new__(cls)
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.number = _recorder.new_stream()
+        self.device_index = _device.index_of(device)
+        self.device = torch.device("cuda", self.device_index)
+        self.device_type = 1
+        self.priority = priority
+        self.stream_id = self.cuda_stream = self.native_handle = self.number
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        """Record an event on this stream."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: "Event") -> None:
+        """Later work of this stream waits for an event."""
+        event.wait(self)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Later work of this stream waits for what another one has now."""
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """The host waits for this stream."""
+        _recorder.synchronize(self.number)
+
+    def query(self) -> bool:
+        """Whether all is done."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured."""
+        return False
+
+    def __enter__(self) -> "Stream":
+        _recorder.stream_stack.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _recorder.stream_stack.pop()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Event:
+    """An event of the pretended device."""
+
+    _made = 0
+    _lock = threading.Lock()
+
+    def __new__(cls, *_: Any, **__: Any) -> "Event":
+        """Any arguments of torch's own."""
+        return object.__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.number = -1
+        self.at = time.perf_counter()
+        self.event_id = self.cuda_event = 0
+        self.device = torch.device("cuda", _device.current)
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Note where the stream is."""
+        with Event._lock:
+            self.number = Event._made
+            Event._made += 1
+        self.at = time.perf_counter()
+        _recorder.mark(self.number, (stream or _recorder.stream_stack[-1]).number)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Later work of the stream waits for this event."""
+        if self.number >= 0:
+            _recorder.wait_event(self.number, (stream or _recorder.stream_stack[-1]).number)
+
+    def synchronize(self) -> None:
+        """The host waits for this event."""
+        _recorder.synchronize()
+
+    def query(self) -> bool:
+        """Whether it has passed."""
+        return True
+
+    def elapsed_time(self, other: "Event") -> float:
+        """Time between two events [ms]; of this host, so nothing of the device."""
+        _recorder.invent("elapsed time", "elapsed_time", "of this host")
+        return (other.at - self.at) * 1e3
+
+
+class _InStream:
+    """`torch.cuda.stream`."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Stream | None:
+        stack = _recorder.stream_stack
+        stack.append(self.stream or stack[-1])
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        _recorder.stream_stack.pop()
+
+
+class _OnDevice:
+    """`torch.cuda.device`."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = _device.index_of(getattr(device, "device", device))
+        self.before = _device.current
+
+    def __enter__(self) -> None:
+        self.before = _device.current
+        _device.set(self.idx)
+
+    def __exit__(self, *_: object) -> None:
+        _device.set(self.before)
+
+
+class _Marks:
+    """`nvtx`, which draws nothing here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: contextlib.nullcontext() if name == "range" else 0
+
+
+def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
+    """Answer for torch's modules of the device from now on; the device that is current."""
+    global _recorder, _device
+    gpu = request.gpu
+    count = min(request.per_node, request.world)
+    _recorder, _device = recorder, CurrentDevice(request.rank % request.per_node, count)
+    recorder.default_stream = Stream()
+    pool = recorder.pool
+    properties = SimpleNamespace(
+        name=gpu.name,
+        total_memory=gpu.memory_bytes,
+        major=gpu.capability[0],
+        minor=gpu.capability[1],
+        multi_processor_count=gpu.multiprocessors,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        L2_cache_size=50 * 2**20,
+        max_threads_per_multi_processor=2048,
+        warp_size=32,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        uuid="GPU-00000000-0000-0000-0000-000000000000",
+        gcnArchName="",
+        pci_bus_id=1,
+        pci_device_id=0,
+        pci_domain_id=0,
+    )
+    states: dict[int, torch.Tensor] = {}
+
+    def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+        with _disable_current_modes():
+            return states.setdefault(_device.index_of(device), torch.zeros(16, dtype=torch.uint8)).clone()
+
+    def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
+        states[_device.index_of(device)] = state
+
+    def statistics(_: Any = None) -> dict[str, int]:
+        figures: defaultdict[str, int] = defaultdict(int)
+        more = getattr(pool, "statistics", None)
+        if more is not None:
+            figures.update(more())
+        else:
+            for kind in ("allocated", "active"):
+                figures[f"{kind}_bytes.all.current"] = pool.allocated
+                figures[f"{kind}_bytes.all.peak"] = pool.peak_allocated
+            figures["reserved_bytes.all.current"] = pool.reserved
+            figures["reserved_bytes.all.peak"] = pool.peak_reserved
+        return figures
+
+    def reset_peaks(_: Any = None) -> None:
+        pool.peak_allocated = pool.allocated
+        pool.peak_reserved = pool.reserved
+
+    def free_and_total(_: Any = None) -> tuple[int, int]:
+        return max(0, gpu.memory_bytes - pool.reserved), gpu.memory_bytes
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def set_stream(stream: Stream) -> None:
+        recorder.stream_stack[-1] = stream
+
+    def current_stream(_: Any = None) -> Stream:
+        return recorder.stream_stack[-1]  # type: ignore[no-any-return]
+
+    def synchronize(_: Any = None) -> None:
+        recorder.synchronize()
+
+    memory: dict[str, Any] = {
+        "memory_allocated": lambda _=None: pool.allocated,
+        "max_memory_allocated": lambda _=None: pool.peak_allocated,
+        "memory_reserved": lambda _=None: pool.reserved,
+        "max_memory_reserved": lambda _=None: pool.peak_reserved,
+        "memory_cached": lambda _=None: pool.reserved,
+        "max_memory_cached": lambda _=None: pool.peak_reserved,
+        "memory_stats": statistics,
+        "memory_stats_as_nested_dict": lambda _=None: {},
+        "reset_peak_memory_stats": reset_peaks,
+        "reset_max_memory_allocated": reset_peaks,
+        "reset_max_memory_cached": reset_peaks,
+        "reset_accumulated_memory_stats": nothing,
+        "memory_summary": lambda *_, **__: (
+            f"allocated {pool.allocated / 2**30:.2f} GiB, at most {pool.peak_allocated / 2**30:.2f} GiB; "
+            f"reserved {pool.reserved / 2**30:.2f} GiB"
+        ),
+        "memory_snapshot": lambda *_, **__: [],
+        "mem_get_info": free_and_total,
+        "empty_cache": lambda: pool.empty_cache(),
+        "set_per_process_memory_fraction": nothing,
+    }
+    answers: dict[str, Any] = memory | {
+        "is_available": lambda: True,
+        "_is_compiled": lambda: True,
+        "is_initialized": lambda: True,
+        "init": nothing,
+        "_lazy_init": nothing,
+        "device_count": lambda: count,
+        "_device_count_nvml": lambda: count,
+        "current_device": lambda: _device.current,
+        "set_device": _device.set,
+        "get_device_name": lambda _=None: gpu.name,
+        "get_device_capability": lambda _=None: gpu.capability,
+        "get_device_properties": lambda _=None: properties,
+        "synchronize": synchronize,
+        "ipc_collect": nothing,
+        "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
+        "is_tf32_supported": lambda: gpu.capability >= (8, 0),
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalStream": Stream,
+        "current_stream": current_stream,
+        "default_stream": lambda _=None: recorder.default_stream,
+        "stream": _InStream,
+        "StreamContext": _InStream,
+        "set_stream": set_stream,
+        "device": _OnDevice,
+        "device_of": _OnDevice,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": get_rng_state,
+        "set_rng_state": set_rng_state,
+        "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
+        "set_rng_state_all": lambda given: [set_rng_state(state, index) for index, state in enumerate(given)],
+        "is_current_stream_capturing": lambda: False,
+        "utilization": lambda _=None: 0,
+        "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
+        "can_device_access_peer": lambda *_: True,
+        "_check_bf16_tensor_supported": lambda *_: gpu.capability >= (8, 0),
+        "current_blas_handle": lambda: 0,
+    }
+    cuda = torch.cuda
+    for name, answer in answers.items():
+        setattr(cuda, name, answer)
+        for module in (cuda.memory, cuda.random, cuda.streams):
+            if hasattr(module, name):
+                setattr(module, name, answer)
+    cuda.default_generators = tuple(torch.Generator() for _ in range(count))
+    cuda.nvtx._NVTX = _Marks()
+    cuda.nccl.version = lambda: (2, 27, 5)
+    cuda.nccl.is_available = lambda _: True
+    torch.version.cuda = "12.8"
+    torch.Stream, torch.Event = Stream, Event  # type: ignore[misc, assignment]
+
+    accelerator: dict[str, Any] = {name: memory[name] for name in memory if hasattr(torch.accelerator, name)} | {
+        "is_available": lambda: True,
+        "device_count": lambda: count,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": lambda: _device.current,
+        "current_device_idx": lambda: _device.current,
+        "set_device_index": _device.set,
+        "set_device_idx": _device.set,
+        "synchronize": synchronize,
+        "current_stream": current_stream,
+        "set_stream": set_stream,
+        "get_memory_info": free_and_total,
+    }
+    for name, answer in accelerator.items():
+        setattr(torch.accelerator, name, answer)
+
+    bound: dict[str, Any] = {
+        "_cuda_setDevice": _device.set,
+        "_cuda_getDevice": lambda: _device.current,
+        "_cuda_getDeviceCount": lambda: count,
+        "_cuda_exchangeDevice": _exchanged,
+        "_cuda_maybeExchangeDevice": _exchanged,
+        "_cuda_setStream": nothing,
+        "_cuda_getCurrentRawStream": lambda _: recorder.stream,
+        "_cuda_synchronize": synchronize,
+        "_cuda_emptyCache": lambda: pool.empty_cache(),
+        "_cuda_resetPeakMemoryStats": reset_peaks,
+        "_cuda_memoryStats": lambda _: {},
+        "_cuda_isInBadFork": lambda: False,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_record_memory_history": nothing,
+        "_cuda_memorySnapshot": lambda *_: {},
+    }
+    for name, answer in bound.items():
+        if not hasattr(torch._C, name):
+            setattr(torch._C, name, answer)
+    torch.Generator = _Generator  # type: ignore[misc, assignment]
+    return _device
+
+
+def _exchanged(device: int) -> int:
+    before = _device.current
+    _device.set(device)
+    return before
+
+
+_RealGenerator = torch.Generator
+
+
+class _GeneratorKind(type):
+    def __instancecheck__(cls, one: object) -> bool:
+        return isinstance(one, _RealGenerator)
+
+
+class _Generator(metaclass=_GeneratorKind):
+    """`torch.Generator`, which is on the host whatever device is asked for."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        return _RealGenerator("cpu")

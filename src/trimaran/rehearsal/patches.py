@@ -1,0 +1,396 @@
+"""What of torch is replaced in a rank's process, apart from its device and its groups.
+
+Modules and parameters that are without data, storages resized in place (FSDP gives memory back so), attention by the
+kernel that the target would take, values that scripts ask of tensors, parts of the step, what is saved. Each replacement
+is one function here with its reason.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from trimaran.rehearsal.groups import Exchanges
+from trimaran.rehearsal.recorder import Recorder, nbytes_of
+from trimaran.rehearsal.tensors import Pretending, without_data
+from trimaran.rehearsal.values import MOST_ELEMENTS, Values, set_twin
+
+
+class Patches:
+    """Replaces, once a process.
+
+    Args:
+        recorder: notes what is done
+        values: answers for tensors without data
+        exchanges: process groups
+        mode: makes the dispatch mode for a thread
+        enough: called when a new step begins after the last that was asked for; does not return
+        most_steps: steps of the optimizer
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        values: Values,
+        exchanges: Exchanges,
+        mode: Callable[[], Pretending],
+        enough: Callable[[], None],
+        most_steps: int,
+    ) -> None:
+        self._recorder = recorder
+        self._values = values
+        self._exchanges = exchanges
+        self._mode = mode
+        self._enough = enough
+        self._most_steps = most_steps
+        self.active = False  # whether the script runs
+
+    def install(self) -> None:
+        """Replace all of it."""
+        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+        FakeTensorMode.avoid_device_init = property(lambda _: True)  # type: ignore[assignment]
+        self._values_of_tensors()
+        self._storages()
+        self._modules()
+        self._attention()
+        self._compile()
+        self._threads()
+        self._steps()
+        self._files()
+        self._checks_of_ddp()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Tensors
+
+    def _values_of_tensors(self) -> None:
+        """What a script reads from a tensor outside of operators."""
+        values, numpy = self._values, torch.Tensor.numpy
+
+        def text(tensor: FakeTensor, form: str) -> str:
+            if tensor.dim() == 0:
+                return format(values.of(tensor, "format").item(), form)
+            return f"tensor of {tuple(tensor.shape)} without data"
+
+        FakeTensor.__format__ = text  # type: ignore[method-assign]
+        FakeTensor.numpy = lambda tensor, *a, **k: numpy(values.of(tensor, "numpy"), *a, **k)  # type: ignore[method-assign]
+        FakeTensor.tolist = lambda tensor: values.of(tensor, "tolist").tolist()  # type: ignore[method-assign]
+        torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
+        torch.Tensor.is_pinned = lambda *_, **__: False  # type: ignore[method-assign, assignment]
+        torch.Tensor.record_stream = lambda tensor, stream: self._use(tensor, stream)  # type: ignore[method-assign]
+
+    def _use(self, tensor: torch.Tensor, stream: Any) -> None:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if isinstance(local, FakeTensor) and local.device.type == "cuda":
+            self._recorder.use(local, stream.number)
+
+    def _storages(self) -> None:
+        """FSDP resizes storages in place to give memory back and to take it again."""
+        resize = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, nbytes: int) -> Any:
+            if self._recorder.knows(storage):
+                self._recorder.resize(storage, nbytes)
+            return resize(storage, nbytes)
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Modules
+
+    def _modules(self) -> None:
+        """Parameters and buffers are without data from the start; moving a module keeps their identity."""
+        recorder = self._recorder
+        apply, data, make = nn.Module._apply, torch._C.TensorBase.data, nn.Parameter.__new__  # type: ignore[attr-defined]
+        register = nn.Module.register_buffer
+        moved: dict[int, tuple[Any, nn.Parameter]] = {}
+
+        def apply_(module: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
+            if recurse:
+                for child in module.children():
+                    child._apply(change)
+            for name, parameter in list(module._parameters.items()):
+                if parameter is None:
+                    continue
+                if type(parameter) not in (FakeTensor, nn.Parameter, torch.Tensor) and not isinstance(
+                    parameter, FakeTensor
+                ):
+                    return apply(module, change, recurse=False)  # DTensor and its like keep torch's own way
+                if id(parameter) in moved:
+                    module._parameters[name] = moved[id(parameter)][1]
+                    continue
+                with torch.no_grad():
+                    changed = change(parameter)
+                if changed is parameter:
+                    continue
+                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
+                    parameter.data = changed
+                    parameter.fake_device = changed.fake_device
+                    recorder.take(parameter, "parameter")
+                    recorder.name(parameter, "parameter")
+                elif isinstance(changed, FakeTensor):
+                    new = nn.Parameter(changed, parameter.requires_grad)
+                    moved[id(parameter)] = (parameter, new)
+                    module._parameters[name] = new
+                    if changed.device.type == "cuda":
+                        recorder.name(changed, "parameter")
+                else:
+                    parameter.data = changed
+                if parameter.grad is not None:
+                    parameter.grad = None
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = change(buffer)
+            return module
+
+        def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+            if isinstance(value, FakeTensor):
+                if isinstance(tensor, FakeTensor):
+                    data.__set__(tensor, value)
+                    tensor.fake_device = value.fake_device
+                    if value.device.type == "cuda":
+                        is_parameter = isinstance(tensor, nn.Parameter) or tensor.requires_grad
+                        recorder.take(value, "parameter" if is_parameter else None)
+                    return
+                if type(tensor) in (torch.Tensor, nn.Parameter):
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    new = nn.Parameter(value, tensor.requires_grad) if is_parameter else value.detach()
+                    torch.utils.swap_tensors(tensor, new)
+                    return
+            data.__set__(tensor, value)
+
+        def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
+            if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
+                value = without_data(value)
+            made = make(cls, value, requires_grad)
+            if isinstance(value, FakeTensor) and value.device.type == "cuda":
+                recorder.name(value, "parameter")
+            return made
+
+        def register_buffer(module: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+            if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
+                real = tensor.detach()
+                tensor = without_data(real)
+                if real.numel() <= MOST_ELEMENTS:
+                    set_twin(tensor, real)
+            register(module, name, tensor, persistent)
+
+        nn.Module._apply = apply_  # type: ignore[method-assign, assignment]
+        nn.Module.register_buffer = register_buffer  # type: ignore[method-assign]
+        nn.Parameter.__new__ = staticmethod(make_parameter)  # type: ignore[method-assign, assignment]
+        torch.Tensor.data = property(lambda tensor: data.__get__(tensor), set_data)  # type: ignore[assignment]
+
+    def _here(self) -> bool:
+        """Whether the script itself runs, and no fake mode of its own."""
+        return (
+            self.active and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None  # type: ignore[attr-defined]
+        )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Kernels of the target
+
+    def _attention(self) -> None:
+        """The CPU build would take attention's plain form, which keeps all scores."""
+        plain = torch._C._nn.scaled_dot_product_attention
+
+        def attend(
+            query: Any,
+            key: Any,
+            value: Any,
+            attn_mask: Any = None,
+            dropout_p: float = 0.0,
+            is_causal: bool = False,
+            scale: Any = None,
+            enable_gqa: bool = False,
+        ) -> Any:
+            local = getattr(query, "_local_tensor", query)
+            if local.device.type != "cuda":
+                return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            half = local.dtype in (torch.bfloat16, torch.float16)
+            if half and attn_mask is None and query.shape[-1] <= 256:
+                flash = torch.ops.aten._scaled_dot_product_flash_attention
+                return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+            if key.shape[1] != query.shape[1]:
+                repeats = query.shape[1] // key.shape[1]
+                key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
+            if attn_mask is not None:
+                if attn_mask.dtype == torch.bool:
+                    bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+                    attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+                attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+            efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+            needs = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+            return efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
+
+        torch._C._nn.scaled_dot_product_attention = attend  # type: ignore[assignment]
+        functional.scaled_dot_product_attention = attend  # type: ignore[assignment]
+        import torch.nn.attention.flex_attention as flexible
+
+        def flex_attention(
+            query: Any,
+            key: Any,
+            value: Any,
+            score_mod: Any = None,
+            block_mask: Any = None,
+            scale: Any = None,
+            enable_gqa: bool = False,
+            return_lse: bool = False,
+            kernel_options: Any = None,
+            return_aux: Any = None,
+            **_: Any,
+        ) -> Any:
+            width = value.shape[-1]
+            if width != query.shape[-1]:
+                value = functional.pad(value, (0, query.shape[-1] - width))
+            flash = torch.ops.aten._scaled_dot_product_flash_attention
+            out, sums = flash(query, key, value, 0.0, block_mask is not None, scale=scale)[:2]
+            out = out[..., :width]
+            if return_aux is not None:
+                return out, flexible.AuxOutput(lse=sums, max_scores=None)
+            return (out, sums) if return_lse else out
+
+        flexible.flex_attention = flex_attention  # type: ignore[assignment]
+
+    def _compile(self) -> None:
+        """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
+
+        def compiled(model: Any = None, **_: Any) -> Any:
+            self._recorder.note("torch.compile: rehearsed without it")
+            return (lambda later: later) if model is None else model
+
+        torch.compile = compiled  # type: ignore[assignment]
+        nn.Module.compile = lambda module, *_, **__: compiled(module) and None  # type: ignore[method-assign]
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Threads, processes
+
+    def _threads(self) -> None:
+        """Dispatch modes belong to a thread, and are inherited by forked workers of loaders, which make real batches."""
+        run = threading.Thread.run
+
+        def with_mode(thread: threading.Thread) -> None:
+            if not self.active:
+                run(thread)
+                return
+            with self._mode():
+                run(thread)
+
+        threading.Thread.run = with_mode  # type: ignore[method-assign]
+        from torch.utils.data._utils import worker
+
+        loop = worker._worker_loop
+
+        def real_loop(*args: Any, **kwargs: Any) -> Any:
+            self.active = False
+            with _disable_current_modes():
+                return loop(*args, **kwargs)
+
+        worker._worker_loop = real_loop
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Parts of the step
+
+    def _steps(self) -> None:
+        """Where a forward with gradients, a backward and a step of an optimizer begin and end."""
+        recorder, exchanges = self._recorder, self._exchanges
+        counts: dict[int, int] = {}
+        optimizers: list[Optimizer] = []
+        backward, make = torch.autograd.backward, Optimizer.__init__
+
+        def begins(module: nn.Module, _: Any) -> None:
+            if not recorder.trained or recorder.steps >= self._most_steps:
+                if not torch.is_grad_enabled() or not module.training or not self.active:
+                    return
+                if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+                    return
+                if recorder.steps >= self._most_steps:
+                    self._enough()
+                recorder.trained = True
+
+        nn.modules.module.register_module_forward_pre_hook(begins)
+
+        def noted_backward(*args: Any, **kwargs: Any) -> None:
+            backward(*args, **kwargs)
+            if torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+                exchanges.backward_ended()
+                for optimizer in optimizers:
+                    for group in optimizer.param_groups:
+                        for parameter in group["params"]:
+                            self._name(parameter.grad, "gradient")
+
+        def before(optimizer: Optimizer, *_: Any) -> None:
+            recorder.begin_update()
+
+        def after(optimizer: Optimizer, *_: Any) -> None:
+            for state in optimizer.state.values():
+                if isinstance(state, Mapping):
+                    for value in tree_flatten(dict(state))[0]:
+                        self._name(value, "optimizer")
+            recorder.end_update()
+            if recorder._updating == 0:
+                counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+                if counts[id(optimizer)] > recorder.steps:
+                    recorder.stepped()
+
+        def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            optimizers.append(optimizer)
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._name(parameter, "parameter")
+
+        torch.autograd.backward = noted_backward  # type: ignore[assignment]
+        register_optimizer_step_pre_hook(before)
+        register_optimizer_step_post_hook(after)
+        Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
+
+    def _name(self, tensor: Any, purpose: Any) -> None:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if isinstance(local, FakeTensor) and local.device.type == "cuda":
+            self._recorder.name(local, purpose)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Files, checks
+
+    def _files(self) -> None:
+        """Nothing is written in place of a checkpoint; what was saved is there for a script that loads it again."""
+        load = torch.load
+        saved: dict[str, Any] = {}
+
+        def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
+            nbytes = sum(nbytes_of(one) for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor))
+            if isinstance(file, (str, os.PathLike)):
+                saved[os.path.abspath(file)] = value
+            self._recorder.note(f"torch.save: {nbytes / 2**20:,.0f} MiB not written")
+
+        def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, (str, os.PathLike)) and os.path.abspath(file) in saved:
+                found = saved[os.path.abspath(file)]
+                where = None if callable(map_location) or isinstance(map_location, dict) else map_location
+                if where is None:
+                    return tree_map_only(torch.Tensor, torch.clone, found)
+                return tree_map_only(torch.Tensor, lambda one: one.to(where), found)
+            with _disable_current_modes() if kwargs.get("mmap") else contextlib.nullcontext():
+                found = load(file, "cpu", *args, **kwargs)
+            if map_location is None or callable(map_location) or isinstance(map_location, dict):
+                return found
+            return tree_map_only(torch.Tensor, lambda one: one.to(map_location), found)
+
+        torch.save, torch.load = save, load_  # type: ignore[assignment]
+
+    def _checks_of_ddp(self) -> None:
+        """DDP compares shapes with its peers by a collective of its own, below Python; there are none to compare with."""
+        import torch.nn.parallel.distributed as ddp
+
+        for module in (torch.distributed.utils, ddp):
+            module._verify_param_shape_across_processes = lambda *_, **__: None  # type: ignore[attr-defined]
+        torch.distributed.Logger.set_runtime_stats_and_log = lambda _: None  # type: ignore[attr-defined]

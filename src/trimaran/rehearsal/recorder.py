@@ -1,0 +1,322 @@
+"""Writes down what a rank does: blocks of memory, kernels, collectives, streams, parts of the step.
+
+A block is the storage of a tensor on the pretended device: it is taken when a kernel makes it and given back when the
+last tensor on it is gone, which Python tells.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from trimaran.rehearsal.lines import Lines
+from trimaran.rehearsal.record import (
+    Await,
+    Collective,
+    Enter,
+    Give,
+    Invented,
+    Issue,
+    Kernel,
+    Mark,
+    Name,
+    Part,
+    Purpose,
+    Record,
+    Run,
+    Shortage,
+    Step,
+    Sync,
+    Take,
+    TensorForm,
+    Use,
+    Wait,
+)
+
+
+class MemoryPool(Protocol):
+    """The allocator of the device, as `torch.cuda.memory_stats` tells of it; see `allocator.Allocator`."""
+
+    allocated: int
+    reserved: int
+    peak_allocated: int
+    peak_reserved: int
+
+    def take(self, block: int, nbytes: int, stream: int) -> bool: ...
+    def give(self, block: int) -> None: ...
+    def use(self, block: int, stream: int) -> None: ...
+    def passed(self, stream: int) -> None: ...
+    def synchronize(self) -> None: ...
+    def empty_cache(self) -> None: ...
+
+
+def nbytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+def form_of(tensor: torch.Tensor) -> TensorForm:
+    """A tensor without its data."""
+    shape = tuple(int(size) for size in tensor.shape)
+    strides = None if tensor.layout != torch.strided or tensor.is_contiguous() else tuple(map(int, tensor.stride()))
+    return TensorForm(shape, str(tensor.dtype)[6:], tensor.device.type, strides)
+
+
+class Recorder:
+    """What happens, in the order in which the host asks for it.
+
+    Args:
+        record: that takes it
+        lines: tells where
+        pool: the device's memory
+    """
+
+    def __init__(self, record: Record, lines: Lines, pool: MemoryPool) -> None:
+        self.record = record
+        self.lines = lines
+        self.pool = pool
+        self.steps = 0
+        self.trained = False  # whether a forward with gradients has begun
+        self._updating = 0
+        self._part: Part = "setup"
+        self._blocks: dict[int, int] = {}  # of a storage, by its address
+        self._bytes: dict[int, int] = {}  # of a block
+        self._next = 0
+        self._kernels: dict[Kernel | tuple[Any, ...], int] = {}
+        self._invented: dict[tuple[str, str, str, int], int] = {}
+        self._noted: set[str] = set()
+        self._outstanding: list[int] = []
+        self._streams: dict[int, list[Any]] = {}
+        self._made_streams = 0
+        self.default_stream: Any = None
+        self._lock = threading.RLock()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Parts of the step
+
+    @property
+    def part(self) -> Part:
+        """Part of the step that runs."""
+        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+            part: Part = "backward"
+        elif self._updating:
+            part = "update"
+        else:
+            part = "forward" if self.trained else "setup"
+        if part != self._part:
+            self._part = part
+            self.record.events.append(Enter(part))
+        return part
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """An optimizer steps."""
+        self.begin_update()
+        try:
+            yield
+        finally:
+            self.end_update()
+
+    def begin_update(self) -> None:
+        """An optimizer begins to step."""
+        self._updating += 1
+
+    def end_update(self) -> None:
+        """An optimizer has stepped."""
+        self._updating = max(0, self._updating - 1)
+
+    def stepped(self) -> None:
+        """All optimizers of a step have stepped."""
+        self.record.events.append(Step(self.steps))
+        self.steps += 1
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Streams
+
+    def new_stream(self) -> int:
+        """The number of a stream; the first one is the default."""
+        self._made_streams += 1
+        return self._made_streams - 1
+
+    @property
+    def stream_stack(self) -> list[Any]:
+        """Streams that this thread is in, the current one last. Threads of autograd are in those of the main one."""
+        thread = threading.current_thread()
+        if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
+            key = 0
+        else:
+            key = thread.ident or 0
+        stack = self._streams.get(key)
+        if stack is None:
+            stack = self._streams[key] = [self.default_stream]
+        return stack
+
+    @property
+    def stream(self) -> int:
+        """Number of the current stream."""
+        return int(self.stream_stack[-1].number)
+
+    def mark(self, event: int, stream: int) -> None:
+        """An event is recorded on a stream."""
+        self.record.events.append(Mark(event, stream))
+
+    def wait_event(self, event: int, stream: int) -> None:
+        """A stream waits for an event."""
+        self.record.events.append(Await(event, stream))
+
+    def synchronize(self, stream: int = -1) -> None:
+        """The host waits for a stream, or for all."""
+        self.record.events.append(Sync(stream, self.lines.stack()))
+        if stream < 0:
+            self.pool.synchronize()
+        else:
+            self.pool.passed(stream)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Memory
+
+    def take(self, tensor: torch.Tensor, purpose: Purpose | None = None) -> None:
+        """A tensor is on the device; its storage is a block, unless it is one already."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return  # sparse tensors hold two others, which are met by themselves
+        key = storage._cdata
+        if key in self._blocks:
+            return
+        part = self.part
+        stream = self.stream
+        if purpose is None:
+            if stream != self.default_stream.number and part in ("forward", "backward"):
+                purpose = "communication"
+            elif part == "setup":
+                purpose = "other"
+            else:
+                purpose = "activation" if part == "forward" else "temporary"
+        lines, module = self.lines.here()
+        block = self._next
+        self._next += 1
+        self._blocks[key] = block
+        self._grant(block, storage.nbytes(), stream, purpose, lines, module, part)
+        weakref.finalize(storage, self._gone, key).atexit = False
+
+    def _grant(
+        self, block: int, nbytes: int, stream: int, purpose: Purpose, lines: int, module: int, part: Part
+    ) -> None:
+        self._bytes[block] = nbytes
+        events = self.record.events
+        events.append(Take(block, nbytes, stream, purpose, lines, module, part))
+        if nbytes and not self.pool.take(block, nbytes, stream) and self.record.shortage is None:
+            self.record.shortage = Shortage(
+                len(events) - 1,
+                nbytes,
+                self.pool.allocated - nbytes,
+                self.pool.reserved,
+                lines,
+                module,
+                part,
+            )
+
+    def _gone(self, key: int) -> None:
+        block = self._blocks.pop(key, None)
+        if block is not None:
+            self._return(block)
+
+    def _return(self, block: int) -> None:
+        self.record.events.append(Give(block))
+        if self._bytes.pop(block, 0):
+            self.pool.give(block)
+
+    def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """A storage is resized in place: its block is given back, and another one taken."""
+        block = self._blocks.get(storage._cdata)
+        if block is None or self._bytes.get(block, 0) == nbytes:
+            return
+        self._return(block)
+        again = self._next
+        self._next += 1
+        self._blocks[storage._cdata] = again
+        lines, module = self.lines.here()
+        self._grant(again, nbytes, self.stream, "communication", lines, module, self.part)
+
+    def use(self, tensor: torch.Tensor, stream: int) -> None:
+        """A tensor is used on another stream (`record_stream`)."""
+        block = self._blocks.get(tensor.untyped_storage()._cdata)
+        if block is not None:
+            self.record.events.append(Use(block, stream))
+            self.pool.use(block, stream)
+
+    def name(self, tensor: torch.Tensor, purpose: Purpose) -> None:
+        """What a tensor is for has become known."""
+        try:
+            block = self._blocks.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):
+            return
+        if block is not None:
+            self.record.events.append(Name(block, purpose))
+
+    def knows(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage is a block."""
+        return storage._cdata in self._blocks
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Work
+
+    def run(self, kernel: Kernel) -> None:
+        """A kernel is launched."""
+        index = self.kernel_index(kernel)
+        lines, module = self.lines.here()
+        self.record.events.append(Run(index, self.stream, lines, module, self.part))
+
+    def kernel_index(self, kernel: Kernel) -> int:
+        """Position of a kernel in the record's table."""
+        key = (kernel.name, kernel.inputs, kernel.outputs, repr(kernel.arguments))
+        index = self._kernels.get(key)
+        if index is None:
+            index = self._kernels[key] = len(self.record.kernels)
+            self.record.kernels.append(kernel)
+        return index
+
+    def issue(self, collective: Collective) -> int:
+        """A collective is issued; its number."""
+        number = len(self.record.collectives)
+        self.record.collectives.append(collective)
+        self.record.events.append(Issue(number))
+        if collective.asynchronous:
+            self._outstanding.append(number)
+        return number
+
+    def wait(self, number: int) -> None:
+        """The current stream waits for a collective."""
+        self.record.events.append(Wait(number, self.stream))
+        if number in self._outstanding:
+            self._outstanding.remove(number)
+
+    def wait_for_issued_below_python(self, numbers: Iterable[int]) -> None:
+        """The current stream waits for collectives whose waits happen where Python does not see them."""
+        for number in numbers:
+            if number in self._outstanding:
+                self.wait(number)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What no data can tell
+
+    def invent(self, what: str, asked: str, value: object) -> None:
+        """A value is given that the script asked for."""
+        key = (what, asked, str(value), self.lines.stack())
+        self._invented[key] = self._invented.get(key, 0) + 1
+
+    def note(self, text: str) -> None:
+        """Something was taken instead of what the script asked for."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self.record.notes.append(text)
+
+    def finish(self) -> None:
+        """Put what was counted into the record."""
+        self.record.invented = [
+            Invented(what, asked, value, lines, count) for (what, asked, value, lines), count in self._invented.items()
+        ]

@@ -1,0 +1,308 @@
+"""Tensors of a rehearsal: on the host real, on the pretended device, and where they are large, without data.
+
+One dispatch mode sees every operation. What has only small tensors on the host runs as it is. The rest runs in torch's
+fake mode, which tells shapes, types and devices; the recorder notes blocks and kernels, `values` keeps small values,
+`groups` takes collectives. Fake modes of the script itself, and DTensor's when it asks for shapes, are left alone.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.flop_counter import flop_registry
+
+from trimaran.rehearsal.record import Kernel, TensorForm
+from trimaran.rehearsal.recorder import Recorder, form_of
+from trimaran.rehearsal.values import Values, set_twin, twin_of
+
+LARGE_BYTES = 4 * 2**20
+"""Tensors on the host from this size on are without data when they are made by their sizes [bytes]."""
+
+MOST_COPIED = 65536
+"""Elements of a tensor whose copy on the host gets a value."""
+
+_aten = torch.ops.aten
+
+_BY_SIZES = {
+    _aten.empty.memory_format,
+    _aten.zeros.default,
+    _aten.ones.default,
+    _aten.full.default,
+    _aten.randn.default,
+    _aten.rand.default,
+    _aten.empty_strided.default,
+}
+_WITHOUT_KERNEL = {
+    _aten.empty.memory_format,
+    _aten.empty_strided.default,
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+    _aten._unsafe_view.default,
+    _aten.detach.default,
+    _aten.lift_fresh.default,
+    _aten.is_same_size.default,
+    _aten._reshape_alias.default,
+}
+COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d_functional")
+"""Namespaces of operators that exchange."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+FAKE = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+"""The one mode of all tensors without data in this process."""
+
+
+def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """An operation without data."""
+    with FAKE:
+        out = func(*args, **kwargs)
+    if type(out) is FakeTensor and out.constant is not None:
+        constant, out.constant = out.constant, None
+        set_twin(out, constant)
+    return out
+
+
+def without_data(tensor: torch.Tensor) -> FakeTensor:
+    """A tensor's form, without its data."""
+    with _disable_current_modes():
+        return FAKE.from_tensor(tensor)  # type: ignore[no-any-return]
+
+
+class Pretending(TorchDispatchMode):
+    """Runs every operation of the script.
+
+    Args:
+        recorder: notes what is done
+        values: keeps what is known
+        device: index of the pretended device that is current
+        exchanges: runs an operator of `COLLECTIVES`
+    """
+
+    def __init__(self, recorder: Recorder, values: Values, device: Any, exchanges: Any) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._values = values
+        self._device = device
+        self._exchanges = exchanges
+        self._composite: dict[Any, bool] = {}
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Not one of torch's own, so it sees what these do."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)
+        pretended = False
+        for kind in types:
+            if kind is FakeTensor:
+                pretended = True
+            elif (
+                kind not in _PLAIN
+                and not issubclass(kind, torch.nn.Parameter)
+                and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+            ):
+                return NotImplemented
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        device = kwargs.get("device")
+        if device is not None:
+            device = torch.device(device)
+            if device.type == "cuda":
+                pretended = True
+                if device.index is None:
+                    kwargs = {**kwargs, "device": torch.device("cuda", self._device.current)}
+        if pretended and self._decomposes(func):
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        if func.namespace in COLLECTIVES and not func._schema.name.endswith("_wrap_tensor_autograd"):
+            return self._exchanges.run(func, args, kwargs)
+        if not pretended:
+            if func in _BY_SIZES and (device is None or device.type == "cpu"):
+                sizes = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+                if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:
+                    return self._run(func, args, kwargs)
+            return func(*args, **kwargs)
+        if func is _aten._local_scalar_dense.default:
+            self._waits(args[0])
+            return self._values.of(args[0], "item").item()
+        if func is _aten.equal.default:
+            return self._equal(args[0], args[1])
+        if func is _aten.is_nonzero.default:
+            self._waits(args[0])
+            return bool(self._values.of(args[0], "bool").item())
+        return self._run(func, args, kwargs)
+
+    def _decomposes(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            known = self._composite[func] = func.namespace == "aten" and bool(
+                torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            )
+        return known
+
+    def _waits(self, tensor: torch.Tensor) -> None:
+        """The host waits for what it asks of the device."""
+        if tensor.device.type == "cuda":
+            self._recorder.synchronize(self._recorder.stream)
+
+    def _equal(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        self._waits(one)
+        left, right = (twin_of(x) if isinstance(x, FakeTensor) else x for x in (one, other))
+        if left is not None and right is not None:
+            with _disable_current_modes():
+                return torch.equal(left, right)
+        if one.shape != other.shape:
+            return False
+        self._recorder.invent("condition", "equal", True)
+        return True
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is _aten._to_copy.default:
+            target = kwargs.get("device")
+            source = args[0]
+            if target is not None and torch.device(target).type == "cpu" and source.device.type == "cuda":
+                if not kwargs.get("non_blocking"):
+                    self._waits(source)
+                if source.numel() <= MOST_COPIED:
+                    value = self._values.of(source, "cpu")
+                    with _disable_current_modes():
+                        return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
+        try:
+            out = fake(func, args, kwargs)
+        except DynamicOutputShapeException:
+            out = self._with_unknown_shape(func, args, kwargs)
+        if type(out) is torch.Tensor and func is _aten.detach.default:
+            return out
+        self._note(func, args, kwargs, out)
+        return out
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        outs = list(_tensors(out))
+        on_device = any(made.device.type == "cuda" for made in outs) or _has_device(args)
+        if not func.is_view:
+            if on_device and func not in _WITHOUT_KERNEL and func.namespace != "prim":
+                self._recorder.run(self._kernel(func, args, kwargs, out, outs))
+            purpose = "input" if func is _aten._to_copy.default and args[0].device.type == "cpu" else None
+            for made in outs:
+                if isinstance(made, FakeTensor) and made.device.type == "cuda":
+                    self._recorder.take(made, purpose)  # type: ignore[arg-type]
+        self._values.follow(func, args, kwargs, outs)
+
+    def _kernel(self, func: Any, args: Any, kwargs: Any, out: Any, outs: list[torch.Tensor]) -> Kernel:
+        schema = func._schema.arguments
+        inputs: list[TensorForm] = []
+        others: dict[str, Any] = {}
+        for position, value in enumerate(args):
+            _sort(schema[position].name if position < len(schema) else str(position), value, inputs, others)
+        for name, value in kwargs.items():
+            _sort(name, value, inputs, others)
+        flops = 0
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            try:
+                flops = int(count(*args, **kwargs, out_val=out))
+            except (TypeError, ValueError, IndexError, AttributeError, AssertionError, NotImplementedError):
+                flops = 0
+        return Kernel(str(func), tuple(inputs), tuple(form_of(made) for made in outs), others, flops)
+
+    def _with_unknown_shape(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation makes whose shape depends on data."""
+        source = args[0]
+        twin = twin_of(source)
+        self._waits(source)
+        if func is _aten.nonzero.default:
+            return self._made((self._true(source, "nonzero"), source.dim()), torch.int64, source)
+        if func is _aten.masked_select.default:
+            return self._made((self._true(args[1], "masked_select"),), source.dtype, source)
+        if func is _aten.index.Tensor:
+            places: list[Any] = []
+            for index in args[1]:
+                if index is not None and index.dtype in (torch.bool, torch.uint8):
+                    count = self._true(index, "index")
+                    places += [self._made((count,), torch.int64, source) for _ in range(index.dim())]
+                else:
+                    places.append(index)
+            return fake(func, (source, places), kwargs)
+        if func is _aten.bincount.default:
+            bins = int((kwargs.get("minlength") or (args[2] if len(args) > 2 else 0)) or 1)
+            self._recorder.invent("routing", "bincount", "balanced")
+            return self._made((bins,), torch.int64, source, self._values.balanced(source.numel(), bins))
+        if func in (_aten._unique2.default, _aten.unique_dim.default):
+            count = int(twin.unique().numel()) if twin is not None else source.numel()
+            if twin is None:
+                self._recorder.invent("distinct values", "unique", count)
+            return (
+                self._made((count,), source.dtype, source),
+                self._made(tuple(source.shape), torch.int64, source),
+                self._made((count,), torch.int64, source),
+            )
+        if func is _aten.repeat_interleave.Tensor:
+            count = kwargs.get("output_size") or (int(twin.sum()) if twin is not None else source.numel())
+            return self._made((int(count),), torch.int64, source)
+        raise NotImplementedError(
+            f"{func} makes a tensor whose shape depends on data, which a rehearsal does not have; "
+            "give it an output size, or leave that part of the script out"
+        )
+
+    def _true(self, mask: torch.Tensor, asked: str) -> int:
+        """How many elements of a mask are set."""
+        twin = twin_of(mask) if isinstance(mask, FakeTensor) else mask
+        if twin is not None:
+            with _disable_current_modes():
+                return int(twin.count_nonzero())
+        density = getattr(mask, "_trimaran_density", None)
+        count = round(density * mask.numel()) if density is not None else max(1, mask.numel() // 2)
+        self._recorder.invent("true elements", asked, f"{count} of {mask.numel()}")
+        return count
+
+    def _made(
+        self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor, twin: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        out: torch.Tensor = fake(_aten.empty.memory_format, (list(shape),), {"dtype": dtype, "device": like.device})
+        set_twin(out, twin)
+        return out
+
+
+def _tensors(out: Any) -> Any:
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for value in out:
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+def _has_device(args: Any) -> bool:
+    """Whether a tensor among the arguments is on the device."""
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            if value.device.type == "cuda":
+                return True
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
+            return value[0].device.type == "cuda"
+    return False
+
+
+def _sort(name: str, value: Any, inputs: list[TensorForm], others: dict[str, Any]) -> None:
+    """An argument: a tensor, a list of them, or something else that JSON can say."""
+    if isinstance(value, torch.Tensor):
+        inputs.append(form_of(value))
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        inputs.extend(form_of(item) for item in value if isinstance(item, torch.Tensor))
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        others[name] = value
+    elif isinstance(value, (list, tuple)):
+        others[name] = [
+            item if isinstance(item, (bool, int, float, str)) or item is None else str(item) for item in value
+        ]
+    else:
+        others[name] = str(value)

@@ -1,0 +1,186 @@
+"""The process of one rehearsed rank: `python -m trimaran.rehearsal.worker REQUEST.json`.
+
+Reads a `RankRequest`, pretends the device, runs the script as `__main__` and writes the record, however the script ends.
+The exit status is the script's own; what it prints goes where this process prints.
+"""
+
+import os
+import resource
+import runpy
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from trimaran.rehearsal.record import End, Ending, Record, write_record
+from trimaran.rehearsal.request import RankRequest
+
+
+def environment(request: RankRequest) -> dict[str, str]:
+    """What torchrun says to a rank."""
+    local = request.rank % request.per_node
+    node = request.rank // request.per_node
+    return {
+        "RANK": str(request.rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(request.world),
+        "LOCAL_WORLD_SIZE": str(min(request.per_node, request.world)),
+        "GROUP_RANK": str(node),
+        "NODE_RANK": str(node),
+        "GROUP_WORLD_SIZE": str(-(-request.world // request.per_node)),
+        "ROLE_RANK": str(request.rank),
+        "ROLE_WORLD_SIZE": str(request.world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "rehearsal",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    } | ({"PYTORCH_CUDA_ALLOC_CONF": request.allocator} if request.allocator else {})
+
+
+class Rank:
+    """One rank.
+
+    Args:
+        request: what to rehearse
+    """
+
+    def __init__(self, request: RankRequest) -> None:
+        self._request = request
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self.record = Record(
+            rank=request.rank,
+            world=request.world,
+            per_node=request.per_node,
+            device=request.gpu.catalog_name,
+            memory_bytes=request.gpu.memory_bytes,
+            script=[request.script, *request.arguments],
+        )
+
+    def run(self) -> None:
+        """Rehearse, and end the process with the script's status."""
+        request = self._request
+        os.environ.update(environment(request))
+        import torch
+
+        from trimaran.rehearsal.device import cuda, guard
+        from trimaran.rehearsal.groups import Exchanges
+        from trimaran.rehearsal.lines import Lines
+        from trimaran.rehearsal.patches import Patches
+        from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.tensors import Pretending
+        from trimaran.rehearsal.values import Values
+
+        self.record.torch = str(torch.__version__)
+        guard.install(min(request.per_node, request.world))
+        folder = os.getcwd() if request.is_module else os.path.dirname(os.path.abspath(request.script))
+        self._lines = Lines(self.record, folder)
+        self._recorder = Recorder(self.record, self._lines, _pool(request))
+        device = cuda.install(self._recorder, request)
+        values = Values(self._recorder, request.hints)
+        exchanges = Exchanges(self._recorder, request)
+        exchanges.install()
+
+        def mode() -> Pretending:
+            return Pretending(self._recorder, values, device, exchanges)
+
+        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        patches.install()
+        self._lines.install()
+        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
+        limit.daemon = True
+        limit.start()
+        sys.argv = [request.script, *request.arguments]
+        sys.path.insert(0, folder)
+        patches.active = True
+        try:
+            with mode():
+                if request.is_module:
+                    runpy.run_module(request.script, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(request.script, run_name="__main__")
+        except SystemExit as left:
+            status = left.code if isinstance(left.code, int) else int(left.code is not None)
+            if left.code is not None and not isinstance(left.code, int):
+                print(left.code, file=sys.stderr)
+            self.end("exit", status, lines=self._lines.of_traceback(left.__traceback__))
+        except BaseException as error:
+            patches.active = False
+            traceback.print_exc()
+            self.fail(error, error.__traceback__)
+        self.end("finished", 0)
+
+    def fail(self, error: BaseException, trace: TracebackType | None) -> None:
+        """An exception reached the top."""
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        how: Ending = "invented" if isinstance(error, NotImplementedError) and "depends on data" in text else "error"
+        self.end(how, 1, text, self._lines.of_traceback(trace))
+
+    def end(self, how: Ending, status: int, text: str = "", lines: int = -1) -> None:
+        """Write the record and end the process. Of a forked child: end it, no more."""
+        if os.getpid() != self._process:
+            os._exit(status)
+        with self._lock:
+            self._recorder.finish()
+            self.record.end = End(how, status, text, lines)
+            self.record.host_s = time.monotonic() - self._began
+            self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            write_record(Path(self._request.record), self.record)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def _pool(request: RankRequest) -> Any:
+    """The device's memory."""
+    return _Counted(request.gpu.memory_bytes)
+
+
+class _Counted:
+    """Memory that is counted, each block rounded to 512 bytes."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._blocks: dict[int, int] = {}
+        self.allocated = self.peak_allocated = 0
+
+    @property
+    def reserved(self) -> int:
+        return self.allocated
+
+    @property
+    def peak_reserved(self) -> int:
+        return self.peak_allocated
+
+    @peak_reserved.setter
+    def peak_reserved(self, nbytes: int) -> None:
+        del nbytes
+
+    def take(self, block: int, nbytes: int, stream: int) -> bool:
+        del stream
+        self._blocks[block] = size = -(-nbytes // 512) * 512
+        self.allocated += size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return self.allocated <= self._memory_bytes
+
+    def give(self, block: int) -> None:
+        self.allocated -= self._blocks.pop(block)
+
+    def use(self, block: int, stream: int) -> None: ...
+    def passed(self, stream: int) -> None: ...
+    def synchronize(self) -> None: ...
+    def empty_cache(self) -> None: ...
+
+
+if __name__ == "__main__":
+    Rank(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=RankRequest)).run()
