@@ -263,10 +263,30 @@ def parts(
     columns: Kernels, workload: Workload, device: Device, software: Software, table: Constants
 ) -> tuple[Column, Column]:
     """Device time and host time of each work [s]."""
-    columns = with_optimizer(columns, software)
-    on = setting(columns, device, software, workload.precision)
-    device_s = durations(columns, on, table)
-    device_s = device_s * traffic(columns, software, table)
+    return _as_asked(with_optimizer(columns, software), device, software, workload.precision, table)
+
+
+def seconds_alone(
+    works: Sequence[Work], device: Device, software: Software, *, precision: str = "fp32"
+) -> tuple[Column, Column]:
+    """Device time and host time of works by themselves, launched as a script launched them [s].
+
+    What `estimate_step` takes a step together from, before the shorter of the two overlaps with the longer.
+
+    Args:
+        works: each as a script asked for it, an optimizer's lists of tensors included
+        device: of the catalog
+        software: framework and libraries
+        precision: "tf32" where products in fp32 are rounded to it
+    """
+    return _as_asked(kernels(works), device, software, precision, constants())
+
+
+def _as_asked(
+    columns: Kernels, device: Device, software: Software, precision: str, table: Constants
+) -> tuple[Column, Column]:
+    on = setting(columns, device, software, precision)
+    device_s = durations(columns, on, table) * traffic(columns, software, table)
     return device_s, host_durations(columns, software, table)
 
 
