@@ -28,7 +28,7 @@ def rehearse(
     memory: str | int | None = None,
     ranks: str = "kinds",
     steps: int = 3,
-    limit: str | float = "10m",
+    limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str = "",
 ) -> Rehearsal:
@@ -47,7 +47,7 @@ def rehearse(
         memory: of a device, such as "80GiB" or in bytes; None: the device's
         ranks: "kinds" (representatives of each kind), "all", or numbers such as "0,8,16-23"
         steps: of an optimizer, after which a rank stops
-        limit: time after which a rank stops, such as "10m" or in seconds
+        limit: time after which a rank stops, such as "10min" or in seconds
         hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load"
         alloc_conf: settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF
 
@@ -83,7 +83,7 @@ def assert_fits(
     per_node: int | None = None,
     ranks: str = "kinds",
     steps: int = 3,
-    limit: str | float = "10m",
+    limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str = "",
     allow_unsure: bool = False,
@@ -143,7 +143,7 @@ def ask(
     memory: str | int | None = None,
     ranks: str = "kinds",
     steps: int = 3,
-    limit: str | float = "10m",
+    limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str = "",
 ) -> Question:
