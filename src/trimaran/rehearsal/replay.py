@@ -63,6 +63,16 @@ class Excerpt:
     events: Sequence[Event]
     steps: tuple[int, ...]
 
+    @property
+    def last(self) -> Sequence[Event]:
+        """The events of the last step."""
+        before = [
+            place
+            for place, event in enumerate(self.events)
+            if isinstance(event, Step) and event.number != self.steps[-1]
+        ]
+        return self.events[before[-1] + 1 :] if before else self.events
+
 
 def last_steps(record: Record) -> Excerpt:
     """The last whole step of a record, and the one before it if there is one.
@@ -288,8 +298,9 @@ def _let_arrive(play: Play, meetings: _Meetings, records: Mapping[int, Record], 
     """Let members that are not rehearsed arrive as those do that stand for them, at their own transfer alike."""
     for key, there in list(meetings.items()):
         me, place = next(iter(there.items()))
-        absent = set(key[1:3] if key[0] == "message" else place.group.ranks) - set(there)
-        for stand_in in {kinds[rank]: rank for rank in sorted(absent, reverse=True) if rank in kinds}.items():
+        members = place.group.ranks if key[0] == "group" else [end for end in key[1:3] if isinstance(end, int)]
+        absent = sorted(set(members) - set(there), reverse=True)
+        for stand_in in {kinds[rank]: rank for rank in absent if rank in kinds}.items():
             other = _alike(key, me, place.group, stand_in, meetings, records)
             if other is not None and other.arrival not in play.before[place.task]:
                 play.follow(place.task, [other.arrival])
@@ -316,7 +327,7 @@ def _alike(
     other, absent = stand_in
     if other not in records:
         return None
-    groups = [each for each in _alike_groups(records[other], group, records[me])]
+    groups = _alike_groups(records[other], group, records[me])
     keys: list[Key] = []
     if key[0] == "group":
         keys = [("group", each.ranks, key[2]) for each in groups if each.ranks != group.ranks]

@@ -205,7 +205,7 @@ class StepEstimate:
         return self.host_s > self.device_s
 
 
-def step_spread(workload: Workload, device: Device, software: Software, table: Constants) -> float:
+def step_spread(device: Device, software: Software, table: Constants) -> float:
     """Standard deviation of the logarithm of a modelled step."""
     known = f"architecture.{device.architecture}.vector" in table
     parts = (
@@ -251,7 +251,7 @@ def estimate_step(
         device_s, host_s = device_s * correction.of_kinds(columns.kind[place]), host_s * correction.host
         source = f"modelled, corrected by {correction.source}"
     share = _shares(device_s, host_s, framework_constant("overlap", software, table))
-    spread = correction.spread if correction is not None else step_spread(workload, device, software, table)
+    spread = correction.spread if correction is not None else step_spread(device, software, table)
     if anchor_s is not None:
         factor = anchor_s / float(share.sum())
         device_s, host_s, share = device_s * factor, host_s * factor, share * factor
