@@ -8,10 +8,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -37,22 +38,6 @@ from trimaran.rehearsal.record import (
 )
 
 
-class MemoryPool(Protocol):
-    """The allocator of the device, as `torch.cuda.memory_stats` tells of it; see `allocator.Allocator`."""
-
-    allocated: int
-    reserved: int
-    peak_allocated: int
-    peak_reserved: int
-
-    def take(self, block: int, nbytes: int, stream: int) -> bool: ...
-    def give(self, block: int) -> None: ...
-    def use(self, block: int, stream: int) -> None: ...
-    def passed(self, stream: int) -> None: ...
-    def synchronize(self) -> None: ...
-    def empty_cache(self) -> None: ...
-
-
 def nbytes_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
@@ -74,7 +59,7 @@ class Recorder:
         pool: the device's memory
     """
 
-    def __init__(self, record: Record, lines: Lines, pool: MemoryPool) -> None:
+    def __init__(self, record: Record, lines: Lines, pool: Allocator) -> None:
         self.record = record
         self.lines = lines
         self.pool = pool
@@ -210,15 +195,11 @@ class Recorder:
         events = self.record.events
         events.append(Take(block, nbytes, stream, purpose, lines, module, part))
         if nbytes and not self.pool.take(block, nbytes, stream) and self.record.shortage is None:
-            self.record.shortage = Shortage(
-                len(events) - 1,
-                nbytes,
-                self.pool.allocated - nbytes,
-                self.pool.reserved,
-                lines,
-                module,
-                part,
-            )
+            short = self.pool.short
+            if short is not None:
+                self.record.shortage = Shortage(
+                    len(events) - 1, nbytes, short.allocated, short.reserved, lines, module, part
+                )
 
     def _gone(self, key: int) -> None:
         block = self._blocks.pop(key, None)
