@@ -85,7 +85,7 @@ class Recorder:
     @property
     def part(self) -> Part:
         """Part of the step that runs."""
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1:
             part: Part = "backward"
         elif self._updating:
             part = "update"
