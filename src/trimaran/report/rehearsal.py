@@ -26,6 +26,17 @@ Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "fail
 a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed; no rank
 took a step of an optimizer."""
 
+EXIT_CODES: Mapping[Verdict, int] = {
+    "fits": 0,
+    "not sure": 3,
+    "out of memory": 3,
+    "disagree": 5,
+    "hang": 5,
+    "failed": 5,
+    "not trained": 2,
+}
+"""Of the command: those of `InfeasibleError`, `ExecutionError` and `InputError`."""
+
 PURPOSES: Mapping[str, str] = {
     "parameter": "param",
     "gradient": "grad",

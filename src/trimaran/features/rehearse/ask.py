@@ -168,6 +168,31 @@ def ask(
     )
 
 
+def parse_hints(texts: Sequence[str]) -> dict[str, float]:
+    """Hints as people write them.
+
+    Args:
+        texts: such as "loss=2.0"
+
+    Raises:
+        InputError: no number, or no name
+
+    Example:
+        >>> parse_hints(["loss=2.5", "finite=0"])
+        {'loss': 2.5, 'finite': 0.0}
+    """
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise InputError(
+                f'--hint {text}: expected a name and a number, as in "loss=2.0"', code="rehearse.bad-hint", hint=text
+            ) from None
+    return found
+
+
 def answer(question: Question, *, logs: Path | None = None, progress: Progress = ignore_progress) -> Conclusion:
     """Rehearse, and conclude.
 

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
+from trimaran.program.types import Program
 from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
@@ -35,6 +37,7 @@ from trimaran.report.rehearsal import (
     Trouble,
     Verdict,
 )
+from trimaran.report.trace import write_trace
 
 ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not trained", "not sure", "fits")
 """Verdicts, the worst first: what happens before the others can be judged."""
@@ -56,6 +59,22 @@ class Conclusion:
 
     rehearsal: Rehearsal
     step: StepTime | None
+
+    def write_trace(self, path: Path) -> None:
+        """Write the timeline of the step for a trace viewer.
+
+        Args:
+            path: of the file
+
+        Raises:
+            InputError: no step could be timed
+            EnvironmentProblem: it cannot be written there
+        """
+        if self.step is None:
+            raise InputError(
+                f"{path} was not written: no step could be timed; {self.rehearsal.headline}", code="rehearse.no-trace"
+            )
+        write_trace(path, Program(ranks=(), segments=0, microbatches=1), self.step.timeline)
 
 
 def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conclusion:
