@@ -131,12 +131,14 @@ def rehearse(
         document = rehearsal_document(found.rehearsal)
         if output is not None:
             write_whole(given(output), (json.dumps({"schema_version": 1} | document, indent=1) + "\n").encode())
-        if trace is not None:
+        if trace is not None and found.step is not None:
             found.write_trace(given(trace))
         if as_json:
             print_json(document)
         else:
             console().print(rehearsal_view(found.rehearsal))
+        if trace is not None and found.step is None:
+            typer.echo(f"trimaran: {trace} was not written: no step could be timed", err=True)
         code = EXIT_CODES[found.rehearsal.verdict]
         if code:
             raise SystemExit(code)

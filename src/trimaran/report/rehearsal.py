@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from trimaran.base.printable import printable
@@ -298,7 +298,7 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
     if rehearsal.step is not None:
         parts += [Text(), *_step_table(rehearsal.step)]
     if rehearsal.invented:
-        parts += [Text(), _invented_table(rehearsal.invented)]
+        parts += [Text(), *_invented_table(rehearsal.invented)]
     if rehearsal.notes:
         parts += [Text(), Text("Notes", style="bold"), *(bullet(Text(note)) for note in rehearsal.notes)]
     if rehearsal.printed:
@@ -308,17 +308,25 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
     return Group(*parts)
 
 
+def _title(text: str) -> Text:
+    return Text(text, style="bold")
+
+
 def _one_line(text: str) -> Text:
     """A line of whatever length, folded nowhere."""
     return Text(f"  {printable(text)}", no_wrap=True, overflow="ellipsis")
 
 
 def _trouble(trouble: Trouble, *, is_told: bool) -> RenderableType:
-    lines: list[RenderableType] = [] if is_told else [Text(trouble.text)]
+    lines: list[RenderableType] = [] if is_told else [Text(), Text(trouble.text)]
     for side in trouble.sides:
-        lines.append(Text(f"  rank {side.rank}: {side.text}" if side.text else f"  rank {side.rank}"))
-        lines += [Text(f"      {'at' if not number else 'by'} {line}") for number, line in enumerate(side.lines[:3])]
-    lines += [bullet(Text(sentence)) for sentence in trouble.help]
+        # Where a side's text is a sentence with its ranks, it needs no name.
+        text = side.text if side.text.startswith("rank") else f"rank {side.rank}{f': {side.text}' if side.text else ''}"
+        if side.text or len(side.lines) > 1:
+            lines.append(Padding(Text(text), (0, 0, 0, 2)))
+        if len(side.lines) > 1:
+            lines += [Text(f"      {'by' if number else 'at'} {line}") for number, line in enumerate(side.lines[:3])]
+    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2)) for sentence in trouble.help]
     return Group(*lines)
 
 
@@ -330,9 +338,10 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     small = rehearsal.peak_bytes < _GIB
     size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
     room = min(one.room_bytes for one in rehearsal.ranks) / size
-    table = frame_table(
+    yield _title(
         f"Memory at the peak [{unit}]; a device has {rehearsal.memory_bytes / size:,.1f}, {room:,.1f} for the allocator"
     )
+    table = frame_table()
     add_words(table, "rank")
     add_figures(table, "like it")
     placed = any(row[0].place for row in shown)
@@ -355,7 +364,8 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
 
 
 def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
-    table = frame_table(f"What would help rank {remedies[0].rank}, each played on its record")
+    yield _title(f"What would help rank {remedies[0].rank}, each played on its record")
+    table = frame_table()
     add_words(table, "remedy")
     add_figures(table, "saves", "reserved then")
     add_words(table, "fits then")
@@ -389,7 +399,8 @@ def _amount(nbytes: int, size: int) -> str:
 
 
 def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[RenderableType]:
-    table = frame_table(f"Collectives of a step, rank {collectives[0].rank}")
+    yield _title(f"Collectives of a step, rank {collectives[0].rank}")
+    table = frame_table()
     add_words(table, "operation", "group")
     add_figures(table, "ranks", "count", "bytes")
     for one in collectives[:_MOST_ROWS]:
@@ -402,9 +413,8 @@ def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[R
 def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
     low, high = step.interval_s
     mfu = "" if step.mfu is None else f", MFU {step.mfu:.1%} of {step.peak}"
-    table = frame_table(
-        f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}"
-    )
+    yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}")
+    table = frame_table()
     add_words(table, f"part of the step, rank {step.rank}")
     add_figures(table, "time", "share")
     for part, seconds in step.parts_s.items():
@@ -414,14 +424,16 @@ def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
     yield from (Text(note, style="dim") for note in step.notes)
 
 
-def _invented_table(invented: Sequence[InventedValue]) -> Table:
-    left = len(invented) - _MOST_ROWS
-    table = frame_table("Invented values", f"{format_count(left, 'row')} more: --json" if left > 0 else "")
+def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableType]:
+    yield _title("Invented values: what the script asked of tensors without data")
+    table = frame_table()
     add_words(table, "what", "value", "asked by", "line")
     add_figures(table, "times")
     for one in invented[:_MOST_ROWS]:
         table.add_row(one.what, one.value, one.asked, one.line, f"{one.count:,}")
-    return table
+    yield table
+    if len(invented) > _MOST_ROWS:
+        yield Text(f"{format_count(len(invented) - _MOST_ROWS, 'row')} more: --json", style="dim")
 
 
 def _ending(rehearsal: Rehearsal) -> Iterator[str]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
 from trimaran.program.types import Program
@@ -41,6 +42,9 @@ from trimaran.report.trace import write_trace
 
 ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not trained", "not sure", "fits")
 """Verdicts, the worst first: what happens before the others can be judged."""
+
+_AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
+"""Findings that follow where a rank has failed, and say nothing in addition."""
 
 _MOST_PRINTED_LINES = 6
 _MOST_TROUBLES = 5
@@ -94,13 +98,12 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         for run in rehearsed.runs
     ]
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
-    troubles = [
-        *_failures(rehearsed.runs),
-        *(_disagreements(agreement) if agreement is not None else ()),
-        *_shortages(memories),
-        *_untrained(ranks),
-        *_unsure(memories),
-    ]
+    troubles = list(_failures(rehearsed.runs))
+    has_failed = bool(troubles)
+    troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
+    troubles += _shortages(memories)
+    if not troubles:
+        troubles += _untrained(ranks) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
     timed, no_time = _timed(question, rehearsed)
@@ -166,9 +169,13 @@ def _ended(run: RankRun) -> str:
         "exit": f"left with status {end.status} after {steps}",
         "error": end.text,
         "invented": end.text,
-        "killed": f"its process ended with status {run.status}",
+        "killed": f"its process {_process_end(run.status)}{f'; it said last: {end.text}' if end.text else ''}",
     }
     return words[end.how]
+
+
+def _process_end(status: int) -> str:
+    return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
 
 
 def _step_ends(record: Record) -> list[int]:
@@ -217,8 +224,10 @@ def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
         )
 
 
-def _disagreements(agreement: Agreement) -> Iterator[Trouble]:
+def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Trouble]:
     for one in agreement.findings:
+        if has_failed and one.kind in _AFTER_A_FAILURE:
+            continue
         yield Trouble(
             verdict="hang" if one.kind == "deadlock" else "disagree",
             text=one.text,
@@ -260,11 +269,12 @@ def _shortage_text(found: OutOfMemory) -> str:
     return f"rank {found.rank} has no room for {format_bytes(found.asked)} in the {found.at.part}{module}{where}"
 
 
-def _unsure(memories: Mapping[int, RankMemory]) -> Iterator[Trouble]:
+def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
     unsure = [one for one in memories.values() if one.fit.verdict == "not sure"]
-    if unsure:
-        tightest = min(unsure, key=lambda one: one.fit.margin)
-        yield Trouble(verdict="not sure", text=f"rank {tightest.rank}: {tightest.fit.why}", sides=())
+    if not unsure:
+        return []
+    tightest = min(unsure, key=lambda one: one.fit.margin)
+    return [Trouble(verdict="not sure", text=f"rank {tightest.rank}: {tightest.fit.why}", sides=())]
 
 
 def _remedies(
@@ -291,15 +301,17 @@ def _remedies(
     ]
 
 
-def _untrained(ranks: Sequence[RehearsedRank]) -> Iterator[Trouble]:
-    if all(one.steps == 0 for one in ranks):
-        how = ranks[0].ended
-        yield Trouble(
+def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
+    if any(one.steps for one in ranks):
+        return []
+    return [
+        Trouble(
             verdict="not trained",
-            text=f"no rank took a step of an optimizer: {how}",
+            text=f"no rank took a step of an optimizer: {ranks[0].ended}",
             sides=(),
             help=("memory and agreement are of what ran until then",),
         )
+    ]
 
 
 def _agreement_line(agreement: Agreement | None) -> str:
@@ -446,7 +458,10 @@ def _notes(
 
 
 def _printed(runs: Sequence[RankRun], troubles: Sequence[Trouble]) -> list[str]:
+    """The last lines of rank 0, or of the rank that is told first; of one that raised, its exception is told."""
     wanted = troubles[0].sides[0].rank if troubles and troubles[0].sides else runs[0].request.rank
     run = next((run for run in runs if run.request.rank == wanted), runs[0])
+    if run.record.end.how in ("error", "invented"):
+        return []
     lines = [line.rstrip() for line in run.printed.splitlines() if line.strip()]
     return lines[-_MOST_PRINTED_LINES:]
