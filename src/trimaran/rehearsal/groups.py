@@ -10,6 +10,7 @@ that is not rehearsed this one's own object is taken.
 
 import os
 import pickle
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +75,21 @@ _REDUCTIONS = ("sum", "avg", "max", "min", "product", "premul_sum", "band", "bor
 _IN_PLACE = {"all_reduce", "broadcast", "reduce"}
 
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+
+_WAITING_BELOW_PYTHON = {
+    str(Path(torch.__file__).parent / path)
+    for path in ("nn/parallel/distributed.py", "distributed/utils.py", "distributed/_state_dict_utils.py")
+}
+"""Files that call functions below Python which issue and wait: broadcasts of DDP's state, buckets built anew."""
+
+_ON_THE_WAY = (
+    str(Path(__file__).parents[1]),
+    *(
+        str(Path(torch.__file__).parent / path)
+        for path in ("_dynamo", "_compile.py", "_ops.py", "utils/_python_dispatch")
+    ),
+)
+"""Files between an operator and what called it."""
 
 _REDUCING_METHODS = (
     "allreduce",
@@ -254,8 +270,10 @@ class Exchanges:
                 part=self._recorder.part,
             )
         )
-        if torch._C._current_graph_task_id() != -1 and not lines:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):  # type: ignore[attr-defined]
             self._below_python.append(number)
+        elif asynchronous and _caller() in _WAITING_BELOW_PYTHON:
+            self._recorder.wait(number)
         return number
 
     def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -597,6 +615,14 @@ class Meeting:
             time.sleep(0.01)
         with _disable_current_modes():
             return pickle.loads(path.read_bytes())
+
+
+def _caller() -> str:
+    """File of what called the operator that runs."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_ON_THE_WAY) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename
 
 
 def _name_of(group: Any) -> str:
