@@ -386,7 +386,8 @@ class Exchanges:
 
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **others: Any) -> Any:
             members = tuple(range(self._world)) if ranks is None else tuple(int(rank) for rank in ranks)
-            self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
+            if not others.get("use_local_synchronization"):  # then its members alone make it
+                self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
             kept = {key: others[key] for key in ("group_desc", "use_local_synchronization") if key in others}
             made = make_group(ranks, backend="fake", **kept)
             self._asked += 1
