@@ -323,7 +323,23 @@ def _cost(one: Call, other: Call) -> float:
     return 0.8 if same_line else 1.2
 
 
-def first_edit(ours: Sequence[Call], theirs: Sequence[Call], differs_at: int) -> tuple[int, int, bool, bool]:
+class Edit(msgspec.Struct, frozen=True):
+    """One place at which two aligned lists of calls differ.
+
+    Attributes:
+        ours: place in the first list
+        theirs: place in the second
+        is_ours: the first list's call has no other side, or goes with one that it does not agree with
+        is_theirs: so has the second's
+    """
+
+    ours: int
+    theirs: int
+    is_ours: bool
+    is_theirs: bool
+
+
+def edits(ours: Sequence[Call], theirs: Sequence[Call], differs_at: int) -> list[Edit]:
     """Where two lists of calls part, if as few calls as possible are left out, added or changed.
 
     Args:
@@ -332,7 +348,7 @@ def first_edit(ours: Sequence[Call], theirs: Sequence[Call], differs_at: int) ->
         differs_at: first place at which they do not go together, or the length of the shorter
 
     Returns:
-        Place in ours and in theirs, whether our call there has no other side, and whether theirs has none.
+        The first place and those near it; the end of a list counts as one where the other goes on.
     """
     start = next((at for at in range(differs_at) if ours[at].lines != theirs[at].lines), differs_at)
     start = max(start, differs_at - WINDOW // 2)
@@ -347,24 +363,32 @@ def first_edit(ours: Sequence[Call], theirs: Sequence[Call], differs_at: int) ->
                 best[i][j] = gap * (rows - i + columns - j)
             else:
                 best[i][j] = min(costs[i][j] + best[i + 1][j + 1], 1 + best[i + 1][j], 1 + best[i][j + 1])
+    found: list[Edit] = []
     i = j = 0
-    while i < rows and j < columns:
+    while i < rows and j < columns and (not found or i + start - found[0].ours < NEAR):
         if costs[i][j] + best[i + 1][j + 1] > best[i][j] + 1e-9:
-            ours_alone = 1 + best[i + 1][j] <= best[i][j] + 1e-9
-            return start + i, start + j, ours_alone, not ours_alone
+            is_ours = 1 + best[i + 1][j] <= best[i][j] + 1e-9
+            found.append(Edit(start + i, start + j, is_ours, not is_ours))
+            i, j = i + is_ours, j + (not is_ours)
+            continue
         if costs[i][j] >= 0.5:
-            return start + i, start + j, False, False
+            found.append(Edit(start + i, start + j, is_ours=True, is_theirs=True))
         i, j = i + 1, j + 1
-    return start + i, start + j, j == columns, i == rows
+    if i == rows or j == columns:
+        found += [Edit(start + at, start + j, is_ours=True, is_theirs=False) for at in range(i, rows)]
+        found += [Edit(start + i, start + at, is_ours=False, is_theirs=True) for at in range(j, columns)]
+    return found
 
 
-def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call]) -> bool:
-    """Whether the next calls of both are the same ones in another order."""
-    one: Counter[object] = Counter()
-    for number, (mine, other) in enumerate(zip(ours[:NEAR], theirs[:NEAR], strict=False)):
-        one[label(mine)] += 1
-        one[label(other)] -= 1
-        if number and not any(one.values()):
+def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call], found: Sequence[Edit]) -> bool:
+    """Whether the calls at the first edits are the same ones in another order."""
+    missing: Counter[object] = Counter()
+    for number, edit in enumerate(found):
+        if edit.is_ours:
+            missing[label(ours[edit.ours])] += 1
+        if edit.is_theirs:
+            missing[label(theirs[edit.theirs])] -= 1
+        if number and not any(missing.values()):
             return True
     return False
 
@@ -597,7 +621,9 @@ class _Comparison:
         self, group: Shared, position: int, ours: tuple[list[int], list[Call]], theirs: tuple[list[int], list[Call]]
     ) -> None:
         mine, others = ours[1], theirs[1]
-        i, j, ours_alone, theirs_alone = first_edit(mine, others, min(position, len(mine), len(others)))
+        found = edits(mine, others, min(position, len(mine), len(others)))
+        i, j = found[0].ours, found[0].theirs
+        ours_alone, theirs_alone = not found[0].is_theirs, not found[0].is_ours
         one = mine[i] if i < len(mine) else None
         other = others[j] if j < len(others) else None
         first = self.side(ours[0], one) if one is not None else self.end_side(ours[0])
@@ -609,7 +635,7 @@ class _Comparison:
         why = ""
         kind: FindingKind
         if one is not None and other is not None:
-            if _are_reordered(mine[i:], others[j:]):
+            if _are_reordered(mine, others, found):
                 kind = "order"
                 if one.asked.part == "backward" and one.lines == other.lines:
                     why = ": gradients are ready in another order"
@@ -698,8 +724,10 @@ class _Comparison:
                     continue
                 kind: FindingKind = difference
                 elements = Counter(sum(call.elements) for call in sends[position : position + NEAR])
-                if len(sends) == len(gets) and elements == Counter(
-                    sum(call.elements) for call in gets[position : position + NEAR]
+                if (
+                    kind == "shape"
+                    and len(sends) == len(gets)
+                    and elements == Counter(sum(call.elements) for call in gets[position : position + NEAR])
                 ):
                     kind = "order"
                 sides = [self.side([source], send), self.side([target], get)]
