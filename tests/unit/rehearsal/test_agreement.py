@@ -8,12 +8,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.unit.rehearsal.made_records import Maker
+
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.agreement import Agreement, Finding, agree
 from trimaran.rehearsal.record import Invented, Record, TensorForm
-
 
 Write = Callable[[Maker], None]
 

@@ -1,8 +1,8 @@
 """`torch.cuda` and `torch.accelerator` of a pretended device.
 
-Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the device
-is called and how large it is comes from the request. What these modules ask of the driver is answered here, each name in
-one place.
+Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the
+device is called and how large it is comes from the request. What these modules ask of the driver is answered here, each
+name in one place.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.rehearsal.device import guard
+from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -229,6 +230,10 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
         states[_device.index_of(device)] = state
 
+    def set_rng_state_all(given: Any) -> None:
+        for index, state in enumerate(given):
+            set_rng_state(state, index)
+
     def statistics(_: Any = None) -> dict[str, int]:
         figures: defaultdict[str, int] = defaultdict(int)
         more = getattr(pool, "statistics", None)
@@ -318,7 +323,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "get_rng_state": get_rng_state,
         "set_rng_state": set_rng_state,
         "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
-        "set_rng_state_all": lambda given: [set_rng_state(state, index) for index, state in enumerate(given)],
+        "set_rng_state_all": set_rng_state_all,
         "is_current_stream_capturing": lambda: False,
         "utilization": lambda _=None: 0,
         "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
@@ -332,12 +337,12 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         for module in (cuda.memory, cuda.random, cuda.streams):
             if hasattr(module, name):
                 setattr(module, name, answer)
-    cuda.default_generators = tuple(torch.Generator() for _ in range(count))
-    cuda.nvtx._NVTX = _Marks()
+    replace(cuda, default_generators=tuple(torch.Generator() for _ in range(count)))
+    replace(cuda.nvtx, _NVTX=_Marks())
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
-    torch.Stream, torch.Event = Stream, Event  # type: ignore[misc, assignment]
+    replace(torch, Stream=Stream, Event=Event, Generator=_Generator)
 
     accelerator: dict[str, Any] = {name: memory[name] for name in memory if hasattr(torch.accelerator, name)} | {
         "is_available": lambda: True,
@@ -376,7 +381,6 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     for name, answer in bound.items():
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
-    torch.Generator = _Generator  # type: ignore[misc, assignment]
     return _device
 
 

@@ -1,8 +1,8 @@
 """A CUDA device on a torch without one: its guard and its hooks, put in place by ctypes, no compiler needed.
 
 torch asks two tables of functions about a kind of device. The *guard* says which device is current and how many there
-are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build has
-none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process.
+are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build
+has none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process.
 
     registry of guards   meta's guard does nothing, and is copied: first one that counts no device, which makes torch
                          install its own guard that does nothing for CUDA; then a copy of that one which counts `count`
@@ -13,8 +13,8 @@ a version of torch. `check_build` refuses those whose places are not known.
 """
 
 import ctypes
-import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,8 +56,8 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
 
-current_index: Callable[[], int] = lambda: 0
-"""Index of the device that `.to("cuda")` means; replaced by what knows of `torch.cuda.set_device`."""
+current_index: Callable[[], int] = int
+"""Index of the device that `.to("cuda")` means: 0 until what knows of `torch.cuda.set_device` replaces it."""
 
 _kept: list[Any] = []
 """What torch points to now, held for the rest of the process."""
@@ -139,7 +139,7 @@ def install(count: int) -> None:
 
 
 def _load(library: str) -> ctypes.CDLL:
-    return ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", library))
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / library))
 
 
 def _first(address: Any) -> int:
