@@ -60,6 +60,8 @@ class Lines:
         lines = self._walk(sys._getframe(1))
         node: Any = torch._C._current_autograd_node()
         if node is None:
+            if not lines:
+                return self.backward, self._stack[-1]
             self._note(lines, self._stack[-1])
         elif not lines:
             made = self.of_node(node._sequence_nr())
