@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from tests.rehearsal.side_by_side import Job, marked_lines, rehearse, summary
+
 from trimaran.rehearsal.agreement import Agreement, agree
 from trimaran.rehearsal.record import Record
 

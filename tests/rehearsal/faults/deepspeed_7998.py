@@ -10,7 +10,8 @@ from torch.distributed.fsdp import fully_shard
 
 rank, world, device = begin()
 mesh = init_device_mesh(device.type, (world,), mesh_dim_names=("dp",))
-trunk, head = fully_shard(net(device), mesh=mesh), fully_shard(nn.Linear(4, 4).to(device), mesh=mesh)
+trunk = fully_shard(net(device), mesh=mesh, reshard_after_forward=True)
+head = fully_shard(nn.Linear(4, 4).to(device), mesh=mesh, reshard_after_forward=True)
 with torch.no_grad():
     for _step in range(2):
         x = trunk(batch(device))

@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind shape
+# world 2, ranks 0 1, kind ended
 # Stages of a pipeline part their batch into another number of microbatches.
 import torch
 import torch.distributed as dist

@@ -9,9 +9,8 @@ model = net(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _step in range(3):
     model(batch(device)).pow(2).mean().backward()
-    works = []
-    for parameter in model.parameters():
-        works.append(dist.all_reduce(parameter.grad, async_op=True))  # fault
+    gradients = [parameter.grad for parameter in model.parameters()]
+    works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]  # fault
     if CLEAN:
         for work in works:
             work.wait()
