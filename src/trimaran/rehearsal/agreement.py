@@ -670,7 +670,7 @@ class _Comparison:
         """Calls that go together but come from swapped places: NCCL runs them, with each other's values."""
         first, *others = lists.values()
         for calls in others:
-            for one, other in zip(_by_step(first), _by_step(calls), strict=False):
+            for one, other in zip(_by_part(first), _by_part(calls), strict=False):
                 places, theirs = [_place(call) for call in one], [_place(call) for call in other]
                 if places == theirs or Counter(places) != Counter(theirs):
                     continue
@@ -922,11 +922,11 @@ def _place(call: Call) -> tuple[object, ...]:
     return (call.label, call.module, call.lines)
 
 
-def _by_step(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls of each step."""
-    found: dict[int, list[Call]] = {}
+def _by_part(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls of each part of each step."""
+    found: dict[tuple[int, str], list[Call]] = {}
     for call in calls:
-        found.setdefault(call.steps, []).append(call)
+        found.setdefault((call.steps, call.asked.part), []).append(call)
     return list(found.values())
 
 
