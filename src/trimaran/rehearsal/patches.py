@@ -326,7 +326,11 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
+            outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.lines.backward = outer
             if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:

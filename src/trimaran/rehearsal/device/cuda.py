@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
@@ -196,6 +197,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     gpu = request.gpu
     count = min(request.per_node, request.world)
     _recorder, _device = recorder, CurrentDevice(request.rank % request.per_node, count)
+    guard.current_index = lambda: _device.current
     recorder.default_stream = Stream()
     pool = recorder.pool
     properties = SimpleNamespace(
