@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
-from trimaran.rehearsal.tensors import Pretending, without_data
-from trimaran.rehearsal.values import MOST_ELEMENTS, Values, set_twin
+from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
 class Patches:
@@ -68,6 +68,8 @@ class Patches:
         self._steps()
         self._files()
         self._checks_of_ddp()
+        self._synchronised_norms()
+        self._profilers()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
@@ -84,8 +86,8 @@ class Patches:
         FakeTensor.__format__ = text  # type: ignore[method-assign]
         FakeTensor.numpy = lambda tensor, *a, **k: numpy(values.of(tensor, "numpy"), *a, **k)  # type: ignore[method-assign]
         FakeTensor.tolist = lambda tensor: values.of(tensor, "tolist").tolist()  # type: ignore[method-assign]
-        torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor  # type: ignore[method-assign, assignment]
-        torch.Tensor.is_pinned = lambda *_, **__: False  # type: ignore[method-assign, assignment]
+        torch.Tensor.pin_memory = lambda tensor, *_, **__: pin(tensor)  # type: ignore[method-assign, assignment]
+        torch.Tensor.is_pinned = lambda tensor, *_, **__: is_pinned(tensor)  # type: ignore[method-assign, assignment]
         torch.Tensor.record_stream = lambda tensor, stream: self._use(tensor, stream)  # type: ignore[method-assign]
 
     def _use(self, tensor: torch.Tensor, stream: Any) -> None:
@@ -180,7 +182,7 @@ class Patches:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
                 real = tensor.detach()
                 tensor = without_data(real)
-                if real.numel() <= MOST_ELEMENTS:
+                if is_small(real):
                     set_twin(tensor, real)
             register(module, name, tensor, persistent)
 
@@ -394,3 +396,30 @@ class Patches:
         for module in (torch.distributed.utils, ddp):
             module._verify_param_shape_across_processes = lambda *_, **__: None  # type: ignore[attr-defined]
         torch.distributed.Logger.set_runtime_stats_and_log = lambda _: None  # type: ignore[attr-defined]
+
+    def _synchronised_norms(self) -> None:
+        """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
+        from torch.nn.modules._functions import SyncBatchNorm
+
+        forward, values = SyncBatchNorm.forward, self._values
+
+        def with_all(*args: Any) -> Any:
+            before, values.all_true = values.all_true, True
+            try:
+                return forward(*args)
+            finally:
+                values.all_true = before
+
+        SyncBatchNorm.forward = staticmethod(with_all)  # type: ignore[method-assign]
+
+    def _profilers(self) -> None:
+        """The profiler finds no driver to ask about the device; the host's side of it works."""
+        from torch.autograd import profiler
+
+        make = profiler.profile.__init__
+
+        def of_the_host(one: Any, *args: Any, **kwargs: Any) -> None:
+            make(one, *args, **{**kwargs, "use_device": None} if "use_device" in kwargs else kwargs)
+            self._recorder.note("torch.profiler: of the host only")
+
+        profiler.profile.__init__ = of_the_host  # type: ignore[method-assign]

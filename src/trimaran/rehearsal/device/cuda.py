@@ -331,7 +331,11 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
             if hasattr(module, name):
                 setattr(module, name, answer)
     cuda.default_generators = tuple(torch.Generator() for _ in range(count))
-    cuda.nvtx._NVTX = _Marks()
+    for name in ("_NVTX", "_nvtx"):
+        setattr(cuda.nvtx, name, _Marks())
+    torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: 91002
+    torch.backends.cudnn._init = lambda: True  # type: ignore[attr-defined]
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
