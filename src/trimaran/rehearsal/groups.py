@@ -8,7 +8,6 @@ Python objects go between ranks that are rehearsed side by side, through files i
 that is not rehearsed this one's own object is taken.
 """
 
-import os
 import pickle
 import time
 from collections import Counter
@@ -20,11 +19,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import _create_work_from_future
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
+from trimaran.program.json_files import digest
+from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
@@ -116,6 +118,8 @@ class Exchanges:
     def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """One operator of a process group."""
         name = func._schema.name.split("::")[1]
+        if name == "_wrap_tensor_autograd":
+            return AsyncCollectiveTensor(args[0])  # waits when it is first used
         if name == "wait_tensor":
             number = self._issued.pop(args[0].untyped_storage()._cdata, None)
             if number is not None:
@@ -139,10 +143,8 @@ class Exchanges:
         if functional:
             return self._functional(func, name, args, kwargs, tensors, number)
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and operation != "barrier":
-            made = None
             with _disable_current_modes():
-                made = func(*args, **kwargs)
-            return made
+                return func(*args, **kwargs)
         self._answer(operation, arguments, given, got, group)
         if name in ("check_for_nan", "monitored_barrier_"):
             return None
@@ -254,14 +256,14 @@ class Exchanges:
                 part=self._recorder.part,
             )
         )
-        if torch._C._current_graph_task_id() != -1 and not lines:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1 and not lines:
             self._below_python.append(number)
         return number
 
     def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Sends and receives that are one operator."""
         operations, peers, _, tensors, group_name = args
-        group = c10d._resolve_process_group(group_name)
+        group = _resolve(group_name)
         with self.batch():
             for operation, peer, tensor in zip(operations, peers, tensors, strict=True):
                 sends = "send" in operation
@@ -297,7 +299,7 @@ class Exchanges:
                 return value
             if isinstance(value, str) and value not in _REDUCTIONS:
                 try:
-                    return c10d._resolve_process_group(value)
+                    return _resolve(value)
                 except (RuntimeError, LookupError, ValueError):
                     continue
         return dist.group.WORLD
@@ -388,7 +390,7 @@ class Exchanges:
             with self.batch(), coalescing(*args, **kwargs) as manager:
                 yield manager
 
-        replaced: dict[str, Callable[..., Any]] = {
+        replaced: dict[str, Any] = {
             "init_process_group": init_process_group,
             "new_group": new_group,
             "batch_isend_irecv": batch_isend_irecv,
@@ -398,22 +400,21 @@ class Exchanges:
             "is_gloo_available": lambda: True,
         } | self._meeting.functions()
         for module in (dist, c10d):
-            for name, function in replaced.items():
-                setattr(module, name, function)
+            replace(module, **replaced)
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
-                setattr(dist.ProcessGroup, name, self._reading_reduction(getattr(dist.ProcessGroup, name)))
+                replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         wait = dist.Work.wait
 
         def noted_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             self.waited(work)
             return wait(work, *args, **kwargs)
 
-        dist.Work.wait = noted_wait  # type: ignore[method-assign]
+        replace(dist.Work, wait=noted_wait)
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
-                module.ProcessGroupNCCL = type("ProcessGroupNCCL", (), {"Options": options})
+                replace(module, ProcessGroupNCCL=type("ProcessGroupNCCL", (), {"Options": options}))
 
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
@@ -583,18 +584,15 @@ class Meeting:
 
     def _path(self, key: tuple[Any, ...], counted: bool) -> Path:
         parts = [*key, self._turn(("file", *key))] if counted else list(key)
-        members = [
-            f"{part[0]}+{len(part)}+{part[-1]}+{hash(part) % 2**32:x}" if isinstance(part, tuple) else str(part)
-            for part in parts
-        ]
-        return self._folder / "-".join(members)
+        words = [f"{part[0]}+{len(part)}+{digest(part)}" if isinstance(part, tuple) else str(part) for part in parts]
+        return self._folder / "-".join(words)
 
     def _put(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
         path = self._path(key, counted)
         unfinished = path.with_name(f"{path.name}.{self._rank}.unfinished")
         with _disable_current_modes():
             unfinished.write_bytes(pickle.dumps(value))
-        os.replace(unfinished, path)
+        unfinished.replace(path)
 
     def _get(self, key: tuple[Any, ...], peer: int, *, counted: bool = True) -> Any:
         path = self._path(key, counted)
@@ -608,7 +606,10 @@ class Meeting:
                 )
             time.sleep(0.01)
         with _disable_current_modes():
-            return pickle.loads(path.read_bytes())
+            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+
+
+_resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
 
 
 def _name_of(group: Any) -> str:

@@ -1,8 +1,8 @@
 """Where in the user's code something happens.
 
-In the forward the stack of Python tells. In the backward, which a thread of autograd runs, it holds no line of the user:
-autograd numbers its nodes in the order in which the forward makes them, and noting that number with every operation of
-the forward tells, for a node that runs, which line and which module made it.
+In the forward the stack of Python tells. In the backward, which a thread of autograd runs, it holds no line of the
+user's: autograd numbers its nodes in the order in which the forward makes them, and noting that number with every
+operation of the forward tells, for a node that runs, which line and which module made it.
 """
 
 import bisect
@@ -57,7 +57,7 @@ class Lines:
     def here(self) -> tuple[int, int]:
         """Lines and module of what runs now, as positions in the record's tables."""
         lines = self._walk(sys._getframe(1))
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         if node is None:
             self._note(lines, self._stack[-1])
         elif not lines:
@@ -83,12 +83,9 @@ class Lines:
 
     def _walk(self, frame: Any) -> int:
         found: list[tuple[CodeType, int]] = []
-        codes = self._codes
         while frame is not None:
             code = frame.f_code
-            known = codes.get(code, False)
-            if known is False:
-                known = codes[code] = self._file(code.co_filename)
+            known = self._told(code)
             if known is not None:
                 found.append((code, frame.f_lineno))
                 if known[1] and len(found) >= MOST_FRAMES:
@@ -102,9 +99,7 @@ class Lines:
         if index is None:
             frames = []
             for code, line in found:
-                known = self._codes.get(code, False)
-                if known is False:
-                    known = self._codes[code] = self._file(code.co_filename)
+                known = self._told(code)
                 if known:
                     frames.append(Frame(known[0], line, code.co_name, known[1]))
             others = [frame for frame in frames if not frame.own][:2]
@@ -117,9 +112,15 @@ class Lines:
             self._quick[key] = index
         return index
 
+    def _told(self, code: CodeType) -> tuple[str, bool] | None:
+        """`_file` of a code's file, kept."""
+        if code not in self._codes:
+            self._codes[code] = self._file(code.co_filename)
+        return self._codes[code]
+
     def _file(self, path: str) -> tuple[str, bool] | None:
         """How a file is shown and whether it is the user's own; None: of Python, torch or this package."""
-        if path.startswith("<") or path.startswith((_OWN_PACKAGE, _TORCH)):
+        if path.startswith(("<", _OWN_PACKAGE, _TORCH)):
             return None
         for folder in _INSTALLED:
             if path.startswith(folder):

@@ -1,14 +1,15 @@
 """What of torch is replaced in a rank's process, apart from its device and its groups.
 
 Modules and parameters that are without data, storages resized in place (FSDP gives memory back so), attention by the
-kernel that the target would take, values that scripts ask of tensors, parts of the step, what is saved. Each replacement
-is one function here with its reason.
+kernel that the target would take, values that scripts ask of tensors, parts of the step, what is saved. Each is one
+function here with its reason.
 """
 
 import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
 from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
@@ -57,8 +59,8 @@ class Patches:
 
     def install(self) -> None:
         """Replace all of it."""
-        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
-        FakeTensorMode.avoid_device_init = property(lambda _: True)  # type: ignore[assignment]
+        torch._C._set_only_lift_cpu_tensors(True)
+        replace(FakeTensorMode, avoid_device_init=property(lambda _: True))
         self._values_of_tensors()
         self._storages()
         self._modules()
@@ -83,12 +85,18 @@ class Patches:
                 return format(values.of(tensor, "format").item(), form)
             return f"tensor of {tuple(tensor.shape)} without data"
 
-        FakeTensor.__format__ = text  # type: ignore[method-assign]
-        FakeTensor.numpy = lambda tensor, *a, **k: numpy(values.of(tensor, "numpy"), *a, **k)  # type: ignore[method-assign]
-        FakeTensor.tolist = lambda tensor: values.of(tensor, "tolist").tolist()  # type: ignore[method-assign]
-        torch.Tensor.pin_memory = lambda tensor, *_, **__: pin(tensor)  # type: ignore[method-assign, assignment]
-        torch.Tensor.is_pinned = lambda tensor, *_, **__: is_pinned(tensor)  # type: ignore[method-assign, assignment]
-        torch.Tensor.record_stream = lambda tensor, stream: self._use(tensor, stream)  # type: ignore[method-assign]
+        replace(
+            FakeTensor,
+            __format__=text,
+            numpy=lambda tensor, *args, **kwargs: numpy(values.of(tensor, "numpy"), *args, **kwargs),
+            tolist=lambda tensor: values.of(tensor, "tolist").tolist(),
+        )
+        replace(
+            torch.Tensor,
+            pin_memory=lambda tensor, *_, **__: pin(tensor),
+            is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
+            record_stream=lambda tensor, stream: self._use(tensor, stream),
+        )
 
     def _use(self, tensor: torch.Tensor, stream: Any) -> None:
         local = getattr(tensor, "_local_tensor", tensor)
@@ -104,7 +112,7 @@ class Patches:
                 self._recorder.resize(storage, nbytes)
             return resize(storage, nbytes)
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+        replace(torch.UntypedStorage, resize_=resize_)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Modules
@@ -112,7 +120,9 @@ class Patches:
     def _modules(self) -> None:
         """Parameters and buffers are without data from the start; moving a module keeps their identity."""
         recorder = self._recorder
-        apply, data, make = nn.Module._apply, torch._C.TensorBase.data, nn.Parameter.__new__  # type: ignore[attr-defined]
+        apply: Any = nn.Module._apply
+        data: Any = torch._C.TensorBase.data
+        make: Any = nn.Parameter.__new__
         register = nn.Module.register_buffer
         moved: dict[int, tuple[Any, nn.Parameter]] = {}
 
@@ -126,7 +136,7 @@ class Patches:
                 if type(parameter) not in (FakeTensor, nn.Parameter, torch.Tensor) and not isinstance(
                     parameter, FakeTensor
                 ):
-                    return apply(module, change, recurse=False)  # DTensor and its like keep torch's own way
+                    return apply(module, change, recurse=False)  # type: ignore[no-any-return]  # DTensor and its like keep torch's own way
                 if id(parameter) in moved:
                     module._parameters[name] = moved[id(parameter)][1]
                     continue
@@ -186,16 +196,13 @@ class Patches:
                     set_twin(tensor, real)
             register(module, name, tensor, persistent)
 
-        nn.Module._apply = apply_  # type: ignore[method-assign, assignment]
-        nn.Module.register_buffer = register_buffer  # type: ignore[method-assign]
-        nn.Parameter.__new__ = staticmethod(make_parameter)  # type: ignore[method-assign, assignment]
-        torch.Tensor.data = property(lambda tensor: data.__get__(tensor), set_data)  # type: ignore[assignment]
+        replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
+        replace(nn.Parameter, __new__=staticmethod(make_parameter))
+        replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data))
 
     def _here(self) -> bool:
         """Whether the script itself runs, and no fake mode of its own."""
-        return (
-            self.active and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None  # type: ignore[attr-defined]
-        )
+        return self.active and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Kernels of the target
@@ -233,8 +240,8 @@ class Patches:
             needs = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
             return efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
 
-        torch._C._nn.scaled_dot_product_attention = attend  # type: ignore[assignment]
-        functional.scaled_dot_product_attention = attend  # type: ignore[assignment]
+        replace(torch._C._nn, scaled_dot_product_attention=attend)
+        replace(functional, scaled_dot_product_attention=attend)
         import torch.nn.attention.flex_attention as flexible
 
         def flex_attention(
@@ -260,7 +267,7 @@ class Patches:
                 return out, flexible.AuxOutput(lse=sums, max_scores=None)
             return (out, sums) if return_lse else out
 
-        flexible.flex_attention = flex_attention  # type: ignore[assignment]
+        replace(flexible, flex_attention=flex_attention)
 
     def _compile(self) -> None:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
@@ -269,14 +276,14 @@ class Patches:
             self._recorder.note("torch.compile: rehearsed without it")
             return (lambda later: later) if model is None else model
 
-        torch.compile = compiled  # type: ignore[assignment]
-        nn.Module.compile = lambda module, *_, **__: compiled(module) and None  # type: ignore[method-assign]
+        replace(torch, compile=compiled)
+        replace(nn.Module, compile=lambda module, *_, **__: compiled(module) and None)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Threads, processes
 
     def _threads(self) -> None:
-        """Dispatch modes belong to a thread, and are inherited by forked workers of loaders, which make real batches."""
+        """Modes belong to a thread, and are inherited by forked workers of loaders, which make real batches."""
         run = threading.Thread.run
 
         def with_mode(thread: threading.Thread) -> None:
@@ -286,7 +293,7 @@ class Patches:
             with self._mode():
                 run(thread)
 
-        threading.Thread.run = with_mode  # type: ignore[method-assign]
+        replace(threading.Thread, run=with_mode)
         from torch.utils.data._utils import worker
 
         loop = worker._worker_loop
@@ -312,7 +319,7 @@ class Patches:
             if not recorder.trained or recorder.steps >= self._most_steps:
                 if not torch.is_grad_enabled() or not module.training or not self.active:
                     return
-                if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+                if torch._C._current_graph_task_id() != -1:
                     return
                 if recorder.steps >= self._most_steps:
                     self._enough()
@@ -322,7 +329,7 @@ class Patches:
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
             backward(*args, **kwargs)
-            if torch._C._current_graph_task_id() == -1:  # type: ignore[attr-defined]
+            if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:
                     for group in optimizer.param_groups:
@@ -350,10 +357,10 @@ class Patches:
                 for parameter in group["params"]:
                     self._name(parameter, "parameter")
 
-        torch.autograd.backward = noted_backward  # type: ignore[assignment]
+        replace(torch.autograd, backward=noted_backward)
         register_optimizer_step_pre_hook(before)
         register_optimizer_step_post_hook(after)
-        Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
+        replace(Optimizer, __init__=made)
 
     def _name(self, tensor: Any, purpose: Any) -> None:
         local = getattr(tensor, "_local_tensor", tensor)
@@ -366,17 +373,17 @@ class Patches:
     def _files(self) -> None:
         """Nothing is written in place of a checkpoint; what was saved is there for a script that loads it again."""
         load = torch.load
-        saved: dict[str, Any] = {}
+        saved: dict[Path, Any] = {}
 
         def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
             nbytes = sum(nbytes_of(one) for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor))
             if isinstance(file, (str, os.PathLike)):
-                saved[os.path.abspath(file)] = value
+                saved[_whole(file)] = value
             self._recorder.note(f"torch.save: {nbytes / 2**20:,.0f} MiB not written")
 
         def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, os.PathLike)) and os.path.abspath(file) in saved:
-                found = saved[os.path.abspath(file)]
+            if isinstance(file, (str, os.PathLike)) and _whole(file) in saved:
+                found = saved[_whole(file)]
                 where = None if callable(map_location) or isinstance(map_location, dict) else map_location
                 if where is None:
                     return tree_map_only(torch.Tensor, torch.clone, found)
@@ -387,15 +394,15 @@ class Patches:
                 return found
             return tree_map_only(torch.Tensor, lambda one: one.to(map_location), found)
 
-        torch.save, torch.load = save, load_  # type: ignore[assignment]
+        replace(torch, save=save, load=load_)
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers by a collective of its own, below Python; there are none to compare with."""
+        """DDP compares shapes with its peers below Python; there are none to compare with."""
         import torch.nn.parallel.distributed as ddp
 
         for module in (torch.distributed.utils, ddp):
-            module._verify_param_shape_across_processes = lambda *_, **__: None  # type: ignore[attr-defined]
-        torch.distributed.Logger.set_runtime_stats_and_log = lambda _: None  # type: ignore[attr-defined]
+            replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
+        replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
 
     def _synchronised_norms(self) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
@@ -406,11 +413,11 @@ class Patches:
         def with_all(*args: Any) -> Any:
             before, values.all_true = values.all_true, True
             try:
-                return forward(*args)
+                return forward(*args)  # type: ignore[no-untyped-call]
             finally:
                 values.all_true = before
 
-        SyncBatchNorm.forward = staticmethod(with_all)  # type: ignore[method-assign]
+        replace(SyncBatchNorm, forward=staticmethod(with_all))
 
     def _profilers(self) -> None:
         """The profiler finds no driver to ask about the device; the host's side of it works."""
@@ -422,4 +429,8 @@ class Patches:
             make(one, *args, **{**kwargs, "use_device": None} if "use_device" in kwargs else kwargs)
             self._recorder.note("torch.profiler: of the host only")
 
-        profiler.profile.__init__ = of_the_host  # type: ignore[method-assign]
+        replace(profiler.profile, __init__=of_the_host)
+
+
+def _whole(file: "str | os.PathLike[str]") -> Path:
+    return Path(file).absolute()

@@ -1,7 +1,7 @@
 """What one rehearsed rank did, in the order in which its host asked for it.
 
-A record is plain data: tables of what repeats (kernels, lines, modules, groups), collectives, and events that point into
-them. Memory, agreement and time are read from it; none of them needs torch.
+A record is plain data: tables of what repeats (kernels, lines, modules, groups), collectives, and events that point
+into them. Memory, agreement and time are read from it; none of them needs torch.
 
     events   Take 7, Run 3 on stream 0, Take 8, Give 7, Issue 0, Run 4, Wait 0 on stream 0, …
                        │                                 │

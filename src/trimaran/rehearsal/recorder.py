@@ -45,12 +45,23 @@ class MemoryPool(Protocol):
     peak_allocated: int
     peak_reserved: int
 
-    def take(self, block: int, nbytes: int, stream: int) -> bool: ...
-    def give(self, block: int) -> None: ...
-    def use(self, block: int, stream: int) -> None: ...
-    def passed(self, stream: int) -> None: ...
-    def synchronize(self) -> None: ...
-    def empty_cache(self) -> None: ...
+    def take(self, block: int, nbytes: int, stream: int) -> bool:
+        """Allocate; whether there was room."""
+
+    def give(self, block: int) -> None:
+        """Give a block back."""
+
+    def use(self, block: int, stream: int) -> None:
+        """Another stream uses a block."""
+
+    def passed(self, stream: int) -> None:
+        """A stream has done all that it was given."""
+
+    def synchronize(self) -> None:
+        """All streams have."""
+
+    def empty_cache(self) -> None:
+        """Return what is reserved and not allocated."""
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:
@@ -100,7 +111,7 @@ class Recorder:
     @property
     def part(self) -> Part:
         """Part of the step that runs."""
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1:
             part: Part = "backward"
         elif self._updating:
             part = "update"

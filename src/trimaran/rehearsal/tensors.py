@@ -61,6 +61,8 @@ _WITHOUT_KERNEL = {
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d_functional")
 """Namespaces of operators that exchange."""
 
+_SAID = (bool, int, float, str)
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
@@ -135,7 +137,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 def without_data(tensor: torch.Tensor) -> FakeTensor:
     """A tensor's form, without its data."""
     with _disable_current_modes():
-        return FAKE.from_tensor(tensor)  # type: ignore[no-any-return]
+        return FAKE.from_tensor(tensor)
 
 
 class Pretending(TorchDispatchMode):
@@ -149,7 +151,7 @@ class Pretending(TorchDispatchMode):
     """
 
     def __init__(self, recorder: Recorder, values: Values, device: Any, exchanges: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._values = values
         self._device = device
@@ -181,7 +183,7 @@ class Pretending(TorchDispatchMode):
             made = self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False})
             pin(made)
             return made
-        device = kwargs.get("device")
+        device: Any = kwargs.get("device")
         if device is not None:
             device = torch.device(device)
             if device.type == "cuda":
@@ -193,7 +195,7 @@ class Pretending(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        if func.namespace in COLLECTIVES and not func._schema.name.endswith("_wrap_tensor_autograd"):
+        if func.namespace in COLLECTIVES:
             return self._exchanges.run(func, args, kwargs)
         if not pretended:
             if func in _BY_SIZES and (device is None or device.type == "cpu"):
@@ -403,11 +405,9 @@ def _sort(name: str, value: Any, inputs: list[TensorForm], others: dict[str, Any
         inputs.append(form_of(value))
     elif isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
         inputs.extend(form_of(item) for item in value if isinstance(item, torch.Tensor))
-    elif value is None or isinstance(value, (bool, int, float, str)):
+    elif value is None or isinstance(value, _SAID):
         others[name] = value
     elif isinstance(value, (list, tuple)):
-        others[name] = [
-            item if isinstance(item, (bool, int, float, str)) or item is None else str(item) for item in value
-        ]
+        others[name] = [item if item is None or isinstance(item, _SAID) else str(item) for item in value]
     else:
         others[name] = str(value)

@@ -213,7 +213,7 @@ class Values:
                 if func in _COPIES:
                     plain = tree_map_only(torch.Tensor, torch.Tensor.clone, plain)
                 return func(*plain, **named)
-        except Exception:
+        except Exception:  # noqa: BLE001  whatever an operator of the host raises, the value is not known
             return _UNKNOWN
 
     def _hint(self, name: str, args: Any, out: torch.Tensor) -> None:

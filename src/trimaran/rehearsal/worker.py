@@ -1,7 +1,7 @@
 """The process of one rehearsed rank: `python -m trimaran.rehearsal.worker REQUEST.json`.
 
-Reads a `RankRequest`, pretends the device, runs the script as `__main__` and writes the record, however the script ends.
-The exit status is the script's own; what it prints goes where this process prints.
+Reads a `RankRequest`, pretends the device, runs the script as `__main__` and writes the record, however the script
+ends. The exit status is the script's own; what it prints goes where this process prints.
 """
 
 import os
@@ -84,7 +84,7 @@ class Rank:
         self.record.torch = str(torch.__version__)
         guard.install(min(request.per_node, request.world))
         kernels.install()
-        folder = os.getcwd() if request.is_module else os.path.dirname(os.path.abspath(request.script))
+        folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
         self._recorder = Recorder(self.record, self._lines, _pool(request))
         device = cuda.install(self._recorder, request)
@@ -113,9 +113,9 @@ class Rank:
         except SystemExit as left:
             status = left.code if isinstance(left.code, int) else int(left.code is not None)
             if left.code is not None and not isinstance(left.code, int):
-                print(left.code, file=sys.stderr)
+                sys.stderr.write(f"{left.code}\n")
             self.end("exit", status, lines=self._lines.of_traceback(left.__traceback__))
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  the end of the process
             patches.active = False
             traceback.print_exc()
             self.fail(error, error.__traceback__)

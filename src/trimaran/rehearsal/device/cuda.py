@@ -1,8 +1,8 @@
 """`torch.cuda` and `torch.accelerator` of a pretended device.
 
-Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the device
-is called and how large it is comes from the request. What these modules ask of the driver is answered here, each name in
-one place.
+Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the
+device is called and how large it is comes from the request. What these modules ask of the driver is answered here, each
+name in one place.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -227,6 +228,10 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
         states[_device.index_of(device)] = state
 
+    def set_rng_state_all(given: Any) -> None:
+        for index, state in enumerate(given):
+            set_rng_state(state, index)
+
     def statistics(_: Any = None) -> dict[str, int]:
         figures: defaultdict[str, int] = defaultdict(int)
         more = getattr(pool, "statistics", None)
@@ -316,7 +321,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "get_rng_state": get_rng_state,
         "set_rng_state": set_rng_state,
         "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
-        "set_rng_state_all": lambda given: [set_rng_state(state, index) for index, state in enumerate(given)],
+        "set_rng_state_all": set_rng_state_all,
         "is_current_stream_capturing": lambda: False,
         "utilization": lambda _=None: 0,
         "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
@@ -330,16 +335,13 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         for module in (cuda.memory, cuda.random, cuda.streams):
             if hasattr(module, name):
                 setattr(module, name, answer)
-    cuda.default_generators = tuple(torch.Generator() for _ in range(count))
-    for name in ("_NVTX", "_nvtx"):
-        setattr(cuda.nvtx, name, _Marks())
-    torch.backends.cudnn.is_available = lambda: True
-    torch.backends.cudnn.version = lambda: 91002
-    torch.backends.cudnn._init = lambda: True  # type: ignore[attr-defined]
+    replace(cuda, default_generators=tuple(torch.Generator() for _ in range(count)))
+    replace(cuda.nvtx, _NVTX=_Marks(), _nvtx=_Marks())
+    replace(torch.backends.cudnn, is_available=lambda: True, version=lambda: 91002, _init=lambda: True)
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
-    torch.Stream, torch.Event = Stream, Event  # type: ignore[misc, assignment]
+    replace(torch, Stream=Stream, Event=Event, Generator=_Generator)
 
     accelerator: dict[str, Any] = {name: memory[name] for name in memory if hasattr(torch.accelerator, name)} | {
         "is_available": lambda: True,
@@ -378,7 +380,6 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     for name, answer in bound.items():
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
-    torch.Generator = _Generator  # type: ignore[misc, assignment]
     return _device
 
 

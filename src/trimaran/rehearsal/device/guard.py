@@ -1,8 +1,8 @@
 """A CUDA device on a torch without one: its guard and its hooks, put in place by ctypes, no compiler needed.
 
 torch asks two tables of functions about a kind of device. The *guard* says which device is current and how many there
-are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build has
-none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process.
+are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build
+has none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process.
 
     registry of guards   meta's guard does nothing, and is copied: first one that counts no device, which makes torch
                          install its own guard that does nothing for CUDA; then a copy of that one which counts `count`
@@ -13,7 +13,7 @@ a version of torch. `check_build` refuses those whose places are not known.
 """
 
 import ctypes
-import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -132,7 +132,7 @@ def install(count: int) -> None:
 
 
 def _load(library: str) -> ctypes.CDLL:
-    return ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", library))
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / library))
 
 
 def _first(address: Any) -> int:

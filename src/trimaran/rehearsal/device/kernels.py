@@ -1,8 +1,8 @@
 """Operators of a CUDA build whose results a CPU build cannot tell.
 
 A tensor without data needs, for each operator, a function that says what it makes. torch has one for nearly all; those
-of this file are the rest that training asks for: statistics of synchronised batch norms, cuDNN's recurrent layers, fused
-optimizers, a fused norm. The functions only make empty tensors of the right form.
+of this file are the rest that training asks for: statistics of synchronised batch norms, cuDNN's recurrent layers,
+fused optimizers, a fused norm. The functions only make empty tensors of the right form.
 
 Some layers take other operators on a GPU than on a CPU. `install` makes them take those of the GPU, so that what they
 keep for the backward is what they keep there.
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from trimaran.rehearsal.device.replaced import replace
 
 _aten = torch.ops.aten
 
@@ -72,7 +74,7 @@ def install() -> None:
         library.impl(name, made, "Meta", allow_override=True)
     library.impl("_fused_rms_norm", _RmsNorm.call, "AutogradCUDA")
     for mode, name in enumerate(("rnn_relu", "rnn_tanh", "lstm", "gru")):
-        setattr(torch._VF, name, _recurrent(name, mode))  # type: ignore[attr-defined]
+        replace(torch._VF, **{name: _recurrent(name, mode)})
     flatten = nn.RNNBase.flatten_parameters
 
     def flatten_parameters(layer: nn.RNNBase) -> None:
@@ -80,7 +82,7 @@ def install() -> None:
         if not any(weight.device.type == "cuda" for weight in layer._flat_weights if weight is not None):
             flatten(layer)
 
-    nn.RNNBase.flatten_parameters = flatten_parameters  # type: ignore[method-assign]
+    replace(nn.RNNBase, flatten_parameters=flatten_parameters)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -197,7 +199,7 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def call(tensor: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, eps: float | None) -> Any:
         """Under autograd's key."""
-        return _RmsNorm.apply(tensor, list(shape), weight, eps)
+        return _RmsNorm.apply(tensor, list(shape), weight, eps)  # type: ignore[no-untyped-call]
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, shape: Any, weight: torch.Tensor | None, eps: Any) -> Any:
@@ -210,7 +212,7 @@ class _RmsNorm(torch.autograd.Function):
         return out, scale
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:
         """One kernel; its own derivative is not needed for training but by penalties, which then are refused."""
         tensor, weight, scale = ctx.saved_tensors
         mask = [ctx.needs_input_grad[0], weight is not None and ctx.needs_input_grad[2]]
@@ -248,8 +250,8 @@ def _recurrent(name: str, mode: int) -> Any:
         projected = per_layer - (4 if biased else 2) == 1
         size = weights[0].shape[0] // _GATES[mode]
         out, last, last_cell, _, _ = torch._cudnn_rnn(
-            tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size, hidden.shape[-1] if projected else 0,
-            layers, first, dropout if training else 0.0, training, both, steps, None,
+            tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size,
+            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both, steps, None,
         )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
 
