@@ -445,6 +445,7 @@ class Meeting:
         self._together = frozenset(request.together)
         self._folder = Path(request.meeting)
         self._patience_s = request.patience_s
+        self._stand_ins = request.stand_ins
         self._recorder = recorder
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
@@ -501,7 +502,8 @@ class Meeting:
         ) -> int:
             peer = self._global(group, src, group_src)
             self._note("recv_object", group, peer)
-            objects[:] = self._get(("message", peer, self._rank), peer)
+            sender, receiver = self._stand_ins.get(peer, (peer, self._rank))
+            objects[:] = self._get(("message", sender, receiver), sender)
             return peer
 
         return {

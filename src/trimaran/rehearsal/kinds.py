@@ -11,10 +11,11 @@ called so, is one of pipeline stages, and each position on it counts.
     rehearsed:  rank 0 and the last rank
                 every stage: the members of rank 0's group on an axis of stages
                 on every axis, both ends of the groups of rank 0 and of the last rank; where neither is in one, both
-                ends of the axis' first group
+                ends of the axis' first group; the same at every stage, if that makes no more than `MOST_RANKS`
 
-So every kind of group has two members among the rehearsed, and a mesh of one or two dimensions all its corners. With
-1,024 ranks of FSDP these are 2 ranks; with 16 stages × 8 shards × 8 replicas they are 22.
+So every kind of group has two members among the rehearsed, at least in the first and the last stage, and a mesh of one
+or two dimensions all its corners. With 1,024 ranks of FSDP these are 2 ranks, with 4 stages × 8 shards × 8 replicas 14,
+with 16 stages 22.
 
 A rank that is not rehearsed is taken to do what the nearest rehearsed one does: of the same stage, in groups of the
 same axes, and first or last where it is; ranks between count as first ones, whose shards are full.
@@ -31,6 +32,12 @@ from trimaran.rehearsal.record import Record
 _STAGES = re.compile(r"(^|[^a-z])(pp|pipe|pipeline|stage)s?([^a-z]|$)")
 _MESSAGES = frozenset({"send", "recv", "send_object", "recv_object"})
 _RANGE = re.compile(r"([0-9]{1,9})(?:\s*(?:-|\.\.)\s*([0-9]{1,9}))?")
+
+MOST_RANKS = 16
+"""Up to which every stage has two members of each of its groups rehearsed."""
+
+MOST_STAGES = 64
+"""That messages in the group of all ranks are taken to make."""
 
 _OTHER_STAGE, _OTHER_AXES, _OTHER_END, _LAST_FOR_BETWEEN, _FIRST_FOR_BETWEEN = 1000, 100, 3, 2, 1
 """How far two ranks are from each other, on one axis."""
@@ -91,6 +98,7 @@ def find_axes(records: Sequence[Record]) -> tuple[Axis, ...]:
     world = records[0].world
     names: dict[tuple[int, ...], str] = {}
     staged: set[tuple[int, ...]] = set()
+    everyone = tuple(range(world))
     for record in records:
         ranks_of = {name: group.ranks for name, group in record.groups.items()}
         names |= {group.ranks: group.description for group in record.groups.values()}
@@ -101,18 +109,33 @@ def find_axes(records: Sequence[Record]) -> tuple[Axis, ...]:
         }
     staged |= {ranks for ranks, name in names.items() if _STAGES.search(name.lower())}
     found: dict[frozenset[tuple[int, ...]], Axis] = {}
-    families = [[tuple(range(world))]] if world > 1 else []
+    families = [[everyone]] if world > 1 else []
     for record in records:
         families += _families(record, world)
+    if everyone in staged and not any(one in staged for family in families[1:] for one in family):
+        column = _column(records)
+        # All ranks may send in one group without each being a stage.
+        staged = staged - {everyone} | ({column} if len(column) <= MOST_STAGES else set())
+        families += [_translated(column, world)] if 1 < len(column) < world else []
     for family in families:
         key = frozenset(family)
-        if key in found:
-            continue
-        # Messages in the group of all ranks do not make each of a thousand ranks a stage.
-        is_staged = len(family[0]) < world or any(_STAGES.search(names.get(one, "").lower()) for one in family)
-        name = next((names[one] for one in family if names.get(one)), "")
-        found[key] = Axis(name, tuple(family), is_staged and any(one in staged for one in family))
+        if key not in found:
+            name = next((names[one] for one in family if names.get(one)), "")
+            found[key] = Axis(name, tuple(family), any(one in staged for one in family))
     return tuple(found.values())
+
+
+def _column(records: Sequence[Record]) -> tuple[int, ...]:
+    """The ranks that messages in the group of all ranks lead to from rank 0, as from each stage to the next one."""
+    world = records[0].world
+    strides = {
+        abs(one.peer - record.rank)
+        for record in records
+        for one in record.collectives
+        if one.operation in _MESSAGES and one.peer >= 0 and one.peer != record.rank
+    }
+    stride = min(strides, default=world)
+    return tuple(range(0, world, stride)) if not world % stride else ()
 
 
 def _families(record: Record, world: int) -> Iterator[list[tuple[int, ...]]]:
@@ -178,7 +201,37 @@ def choose_ranks(world: int, axes: Sequence[Axis]) -> tuple[int, ...]:
         if not met:
             group = axis.groups[0]
             chosen |= set(group) if axis.staged else {group[0], group[-1]}
-    return tuple(sorted(chosen))
+    stages = {rank for axis in axes if axis.staged for rank in axis.group_of(0)}
+    groups = [axis.group_of(rank) for rank in stages for axis in axes if not axis.staged and axis.size < world]
+    both = chosen | {rank for group in groups if group for rank in (group[0], group[-1])}
+    return tuple(sorted(both if len(both) <= MOST_RANKS else chosen))
+
+
+def stand_ins(rank: int, axes: Sequence[Axis], ranks: Collection[int]) -> dict[int, tuple[int, int]]:
+    """For a rank whose neighbours in a pipeline are not rehearsed: whose messages it takes for theirs.
+
+    Args:
+        rank: rehearsed
+        axes: of `find_axes`
+        ranks: that are rehearsed
+
+    Returns:
+        Of each neighbour, the ranks at its stage and at that of `rank` in a group that is rehearsed as a whole.
+
+    Example:
+        >>> stages = Axis("pp", ((0, 2, 4), (1, 3, 5)), staged=True)
+        >>> stand_ins(5, [stages], [0, 2, 4, 5])
+        {1: (0, 4), 3: (2, 4)}
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for axis in axes:
+        whole = next((group for group in axis.groups if axis.staged and set(group) <= set(ranks)), ())
+        position = axis.position(rank)
+        if whole and position is not None:
+            for other, peer in enumerate(axis.group_of(rank)):
+                if peer not in ranks:
+                    found[peer] = whole[other], whole[position]
+    return found
 
 
 def represent(world: int, axes: Sequence[Axis], ranks: Collection[int]) -> dict[int, int]:

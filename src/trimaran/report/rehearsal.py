@@ -337,10 +337,8 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     purposes = [name for name in PURPOSES if any(row[0].parts_bytes.get(name, 0) >= _GIB / 2000 for row in shown)]
     small = rehearsal.peak_bytes < _GIB
     size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
-    room = min(one.room_bytes for one in rehearsal.ranks) / size
-    yield _title(
-        f"Memory at the peak [{unit}]; a device has {rehearsal.memory_bytes / size:,.1f}, {room:,.1f} for the allocator"
-    )
+    room = format_bytes(min(one.room_bytes for one in rehearsal.ranks))
+    yield _title(f"Memory at the peak [{unit}]; a device has {format_bytes(rehearsal.memory_bytes)}, {room} to allocate")
     table = frame_table()
     add_words(table, "rank")
     add_figures(table, "like it")
@@ -348,10 +346,11 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     add_words(table, *(("place",) if placed else ()))
     add_figures(table, *(PURPOSES[name] for name in purposes), "alloc", "reserved")
     for first, ranks in shown:
+        alike = [one for one in rehearsal.ranks if one.rank in ranks]
         table.add_row(
             _some(ranks),
-            f"{sum(one.stands_for for one in rehearsal.ranks if one.rank in ranks):,}",
-            *((first.place,) if placed else ()),
+            f"{sum(one.stands_for for one in alike):,}",
+            *((_common_place(alike),) if placed else ()),
             *(_amount(first.parts_bytes.get(name, 0), size) for name in purposes),
             _amount(first.allocated_bytes, size),
             _amount(first.reserved_bytes, size),
@@ -386,6 +385,13 @@ def _alike(ranks: Sequence[RehearsedRank]) -> list[tuple[RehearsedRank, list[int
         key = (one.allocated_bytes, one.reserved_bytes, tuple(sorted(one.parts_bytes.items())))
         found.setdefault(key, (one, []))[1].append(one.rank)
     return list(found.values())
+
+
+def _common_place(ranks: Sequence[RehearsedRank]) -> str:
+    """What the places of ranks have in common, without the sizes of groups, such as "pp 3, tp 0"."""
+    places = [one.place.split(", ") for one in ranks]
+    common = [word for word in places[0] if all(word in place for place in places[1:])]
+    return ", ".join(word.partition(" of ")[0] for word in common)
 
 
 def _some(ranks: Sequence[int]) -> str:

@@ -2,12 +2,13 @@
 
 from itertools import product
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.base.errors import InputError
-from trimaran.rehearsal.kinds import Axis, choose_ranks, describe_place, find_axes, parse_ranks, represent
+from trimaran.rehearsal.kinds import Axis, choose_ranks, describe_place, find_axes, parse_ranks, represent, stand_ins
 from trimaran.rehearsal.record import Collective, Group, Record
 
 
@@ -83,7 +84,30 @@ def test_an_axis_on_which_messages_are_sent_is_one_of_stages() -> None:
     plain, sent = (find_axes([record(0, {"a": 4, "b": 8}, sends=sends)]) for sends in ("", "a"))
     assert [axis.staged for axis in plain] == [False, False, False]
     assert [axis.staged for axis in sent] == [False, True, False]
-    assert set(choose_ranks(32, sent)) == {0, 8, 16, 24, 7, 31}
+    assert set(choose_ranks(32, sent)) == {0, 8, 16, 24, 7, 15, 23, 31}
+
+
+def test_messages_in_the_group_of_all_ranks_lead_from_stage_to_stage() -> None:
+    """Rank 0 sends to rank 8 of 32: four stages of eight ranks; of a thousand neighbours not each is a stage."""
+    one = record(0, {"pp": 4, "dp": 8}, sends="pp")
+    everyone = Group(name="0", ranks=tuple(range(32)), description="default_pg", order=0, lines=0)
+    one.made_groups, one.groups = [], {"0": everyone}
+    one.collectives = [msgspec.structs.replace(one.collectives[0], group="0", peer=8)]
+    axes = find_axes([one])
+    assert [(axis.size, len(axis.groups), axis.staged) for axis in axes] == [(32, 1, False), (4, 8, True)]
+    assert {0, 8, 16, 24} <= set(choose_ranks(32, axes))
+    one.world = 1024
+    one.groups = {"0": msgspec.structs.replace(everyone, ranks=tuple(range(1024)))}
+    one.collectives = [msgspec.structs.replace(one.collectives[0], peer=1)]
+    assert choose_ranks(1024, find_axes([one])) == (0, 1023)
+
+
+def test_a_rank_whose_neighbours_are_not_rehearsed_takes_the_messages_of_those_that_are() -> None:
+    """16 stages × 64: rank 1023 hears rank 896 speak to rank 960 in place of rank 959."""
+    axes = find_axes([record(0, {"pp": 16, "dp": 64})])
+    chosen = choose_ranks(1024, axes)
+    assert stand_ins(1023, axes, chosen)[959] == (896, 960)
+    assert stand_ins(64, axes, chosen) == {}
 
 
 def test_groups_made_in_turn_are_told_apart() -> None:

@@ -11,6 +11,7 @@ from trimaran.base.units import parse_seconds
 from trimaran.features.rehearse.conclusions import Conclusion, conclude
 from trimaran.features.rehearse.runs import Question, rehearse_ranks
 from trimaran.features.rehearse.target import find_target
+from trimaran.rehearsal.allocator import Settings
 from trimaran.report.rehearsal import Rehearsal
 
 HINTS = ("loss", "norm", "finite", "routing_load")
@@ -155,6 +156,7 @@ def ask(
             code="rehearse.unknown-hint",
             hint=unknown[0],
         )
+    Settings.parse(alloc_conf)
     return Question(
         script=str(script),
         is_module=is_module,

@@ -9,6 +9,7 @@
              the worst is the verdict
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,10 +47,11 @@ ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not 
 _AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
 """Findings that follow where a rank has failed, and say nothing in addition."""
 
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
+
 _MOST_PRINTED_LINES = 6
 _MOST_TROUBLES = 5
 _MOST_REMEDIES = 6
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         ranks=ranks,
         troubles=troubles[:_MOST_TROUBLES],
         remedies=_remedies(records, memories, settings, verdict),
-        agreement=_agreement_line(agreement),
+        agreement=_agreement_line(agreement, question.target.world),
         collectives=_collectives(records),
         step=step,
         invented=_invented(records),
@@ -161,12 +163,14 @@ def _peak_line(memory: RankMemory) -> str:
 
 def _ended(run: RankRun) -> str:
     end = run.record.end
-    steps = format_count(len(_step_ends(run.record)), "step")
+    count = len(_step_ends(run.record))
+    steps = f" after {format_count(count, 'step')}" if count else ""
+    seconds = f"{run.seconds:.0f} s"
     words = {
-        "finished": f"its script ended after {steps}",
-        "steps": f"stopped after {steps}, as asked",
-        "seconds": f"stopped after {run.seconds:.0f} s and {steps}",
-        "exit": f"left with status {end.status} after {steps}",
+        "finished": f"its script ended{steps}",
+        "steps": f"stopped{steps}, as asked",
+        "seconds": f"stopped after {seconds}, as its time was over{f', and {count} steps' if count else ''}",
+        "exit": f"left with status {end.status}{steps}",
         "error": end.text,
         "invented": end.text,
         "killed": f"its process {_process_end(run.status)}{f'; it said last: {end.text}' if end.text else ''}",
@@ -213,9 +217,10 @@ def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
         first = failed_runs[0].request.rank
         who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
         where = f" at {lines[0].partition(' in ')[0]}" if lines else ""
-        help_ = ()
-        if failed_runs[0].record.end.how == "invented":
-            help_ = ("say the value by --hint, such as --hint loss=2.0",)
+        help_: tuple[str, ...] = ()
+        missing = _MISSING.match(text)
+        if missing is not None:
+            help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports what a real one does",)
         yield Trouble(
             verdict="failed",
             text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",
@@ -309,16 +314,18 @@ def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
             verdict="not trained",
             text=f"no rank took a step of an optimizer: {ranks[0].ended}",
             sides=(),
-            help=("memory and agreement are of what ran until then",),
         )
     ]
 
 
-def _agreement_line(agreement: Agreement | None) -> str:
+def _agreement_line(agreement: Agreement | None, world: int) -> str:
     if agreement is None:
-        return "Agreement: one rank was rehearsed, so that nothing could be compared"
+        return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
+    if not agreement.calls:
+        return "Agreement: nothing could be compared, as no group has two rehearsed members that ask for something"
     calls = format_count(agreement.calls, "call")
-    among = f"{calls} of {format_count(agreement.groups, 'group')} and {format_count(len(agreement.ranks), 'rank')}"
+    groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
+    among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
         return f"Agreement: {among} were compared, and all agree"
     return f"Agreement: {format_count(len(agreement.findings), 'difference')} in {among}"
@@ -374,7 +381,7 @@ def _headline(
     target = f"{question.target.world:,} × {question.target.device.title}"
     if verdict in ("fits", "not sure"):
         most = min(memories.values(), key=lambda one: one.fit.margin)
-        used = f"{most.reserved / _GIB:.1f} of {most.fit.room / _GIB:.1f} GiB at most (rank {most.rank})"
+        used = f"{format_bytes(most.reserved)} of {format_bytes(most.fit.room)} at most (rank {most.rank})"
         head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
         agreed = ", ranks agree" if len(memories) > 1 else ""
         took = "" if step is None else f", {format_seconds(step.seconds)} a step"
@@ -414,6 +421,7 @@ def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
                 nbytes=nbytes[operation, group],
             )
             for (operation, group), count in sorted(counts.items(), key=lambda one: -nbytes[one[0]])
+            if group not in record.groups or len(record.groups[group].ranks) > 1
         ]
         if sum(one.nbytes for one in found) > sum(one.nbytes for one in best):
             best = found

@@ -17,11 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from trimaran.base.errors import InputError
 from trimaran.base.files import folder_of_command, given, is_file, put_in_place, read_bytes, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.rehearse.target import Target
-from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent
+from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent, stand_ins
 from trimaran.rehearsal.launch import RankRun, cores, run_ranks
 from trimaran.rehearsal.record import Record
 from trimaran.rehearsal.request import RankRequest
@@ -115,7 +117,7 @@ def check_script(question: Question) -> None:
     if path.is_dir():
         raise InputError(f"{name} is a folder: give the script in it", code="rehearse.folder", script=name)
     if not is_file(path):
-        hint = f"; a module is run by -m {name}" if _MODULE.fullmatch(name) else ""
+        hint = f"; a module is run by -m {name}" if _MODULE.fullmatch(name) and path.suffix != ".py" else ""
         raise InputError(f"no such script: {name}{hint}", code="rehearse.no-script", script=name)
     code = read_bytes(path, most_bytes=_MOST_SCRIPT_BYTES)
     try:
@@ -180,7 +182,13 @@ def rehearse_ranks(
         rest = [rank for rank in chosen if rank not in first]
         if len(chosen) > 1 and any(_exchanges_objects(run.record, chosen) for run in runs):
             patience_s = _PATIENCE_S * max(1.0, len(chosen) / cores())
-            asked = [_request(question, folder, rank, chosen, "all", patience_s) for rank in chosen]
+            asked = [
+                msgspec.structs.replace(
+                    _request(question, folder, rank, chosen, "all", patience_s),
+                    stand_ins=stand_ins(rank, axes, chosen),
+                )
+                for rank in chosen
+            ]
             runs = run_ranks(asked, folder=folder, progress=progress, **options)
         elif rest:
             asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in rest]
