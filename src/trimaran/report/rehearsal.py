@@ -338,7 +338,9 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     small = rehearsal.peak_bytes < _GIB
     size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
     room = format_bytes(min(one.room_bytes for one in rehearsal.ranks))
-    yield _title(f"Memory at the peak [{unit}]; a device has {format_bytes(rehearsal.memory_bytes)}, {room} to allocate")
+    yield _title(
+        f"Memory at the peak [{unit}]; a device has {format_bytes(rehearsal.memory_bytes)}, {room} to allocate"
+    )
     table = frame_table()
     add_words(table, "rank")
     add_figures(table, "like it")

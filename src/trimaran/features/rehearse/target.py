@@ -118,9 +118,7 @@ def find_target(
     device, most = machine.node.device, machine.node.devices
     _check_device(device, text)
     if world is not None and not 0 < world <= MOST_RANKS:
-        raise InputError(
-            f"--world {world}: expected 1 to {MOST_RANKS:,} ranks", code="rehearse.bad-world", world=world
-        )
+        raise InputError(f"--world {world}: expected 1 to {MOST_RANKS:,} ranks", code="rehearse.bad-world", world=world)
     here = min(most, world or most) if per_node is None else per_node
     if not 0 < here <= most:
         raise InputError(
