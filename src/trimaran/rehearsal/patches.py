@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
-from trimaran.rehearsal.tensors import Pretending, without_data
-from trimaran.rehearsal.values import MOST_ELEMENTS, Values, set_twin
+from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
 class Patches:
@@ -76,6 +76,8 @@ class Patches:
         self._steps()
         self._files()
         self._checks_of_ddp()
+        self._synchronised_norms()
+        self._profilers()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
@@ -97,8 +99,8 @@ class Patches:
         )
         replace(
             torch.Tensor,
-            pin_memory=lambda tensor, *_, **__: tensor,
-            is_pinned=lambda *_, **__: False,
+            pin_memory=lambda tensor, *_, **__: pin(tensor),
+            is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
 
@@ -196,7 +198,7 @@ class Patches:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
                 real = tensor.detach()
                 tensor = without_data(real)
-                if real.numel() <= MOST_ELEMENTS:
+                if is_small(real):
                     set_twin(tensor, real)
             register(module, name, tensor, persistent)
 
@@ -332,7 +334,11 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
+            outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.lines.backward = outer
             if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:
@@ -407,6 +413,33 @@ class Patches:
         for module in (torch.distributed.utils, ddp):
             replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
         replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+
+    def _synchronised_norms(self) -> None:
+        """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
+        from torch.nn.modules._functions import SyncBatchNorm
+
+        forward, values = SyncBatchNorm.forward, self._values
+
+        def with_all(*args: Any) -> Any:
+            before, values.all_true = values.all_true, True
+            try:
+                return forward(*args)  # type: ignore[no-untyped-call]
+            finally:
+                values.all_true = before
+
+        replace(SyncBatchNorm, forward=staticmethod(with_all))
+
+    def _profilers(self) -> None:
+        """The profiler finds no driver to ask about the device; the host's side of it works."""
+        from torch.autograd import profiler
+
+        make = profiler.profile.__init__
+
+        def of_the_host(one: Any, *args: Any, **kwargs: Any) -> None:
+            make(one, *args, **{**kwargs, "use_device": None} if "use_device" in kwargs else kwargs)
+            self._recorder.note("torch.profiler: of the host only")
+
+        replace(profiler.profile, __init__=of_the_host)
 
 
 def _whole(file: "str | os.PathLike[str]") -> Path:

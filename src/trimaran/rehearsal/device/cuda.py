@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.device import guard
+from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -333,7 +333,8 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
             if hasattr(module, name):
                 setattr(module, name, answer)
     replace(cuda, default_generators=tuple(torch.Generator() for _ in range(count)))
-    replace(cuda.nvtx, _NVTX=_Marks())
+    replace(cuda.nvtx, _NVTX=_Marks(), _nvtx=_Marks())
+    replace(torch.backends.cudnn, is_available=lambda: True, version=lambda: 91002, _init=lambda: True)
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
