@@ -33,7 +33,7 @@ from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.tensors import fake
-from trimaran.rehearsal.values import MOST_ELEMENTS, set_twin, twin_of
+from trimaran.rehearsal.values import is_small, set_twin, twin_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -193,7 +193,7 @@ class Exchanges:
                 self._recorder.take(tensor, "communication")
         if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
             value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
-            if value is not None and value.numel() <= MOST_ELEMENTS and made[0].numel() <= MOST_ELEMENTS:
+            if value is not None and is_small(value) and is_small(made[0]):
                 with _disable_current_modes():
                     set_twin(made[0], self._as_if_alike(name, value, made[0], args))
 
@@ -470,42 +470,55 @@ class Meeting:
         self._together = frozenset(request.together)
         self._folder = Path(request.meeting)
         self._patience_s = request.patience_s
+        self._stand_ins = request.stand_ins
         self._recorder = recorder
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """In place of those of torch.distributed."""
 
-        def all_gather_object(objects: Any, given: Any, group: Any = None) -> None:
+        def all_gather_object(object_list: Any, obj: Any, group: Any = None) -> None:
             members = self._note("all_gather_object", group, -1)
-            objects[:] = self._gathered("all_gather", members, given)
+            object_list[:] = self._gathered("all_gather", members, obj)
 
         def gather_object(
-            given: Any, objects: Any = None, dst: int | None = None, group: Any = None, group_dst: int | None = None
+            obj: Any,
+            object_gather_list: Any = None,
+            dst: int | None = None,
+            group: Any = None,
+            group_dst: int | None = None,
         ) -> None:
             root = self._global(group, dst, group_dst)
             members = self._note("gather_object", group, root)
-            found = self._gathered("gather", members, given)
-            if objects is not None and self._rank == root:
-                objects[:] = found
+            found = self._gathered("gather", members, obj)
+            if object_gather_list is not None and self._rank == root:
+                object_gather_list[:] = found
 
         def broadcast_object_list(
-            objects: Any, src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None
+            object_list: Any,
+            src: int | None = None,
+            group: Any = None,
+            device: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("broadcast_object", group, root)
-            objects[:] = self._from_root("broadcast", members, root, list(objects))
+            object_list[:] = self._from_root("broadcast", members, root, list(object_list))
 
         def scatter_object_list(
-            out: Any, objects: Any = None, src: int | None = None, group: Any = None, group_src: int | None = None
+            scatter_object_output_list: Any,
+            scatter_object_input_list: Any = None,
+            src: int | None = None,
+            group: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("scatter_object", group, root)
-            found = self._from_root("scatter", members, root, objects)
-            out[0] = found[members.index(self._rank)] if found else None
+            found = self._from_root("scatter", members, root, scatter_object_input_list)
+            scatter_object_output_list[0] = found[members.index(self._rank)] if found else None
 
         def send_object_list(
-            objects: Any,
+            object_list: Any,
             dst: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -514,10 +527,10 @@ class Meeting:
         ) -> None:
             peer = self._global(group, dst, group_dst)
             self._note("send_object", group, peer)
-            self._put(("message", self._rank, peer), list(objects))
+            self._put(("message", self._rank, peer), list(object_list))
 
         def recv_object_list(
-            objects: Any,
+            object_list: Any,
             src: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -526,7 +539,8 @@ class Meeting:
         ) -> int:
             peer = self._global(group, src, group_src)
             self._note("recv_object", group, peer)
-            objects[:] = self._get(("message", peer, self._rank), peer)
+            sender, receiver = self._stand_ins.get(peer, (peer, self._rank))
+            object_list[:] = self._get(("message", sender, receiver), sender)
             return peer
 
         return {
