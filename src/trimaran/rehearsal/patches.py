@@ -14,7 +14,11 @@ import torch.nn.functional as functional
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _foreach_supported_types,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
@@ -62,6 +66,8 @@ class Patches:
         """Replace all of it."""
         torch._C._set_only_lift_cpu_tensors(True)
         replace(FakeTensorMode, avoid_device_init=property(lambda _: True))
+        for known in (_foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types):
+            known.append(FakeTensor)  # optimizers take lists, as on the target
         self._values_of_tensors()
         self._storages()
         self._modules()
@@ -342,7 +348,11 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
+            outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.lines.backward = outer
             if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
@@ -196,6 +197,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     gpu = request.gpu
     count = min(request.per_node, request.world)
     _recorder, _device = recorder, CurrentDevice(request.rank % request.per_node, count)
+    guard.current_index = lambda: _device.current
     recorder.default_stream = Stream()
     pool = recorder.pool
     properties = SimpleNamespace(
@@ -233,21 +235,16 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
             set_rng_state(state, index)
 
     def statistics(_: Any = None) -> dict[str, int]:
-        figures: defaultdict[str, int] = defaultdict(int)
-        more = getattr(pool, "statistics", None)
-        if more is not None:
-            figures.update(more())
-        else:
-            for kind in ("allocated", "active"):
-                figures[f"{kind}_bytes.all.current"] = pool.allocated
-                figures[f"{kind}_bytes.all.peak"] = pool.peak_allocated
-            figures["reserved_bytes.all.current"] = pool.reserved
-            figures["reserved_bytes.all.peak"] = pool.peak_reserved
-        return figures
+        return defaultdict(int, pool.stats())
 
     def reset_peaks(_: Any = None) -> None:
-        pool.peak_allocated = pool.allocated
-        pool.peak_reserved = pool.reserved
+        pool.reset_peaks()
+
+    def reset_sums(_: Any = None) -> None:
+        pool.reset_sums()
+
+    def limit(share: float, _: Any = None) -> None:
+        pool.limit_share(share)
 
     def free_and_total(_: Any = None) -> tuple[int, int]:
         return max(0, gpu.memory_bytes - pool.reserved), gpu.memory_bytes
@@ -276,7 +273,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "reset_peak_memory_stats": reset_peaks,
         "reset_max_memory_allocated": reset_peaks,
         "reset_max_memory_cached": reset_peaks,
-        "reset_accumulated_memory_stats": nothing,
+        "reset_accumulated_memory_stats": reset_sums,
         "memory_summary": lambda *_, **__: (
             f"allocated {pool.allocated / 2**30:.2f} GiB, at most {pool.peak_allocated / 2**30:.2f} GiB; "
             f"reserved {pool.reserved / 2**30:.2f} GiB"
@@ -284,7 +281,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "memory_snapshot": lambda *_, **__: [],
         "mem_get_info": free_and_total,
         "empty_cache": lambda: pool.empty_cache(),
-        "set_per_process_memory_fraction": nothing,
+        "set_per_process_memory_fraction": limit,
     }
     answers: dict[str, Any] = memory | {
         "is_available": lambda: True,
