@@ -167,3 +167,38 @@ def test_callbacks_of_leaving_are_gone_with_their_block(tmp_path: Path) -> None:
     with unfinished(tmp_path / "x"), leaving(print):
         assert len(signals._leaving) == 2
     assert signals._leaving == []
+
+
+@pytest.mark.parametrize(
+    "swallowing",
+    [
+        "os.register_at_fork(after_in_parent=interrupt)\n    os.fork() or os._exit(0)",
+        "weakref.finalize(Gone(), interrupt)",
+        "Told()",
+    ],
+    ids=["at a fork", "in a callback", "in a finalizer"],
+)
+def test_one_that_python_swallows_is_raised_again(swallowing: str) -> None:
+    ended = run(
+        f"""
+import weakref
+asked = []
+def interrupt():
+    if not asked:
+        asked.append(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000): pass
+class Gone: pass
+class Told:
+    def __del__(self): interrupt()
+try:
+  with Catcher(raise_interrupted):
+    {swallowing}
+    time.sleep(10)
+    print("went on")
+except Interrupted as raised:
+    print("ended by", raised)
+"""
+    )
+    assert ended.stdout == "ended by SIGINT\n", ended.stderr
+    assert ended.stderr == ""

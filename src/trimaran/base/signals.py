@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 SAME_CAUSE_S = 0.5
 """What comes within this time of the first is not a second one [s]."""
+
+_MOMENT_S = 0.05
 
 Hear = Callable[[int], object]
 """Is told the number of a signal."""
@@ -143,6 +146,8 @@ class Catcher:
         self._before = {number: one for number, one in before.items() if one not in (signal.SIG_IGN, None)}
         if self._before and self._threaded:
             self._listen()
+        if not _open:
+            _notice_swallowed()
         _open.append(self)
         for number in self._before:
             signal.signal(number, self._handle)
@@ -222,6 +227,30 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _notice_swallowed() -> None:
+    """What is raised in a finalizer, or in what is called at a fork, ends nothing: Python tells of it and goes on.
+
+    An `Interrupted` that came just then is sent again a moment later, until it comes where it ends something.
+    """
+    told = sys.unraisablehook
+    if getattr(told, "__name__", "") == "_raise_again":
+        return
+
+    def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+        raised = unraisable.exc_value
+        if isinstance(raised, Interrupted) and _open:
+            _heard.clear()
+            # Sent here, it would be raised in this function, and swallowed too.
+            main = threading.main_thread().ident
+            later = threading.Timer(_MOMENT_S, signal.pthread_kill, (main, raised.number))
+            later.daemon = True
+            later.start()
+        else:
+            told(unraisable)
+
+    sys.unraisablehook = _raise_again
 
 
 def _let_go_of_terminal() -> None:

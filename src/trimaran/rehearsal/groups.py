@@ -9,6 +9,7 @@ that is not rehearsed this one's own object is taken.
 """
 
 import pickle
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
@@ -31,7 +33,7 @@ from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.tensors import fake
-from trimaran.rehearsal.values import MOST_ELEMENTS, set_twin, twin_of
+from trimaran.rehearsal.values import is_small, set_twin, twin_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -76,6 +78,21 @@ _REDUCTIONS = ("sum", "avg", "max", "min", "product", "premul_sum", "band", "bor
 _IN_PLACE = {"all_reduce", "broadcast", "reduce"}
 
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+
+_WAITING_BELOW_PYTHON = {
+    str(Path(torch.__file__).parent / path)
+    for path in ("nn/parallel/distributed.py", "distributed/utils.py", "distributed/_state_dict_utils.py")
+}
+"""Files that call functions below Python which issue and wait: broadcasts of DDP's state, buckets built anew."""
+
+_ON_THE_WAY = (
+    str(Path(__file__).parents[1]),
+    *(
+        str(Path(torch.__file__).parent / path)
+        for path in ("_dynamo", "_compile.py", "_ops.py", "utils/_python_dispatch")
+    ),
+)
+"""Files between an operator and what called it."""
 
 _REDUCING_METHODS = (
     "allreduce",
@@ -137,11 +154,16 @@ class Exchanges:
             argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
         } | dict(kwargs)
         asynchronous = True if functional else bool(arguments.get("async_op", True))
+        out: Any = None
+        if functional:
+            out = self._result(func, args, kwargs, tensors)
+            got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
         number = -1
         if name != "check_for_nan":
             number = self._note(operation, group, given, got, arguments, flat, asynchronous)
         if functional:
-            return self._functional(func, name, args, kwargs, tensors, number)
+            self._promise(name, out, args, tensors, number)
+            return out
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and operation != "barrier":
             with _disable_current_modes():
                 return func(*args, **kwargs)
@@ -154,15 +176,16 @@ class Exchanges:
         work = work.boxed() if hasattr(work, "boxed") else work
         return work if len(func._schema.returns) == 1 else (args[0], work)
 
-    def _functional(
-        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor], number: int
-    ) -> Any:
-        """An operator that gives its result, to be waited for by `wait_tensor`."""
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-            with _disable_current_modes():
-                out = func(*args, **kwargs)
-        else:
-            out = fake(func, args, kwargs)
+    @staticmethod
+    def _result(func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> Any:
+        """What an operator makes that gives its result, to be waited for by `wait_tensor`."""
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return fake(func, args, kwargs)
+        with _disable_current_modes():
+            return func(*args, **kwargs)
+
+    def _promise(self, name: str, out: Any, args: Any, tensors: list[torch.Tensor], number: int) -> None:
+        """Remember what is to be waited for, and its value where it is known."""
         made = [out] if isinstance(out, torch.Tensor) else list(out)
         for tensor in made:
             self._issued[tensor.untyped_storage()._cdata] = number
@@ -170,10 +193,9 @@ class Exchanges:
                 self._recorder.take(tensor, "communication")
         if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
             value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
-            if value is not None and value.numel() <= MOST_ELEMENTS and made[0].numel() <= MOST_ELEMENTS:
+            if value is not None and is_small(value) and is_small(made[0]):
                 with _disable_current_modes():
                     set_twin(made[0], self._as_if_alike(name, value, made[0], args))
-        return out
 
     def _as_if_alike(self, name: str, value: torch.Tensor, out: torch.Tensor, args: Any) -> torch.Tensor | None:
         """The result where every member gives the same value."""
@@ -256,8 +278,10 @@ class Exchanges:
                 part=self._recorder.part,
             )
         )
-        if torch._C._current_graph_task_id() != -1 and not lines:
+        if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):
             self._below_python.append(number)
+        elif asynchronous and _caller() in _WAITING_BELOW_PYTHON:
+            self._recorder.wait(number)
         return number
 
     def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -370,7 +394,8 @@ class Exchanges:
 
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **others: Any) -> Any:
             members = tuple(range(self._world)) if ranks is None else tuple(int(rank) for rank in ranks)
-            self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
+            if not others.get("use_local_synchronization"):  # then its members alone make it
+                self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
             kept = {key: others[key] for key in ("group_desc", "use_local_synchronization") if key in others}
             made = make_group(ranks, backend="fake", **kept)
             self._asked += 1
@@ -399,8 +424,8 @@ class Exchanges:
             "is_nccl_available": lambda: True,
             "is_gloo_available": lambda: True,
         } | self._meeting.functions()
-        for module in (dist, c10d):
-            replace(module, **replaced)
+        for module in (dist, c10d, device_mesh):
+            replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
@@ -451,36 +476,48 @@ class Meeting:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """In place of those of torch.distributed."""
 
-        def all_gather_object(objects: Any, given: Any, group: Any = None) -> None:
+        def all_gather_object(object_list: Any, obj: Any, group: Any = None) -> None:
             members = self._note("all_gather_object", group, -1)
-            objects[:] = self._gathered("all_gather", members, given)
+            object_list[:] = self._gathered("all_gather", members, obj)
 
         def gather_object(
-            given: Any, objects: Any = None, dst: int | None = None, group: Any = None, group_dst: int | None = None
+            obj: Any,
+            object_gather_list: Any = None,
+            dst: int | None = None,
+            group: Any = None,
+            group_dst: int | None = None,
         ) -> None:
             root = self._global(group, dst, group_dst)
             members = self._note("gather_object", group, root)
-            found = self._gathered("gather", members, given)
-            if objects is not None and self._rank == root:
-                objects[:] = found
+            found = self._gathered("gather", members, obj)
+            if object_gather_list is not None and self._rank == root:
+                object_gather_list[:] = found
 
         def broadcast_object_list(
-            objects: Any, src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None
+            object_list: Any,
+            src: int | None = None,
+            group: Any = None,
+            device: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("broadcast_object", group, root)
-            objects[:] = self._from_root("broadcast", members, root, list(objects))
+            object_list[:] = self._from_root("broadcast", members, root, list(object_list))
 
         def scatter_object_list(
-            out: Any, objects: Any = None, src: int | None = None, group: Any = None, group_src: int | None = None
+            scatter_object_output_list: Any,
+            scatter_object_input_list: Any = None,
+            src: int | None = None,
+            group: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("scatter_object", group, root)
-            found = self._from_root("scatter", members, root, objects)
-            out[0] = found[members.index(self._rank)] if found else None
+            found = self._from_root("scatter", members, root, scatter_object_input_list)
+            scatter_object_output_list[0] = found[members.index(self._rank)] if found else None
 
         def send_object_list(
-            objects: Any,
+            object_list: Any,
             dst: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -489,10 +526,10 @@ class Meeting:
         ) -> None:
             peer = self._global(group, dst, group_dst)
             self._note("send_object", group, peer)
-            self._put(("message", self._rank, peer), list(objects))
+            self._put(("message", self._rank, peer), list(object_list))
 
         def recv_object_list(
-            objects: Any,
+            object_list: Any,
             src: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -501,7 +538,7 @@ class Meeting:
         ) -> int:
             peer = self._global(group, src, group_src)
             self._note("recv_object", group, peer)
-            objects[:] = self._get(("message", peer, self._rank), peer)
+            object_list[:] = self._get(("message", peer, self._rank), peer)
             return peer
 
         return {
@@ -598,6 +635,14 @@ class Meeting:
 
 
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _caller() -> str:
+    """File of what called the operator that runs."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_ON_THE_WAY) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename
 
 
 def _name_of(group: Any) -> str:

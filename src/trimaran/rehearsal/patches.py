@@ -17,15 +17,19 @@ import torch.nn.functional as functional
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _foreach_supported_types,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
-from trimaran.rehearsal.tensors import Pretending, without_data
-from trimaran.rehearsal.values import MOST_ELEMENTS, Values, set_twin
+from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
 class Patches:
@@ -61,6 +65,8 @@ class Patches:
         """Replace all of it."""
         torch._C._set_only_lift_cpu_tensors(True)
         replace(FakeTensorMode, avoid_device_init=property(lambda _: True))
+        for known in (_foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types):
+            known.append(FakeTensor)  # optimizers take lists, as on the target
         self._values_of_tensors()
         self._storages()
         self._modules()
@@ -70,6 +76,8 @@ class Patches:
         self._steps()
         self._files()
         self._checks_of_ddp()
+        self._synchronised_norms()
+        self._profilers()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
@@ -91,8 +99,8 @@ class Patches:
         )
         replace(
             torch.Tensor,
-            pin_memory=lambda tensor, *_, **__: tensor,
-            is_pinned=lambda *_, **__: False,
+            pin_memory=lambda tensor, *_, **__: pin(tensor),
+            is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
 
@@ -190,7 +198,7 @@ class Patches:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
                 real = tensor.detach()
                 tensor = without_data(real)
-                if real.numel() <= MOST_ELEMENTS:
+                if is_small(real):
                     set_twin(tensor, real)
             register(module, name, tensor, persistent)
 
@@ -326,7 +334,11 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
+            outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.lines.backward = outer
             if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:
@@ -401,6 +413,33 @@ class Patches:
         for module in (torch.distributed.utils, ddp):
             replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
         replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+
+    def _synchronised_norms(self) -> None:
+        """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
+        from torch.nn.modules._functions import SyncBatchNorm
+
+        forward, values = SyncBatchNorm.forward, self._values
+
+        def with_all(*args: Any) -> Any:
+            before, values.all_true = values.all_true, True
+            try:
+                return forward(*args)  # type: ignore[no-untyped-call]
+            finally:
+                values.all_true = before
+
+        replace(SyncBatchNorm, forward=staticmethod(with_all))
+
+    def _profilers(self) -> None:
+        """The profiler finds no driver to ask about the device; the host's side of it works."""
+        from torch.autograd import profiler
+
+        make = profiler.profile.__init__
+
+        def of_the_host(one: Any, *args: Any, **kwargs: Any) -> None:
+            make(one, *args, **{**kwargs, "use_device": None} if "use_device" in kwargs else kwargs)
+            self._recorder.note("torch.profiler: of the host only")
+
+        replace(profiler.profile, __init__=of_the_host)
 
 
 def _whole(file: "str | os.PathLike[str]") -> Path:

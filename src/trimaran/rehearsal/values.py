@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_map_only
 from trimaran.rehearsal.recorder import Recorder
 
 MOST_ELEMENTS = 4096
-"""Of a tensor that has a twin."""
+MOST_BYTES = 16384
+"""Of a tensor that has a twin: one or the other. The state of a random number generator has 5,056 bytes."""
 
 DEFAULTS: Mapping[str, float] = {"loss": 2.0, "norm": 1.0, "finite": 1.0, "routing_load": 1.0}
 """Values by kind; loss: of a cross-entropy; routing_load: of the busiest expert over the balanced load."""
@@ -51,6 +52,12 @@ _KEEPS_HINT = {
 }  # fmt: skip
 
 
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may have a twin."""
+    elements = tensor.numel()
+    return elements <= MOST_ELEMENTS or elements * tensor.element_size() <= MOST_BYTES
+
+
 class Values:
     """Answers what a script asks of tensors without data.
 
@@ -62,6 +69,7 @@ class Values:
     def __init__(self, recorder: Recorder, hints: Mapping[str, float]) -> None:
         self._recorder = recorder
         self._hints = {**DEFAULTS, **hints}
+        self.all_true = False  # whether masks that are not known select everything, as where empty inputs are left out
 
     def of(self, tensor: torch.Tensor, asked: str) -> torch.Tensor:
         """The value of a tensor, as a real tensor of its shape and type on the host."""
@@ -81,6 +89,11 @@ class Values:
         self._recorder.invent(kind, asked, value if tensor.dtype != torch.bool else bool(value))
         with _disable_current_modes():
             return torch.full(tuple(tensor.shape), value).to(tensor.dtype)
+
+    def computed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation whose tensors are all known; None: one is not."""
+        made = self._with_twins(func, args, kwargs)
+        return None if made is _UNKNOWN else made
 
     def balanced(self, total: int, parts: int) -> torch.Tensor:
         """`total` over `parts`; the first has `routing_load` times its share."""
@@ -106,13 +119,13 @@ class Values:
         if len(outs) == 1:
             if self._follow_counts(func, args, outs[0]):
                 return
-            if outs[0].numel() <= MOST_ELEMENTS and isinstance(outs[0], FakeTensor):
+            if is_small(outs[0]) and isinstance(outs[0], FakeTensor):
                 self._compute(func, args, kwargs, outs[0])
             elif twin_of(outs[0]) is not None and func._schema.is_mutable:
                 set_twin(outs[0], None)
         elif name.startswith("aten::_foreach") and args:
             self._compute_each(func, args, kwargs, outs)
-        elif outs and all(out.numel() <= MOST_ELEMENTS for out in outs):
+        elif outs and all(map(is_small, outs)):
             self._compute_several(func, args, kwargs, outs)
         for out in outs:
             if twin_of(out) is None:
@@ -162,7 +175,7 @@ class Values:
         """An operation on lists of tensors; step counters of optimizers are such."""
         mutable = func._schema.is_mutable
         first = args[0] if isinstance(args[0], (list, tuple)) else []
-        if any(tensor.numel() > MOST_ELEMENTS or twin_of(tensor) is None for tensor in first):
+        if any(not is_small(tensor) or twin_of(tensor) is None for tensor in first):
             if mutable:
                 for tensor in first:
                     set_twin(tensor, None)
@@ -183,7 +196,7 @@ class Values:
         def real(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal known
             value = twin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
-            if value is None or value.numel() > MOST_ELEMENTS or isinstance(value, FakeTensor):
+            if value is None or not is_small(value) or isinstance(value, FakeTensor):
                 known = False
                 return tensor
             return value

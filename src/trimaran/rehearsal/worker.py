@@ -73,7 +73,7 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard
+        from trimaran.rehearsal.device import cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
@@ -83,6 +83,7 @@ class Rank:
 
         self.record.torch = str(torch.__version__)
         guard.install(min(request.per_node, request.world))
+        kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
         pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))

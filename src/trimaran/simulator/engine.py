@@ -13,6 +13,8 @@ Rates of tasks that run at the same time: compute lanes and links as fluid resou
 Every running task has work left and a rate, the seconds of work that it does a second.
 
 - Compute on a lane runs at rate 1, or `1 / interference.compute` while bytes of a transfer or a copy of its rank flow.
+  Programs have one task at a time on a lane. Streams of a script have several: with `shares` each of k runs at 1 / k,
+  for large kernels leave no room on a device for others.
 - A transfer or a copy whose bytes flow runs at rate `1 / k`, where k is the largest number of flows on one of its
   links, itself included; while compute runs on any of its ranks it is slower by `interference.communication` on top.
 
@@ -89,24 +91,25 @@ class Resources:
         ranks: number of ranks
         links: number of links
         interference: slowdowns of compute and communication side by side
+        shares: a lane may have several tasks at once, which share it
 
     Attributes:
-        interferes: whether compute and communication slow each other down at all
+        interferes: whether anything slows compute or communication down at all
         changed: running tasks whose rate may have changed since the engine last asked
 
     Raises:
         InputError: a factor that is not positive
     """
 
-    def __init__(self, *, ranks: int, links: int, interference: Interference) -> None:
+    def __init__(self, *, ranks: int, links: int, interference: Interference, shares: bool = False) -> None:
         if not (interference.compute > 0.0 and interference.communication > 0.0):
             raise InputError(
                 f"factors of interference must be positive, got {interference}", code="simulator.bad-interference"
             )
-        self.interferes = interference.compute != 1.0 or interference.communication != 1.0
+        self.interferes = shares or interference.compute != 1.0 or interference.communication != 1.0
         self._compute = interference.compute
         self._communication = interference.communication
-        self._computing: list[int | None] = [None] * ranks
+        self._computing: list[set[int]] = [set() for _ in range(ranks)]
         self._flowing: list[set[int]] = [set() for _ in range(ranks)]
         self._on_link: list[set[int]] = [set() for _ in range(links)]
         self._flows: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -114,18 +117,19 @@ class Resources:
         self.changed: set[int] = set()
 
     def start_compute(self, task: int, rank: int) -> None:
-        """Occupy the lane of a rank."""
-        self._computing[rank] = task
+        """Occupy the lane of a rank, or a part of it."""
+        self._computing[rank].add(task)
         self._on_rank[task] = rank
-        self.changed.add(task)
+        self.changed |= self._computing[rank]
         if self._communication != 1.0:
             self.changed |= self._flowing[rank]
 
     def end_compute(self, task: int) -> None:
         """Leave the lane."""
         rank = self._on_rank.pop(task)
-        self._computing[rank] = None
+        self._computing[rank].remove(task)
         self.changed.discard(task)
+        self.changed |= self._computing[rank]
         if self._communication != 1.0:
             self.changed |= self._flowing[rank]
 
@@ -154,19 +158,18 @@ class Resources:
             self.changed |= self._on_link[link]
         if self._compute != 1.0:
             for rank in flow[0]:
-                task = self._computing[rank]
-                if task is not None:
-                    self.changed.add(task)
+                self.changed |= self._computing[rank]
 
     def rate(self, task: int) -> float:
         """Seconds of work that a running task does a second, with all that runs now."""
         flow = self._flows.get(task)
         if flow is None:
-            return 1.0 / self._compute if self._flowing[self._on_rank[task]] else 1.0
+            rank = self._on_rank[task]
+            return 1.0 / (len(self._computing[rank]) * (self._compute if self._flowing[rank] else 1.0))
         slowdown = 1.0
         for link in flow[1]:
             slowdown = max(slowdown, float(len(self._on_link[link])))
-        if self._communication != 1.0 and any(self._computing[rank] is not None for rank in flow[0]):
+        if self._communication != 1.0 and any(self._computing[rank] for rank in flow[0]):
             slowdown *= self._communication
         return 1.0 / slowdown
 

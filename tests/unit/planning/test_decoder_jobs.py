@@ -77,6 +77,7 @@ def test_a_configuration_is_planned_without_a_trace(tmp_path: Path) -> None:
         assert any("4,096 tokens are assumed" in note for note in planned.notes) == ("=" not in asked)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "name",
     ["mistral:7b", "gemma2:9b", "phi-3:mini", "falcon:7b", "olmo2:13b", "stablelm:3b", "command-r", "gpt-oss:20b"],

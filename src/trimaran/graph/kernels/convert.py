@@ -1,7 +1,8 @@
 """From the trace of a step on meta tensors to its workload. Nothing here needs torch.
 
 Operations become works in order; those that only take memory are left out. Products and convolutions know which
-gradient they make; the update becomes one work a parameter.
+gradient they make; the update becomes one work a parameter. Of a script that ran as it is, each operation is a work by
+itself (`works_alone`), those on lists of tensors too.
 
 Which family of kernels an operator belongs to, and how many bytes it really moves.
 
@@ -61,9 +62,19 @@ _NO_KERNEL = frozenset(
         "record_stream",
         "_local_scalar_dense",
         "lift_fresh",
+        "lift_fresh_copy",
+        "resize_as_",
+        "_resize_output_",
+        "is_same_size",
+        "_unsafe_view",
+        "_reshape_alias",
+        "detach",
+        "detach_",
+        "alias",
+        "view",
     ]
 )
-"""Take memory, and start nothing."""
+"""Take memory, or look at what is there, and start nothing."""
 
 _KINDS = (
     (
@@ -84,7 +95,8 @@ _EXACT = {
     "new_ones new_full index index_put index_put_ _index_put_impl_ index_add index_add_ index_copy index_copy_ "
     "index_select index_select_backward gather scatter scatter_ scatter_add scatter_add_ repeat roll flip arange eye "
     "tril triu slice_scatter select_scatter as_strided_scatter _foreach_copy_ scalar_tensor contiguous "
-    "diagonal_backward gather_backward repeat_interleave",
+    "diagonal_backward gather_backward repeat_interleave split_with_sizes_copy _chunk_cat chunk_cat "
+    "all_gather_copy_in",
 }
 _BY_NAME = {name: kind for kind, names in _EXACT.items() for name in names.split()}
 
@@ -160,6 +172,8 @@ def moved_bytes(op: TraceOp) -> int:
         return made + 2 * sum(count(shape) for _, shape in op.operands) * item
     if name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill_", "zero_"):
         return made
+    if name == "all_gather_copy_in" and op.results:
+        return 2 * count(op.results[0]) * item  # its second result is the whole buffer, of which it writes this part
     return op.nbytes
 
 
@@ -205,7 +219,8 @@ def work_of(
 CONVOLUTIONS = frozenset(["convolution", "convolution_overrideable", "cudnn_convolution", "mkldnn_convolution"])
 CONVOLUTION_BACKWARDS = frozenset(["convolution_backward", "convolution_backward_overrideable"])
 _FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "addbmm": 1, "_addmm_activation": 1, "mv": 0,
-            "addmv": 1, "dot": 0, "vdot": 0}  # fmt: skip
+            "addmv": 1, "dot": 0, "vdot": 0, "_scaled_mm": 0, "_scaled_mm_v2": 0, "_grouped_mm": 0,
+            "_scaled_grouped_mm": 0}  # fmt: skip
 """Products, and the place of their first factor."""
 
 PRODUCTS = frozenset(_FACTORS)
@@ -290,9 +305,13 @@ def _product_dims(a: Shape, b: Shape) -> tuple[int, int, int, int]:
     """`(batch, m, n, k)` of the product of two tensors of one to three dims.
 
     Example:
-        >>> _product_dims((8, 16, 64), (8, 64, 32)), _product_dims((5, 7), (7,))
-        ((8, 16, 32, 64), (1, 5, 1, 7))
+        >>> _product_dims((8, 16, 64), (8, 64, 32)), _product_dims((5, 7), (7,)), _product_dims((80, 16), (8, 16, 32))
+        ((8, 16, 32, 64), (1, 5, 1, 7), (8, 10, 32, 16))
     """
+    if len(a) == 2 and len(b) == 3:  # rows are shared out over matrices, as over experts
+        return b[0], max(1, round(a[0] / b[0])), b[-1], a[-1]
+    if len(a) == 2 and len(b) == 2 and a[-1] != b[0]:
+        return 1, a[0], b[-1], min(a[-1], b[0])
     batch = a[0] if len(a) == 3 else 1
     m = a[-2] if len(a) > 1 else 1
     n = b[-1] if len(b) > 1 else 1
@@ -320,7 +339,16 @@ _MAKES = {FORWARD: Gradient.NONE, BACKWARD_INPUT: Gradient.INPUT, BACKWARD_WEIGH
 
 def is_attention(op: TraceOp) -> bool:
     """Whether an operation is a fused attention, or its backward."""
-    return "_scaled_dot_product" in op.name
+    return "_scaled_dot_product" in op.name or _keeps_heads_inside(op)
+
+
+def _keeps_heads_inside(op: TraceOp) -> bool:
+    """Whether tensors of an attention are [batch, length, heads, size], as the kernels below torch's own take them."""
+    name = short_name(op)
+    return name.startswith(_PLAIN_ATTENTION) and len(op.operands) > 2
+
+
+_PLAIN_ATTENTION = ("_flash_attention_", "_efficient_attention_", "_flash_attn_", "flash_attn_")
 
 
 def is_recurrent(op: TraceOp) -> bool:
@@ -332,16 +360,24 @@ def attention(op: TraceOp) -> Iterator[Work]:
     """The work of a fused attention. Its backward makes the gradients of queries, keys and values at once."""
     backward = "backward" in op.name
     (_, query), (_, key) = op.operands[backward : backward + 2]
+    if _keeps_heads_inside(op):
+        query, key = (_with_heads_first(shape) for shape in (query, key))
     batch, heads, queries, size = query
     yield work_of(
         op,
         WorkKind.ATTENTION,
         gradient=Gradient.INPUT if backward else Gradient.NONE,
-        flops=op.flops,
+        flops=op.flops or (5 if backward else 2) * 2.0 * batch * heads * queries * key[2] * size,
         nbytes=op.nbytes,
         dims=(batch, heads, queries, key[2], size),
         launches=3 if backward else 1,  # the backward sums over rows first, and converts the queries' gradient last
     )
+
+
+def _with_heads_first(shape: Shape) -> Shape:
+    """[batch, heads, length, size] of a tensor that has the length in front of its heads, with or without a batch."""
+    length, heads, size = shape[-3:]
+    return (math.prod(shape[:-3]), heads, length, size)
 
 
 def recurrent(op: TraceOp) -> Iterator[Work]:
@@ -445,6 +481,50 @@ def unscaling(gradients: Sequence[WeightGradient]) -> Work:
         dims=(sum(gradient.elements for gradient in gradients),),
         launches=-(-len(gradients) // _TENSORS_OF_A_LAUNCH),
     )
+
+
+# Operations that take lists of tensors, as optimizers of scripts do: a few launches for all of them.
+
+_LISTS = {"addcmul": 3, "addcdiv": 3, "lerp": 2, "copy": 2, "ternary": 3}
+"""Lists that an operation on lists takes, whatever its overload; others take two if that is named "List"."""
+
+_FUSED_LISTS = {"sgd": (3, 2), "adagrad": (3, 2), "adam": (4, 3), "adamw": (4, 3)}
+"""Lists that a fused optimizer reads, and those that it writes: parameters, gradients and state."""
+
+_TENSORS_BY_LISTS = (110, 64, 48, 36, 30)
+_BLOCKS, _CHUNK = 320, 65536
+"""Tensors of a launch by the number of lists; blocks of it, and elements of each.
+
+Source:
+    pytorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh."""
+
+
+def takes_lists(op: TraceOp) -> bool:
+    """Whether an operation does the same to each tensor of a list."""
+    return short_name(op).startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad"))
+
+
+def of_lists(op: TraceOp) -> Iterator[Work]:
+    """The work of an operation on lists of tensors."""
+    name, item = short_name(op), ITEM_BYTES.get(op.dtype, 4)
+    sizes = [count(shape) for _, shape in op.operands]
+    read = op.nbytes
+    if name.startswith("_fused_"):
+        lists, written = _FUSED_LISTS.get(name.split("_")[2], (4, 3))
+        own = [size for size in sizes if size > 1] or sizes
+        elements, tensors, written_bytes = sum(own) // lists, len(own) // lists, round(read * written / lists)
+    else:
+        plain = name.removeprefix("_foreach_").rstrip("_")
+        lists = _LISTS.get(plain, 2 if op.name.endswith(".List") else 1)
+        tensors = len(sizes) // lists
+        elements = sum(sizes[:tensors])
+        # What gives no new list changes its first one.
+        written_bytes = 0 if op.results or plain == "norm" else elements * item
+        read -= elements * item if plain in ("copy", "zero") else 0
+    launches = max(
+        -(-tensors // _TENSORS_BY_LISTS[min(lists, len(_TENSORS_BY_LISTS)) - 1]), -(-elements // (_BLOCKS * _CHUNK)), 1
+    )
+    yield work_of(op, WorkKind.OPTIMIZER, nbytes=read + written_bytes, dims=(elements,), launches=launches)
 
 
 def _work(op: TraceOp, optimizer: str, module: str, elements: int, before: Work | None = None) -> Work:
@@ -625,6 +705,25 @@ def workload_of(
         input_bytes=input_bytes,
         items_per_sample=items_per_sample,
     )
+
+
+def works_alone(op: TraceOp) -> tuple[Work, ...]:
+    """The works of an operation by itself, as a device is asked for it by a script: nothing is known of its neighbours.
+
+    Args:
+        op: any operation, those on lists of tensors and of updates included
+
+    Example:
+        >>> op = TraceOp(moment=0, name="aten._foreach_add_.List", phase=Phase.UPDATE, module="", reads=(), writes=(),
+        ...     flops=0.0, nbytes=64, dtype="float32", repeatable=False, operands=((0, (8,)), (1, (8,))))
+        >>> [(str(work.kind), work.nbytes, work.launches) for work in works_alone(op)]  # both read, the first written
+        [('optimizer', 96, 1)]
+    """
+    if not has_kernel(op):
+        return ()
+    if takes_lists(op):
+        return tuple(of_lists(op))
+    return tuple(_works(op, makes_weight_gradient=False))
 
 
 def _works(op: TraceOp, *, makes_weight_gradient: bool) -> Iterator[Work]:

@@ -205,7 +205,7 @@ class StepEstimate:
         return self.host_s > self.device_s
 
 
-def step_spread(workload: Workload, device: Device, software: Software, table: Constants) -> float:
+def step_spread(device: Device, software: Software, table: Constants) -> float:
     """Standard deviation of the logarithm of a modelled step."""
     known = f"architecture.{device.architecture}.vector" in table
     parts = (
@@ -251,7 +251,7 @@ def estimate_step(
         device_s, host_s = device_s * correction.of_kinds(columns.kind[place]), host_s * correction.host
         source = f"modelled, corrected by {correction.source}"
     share = _shares(device_s, host_s, framework_constant("overlap", software, table))
-    spread = correction.spread if correction is not None else step_spread(workload, device, software, table)
+    spread = correction.spread if correction is not None else step_spread(device, software, table)
     if anchor_s is not None:
         factor = anchor_s / float(share.sum())
         device_s, host_s, share = device_s * factor, host_s * factor, share * factor
@@ -263,10 +263,30 @@ def parts(
     columns: Kernels, workload: Workload, device: Device, software: Software, table: Constants
 ) -> tuple[Column, Column]:
     """Device time and host time of each work [s]."""
-    columns = with_optimizer(columns, software)
-    on = setting(columns, device, software, workload.precision)
-    device_s = durations(columns, on, table)
-    device_s = device_s * traffic(columns, software, table)
+    return _as_asked(with_optimizer(columns, software), device, software, workload.precision, table)
+
+
+def seconds_alone(
+    works: Sequence[Work], device: Device, software: Software, *, precision: str = "fp32"
+) -> tuple[Column, Column]:
+    """Device time and host time of works by themselves, launched as a script launched them [s].
+
+    What `estimate_step` takes a step together from, before the shorter of the two overlaps with the longer.
+
+    Args:
+        works: each as a script asked for it, an optimizer's lists of tensors included
+        device: of the catalog
+        software: framework and libraries
+        precision: "tf32" where products in fp32 are rounded to it
+    """
+    return _as_asked(kernels(works), device, software, precision, constants())
+
+
+def _as_asked(
+    columns: Kernels, device: Device, software: Software, precision: str, table: Constants
+) -> tuple[Column, Column]:
+    on = setting(columns, device, software, precision)
+    device_s = durations(columns, on, table) * traffic(columns, software, table)
     return device_s, host_durations(columns, software, table)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
@@ -196,6 +197,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     gpu = request.gpu
     count = min(request.per_node, request.world)
     _recorder, _device = recorder, CurrentDevice(request.rank % request.per_node, count)
+    guard.current_index = lambda: _device.current
     recorder.default_stream = Stream()
     pool = recorder.pool
     properties = SimpleNamespace(
@@ -331,7 +333,8 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
             if hasattr(module, name):
                 setattr(module, name, answer)
     replace(cuda, default_generators=tuple(torch.Generator() for _ in range(count)))
-    replace(cuda.nvtx, _NVTX=_Marks())
+    replace(cuda.nvtx, _NVTX=_Marks(), _nvtx=_Marks())
+    replace(torch.backends.cudnn, is_available=lambda: True, version=lambda: 91002, _init=lambda: True)
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"

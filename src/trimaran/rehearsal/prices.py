@@ -1,0 +1,400 @@
+"""What recorded kernels and collectives take on a target cluster: the models that plans are priced by, no others.
+
+    kernel       TraceOp ─▶ works ─▶ curves of the device (`pricing/kernels`) × the user's calibration
+    collective   group ─▶ links that it crosses on the machine ─▶ curves of collectives (`pricing/collectives`)
+
+A group is priced with all groups like it under way at once, the slowest layout of them: ranks that are not rehearsed
+use the same cards. Transfers of one rank that are under way at once share what limits them: its links inside a node, or
+those to the network. Ranks have the devices node by node.
+
+Fused attention in 16 bits reaches the share of peak that it has in published steps of transformers (`analytical`).
+Where it is causal, half of its operations count, as its kernels skip what is masked. Products in eight bits take half
+the time of those in sixteen. Copies between host and device are as fast as from page-locked memory. Left out: kernels
+of the script's own whose names say nothing; they are taken to move their tensors once.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from trimaran.base.decoding import decode_typed
+from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
+from trimaran.graph.kernels.convert import ITEM_BYTES, works_alone
+from trimaran.graph.kernels.workload import Work, WorkKind
+from trimaran.graph.trace.types import TraceOp
+from trimaran.graph.types import Phase
+from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.step_time import LATE_KERNELS, NEW_UNITS, step_constants
+from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.links import Crossing, crossing_of, group_crossings, transfer_crossings
+from trimaran.pricing.kernels.durations import PLAIN, constants
+from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.types import Cost, Transfer
+from trimaran.rehearsal.record import Collective, Kernel, TensorForm
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Factors from one device that was measured
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured by modelled times, from one device.
+
+    Attributes:
+        kernels: by name of the operator, with or without its overload ("aten.mm" or "aten.mm.default")
+        kinds: by family of kernels, for those that `kernels` does not name
+        others: of all other kernels
+        host: of the host's time for a launch
+        collectives: by operation, such as "all_gather"
+        spread: standard deviation of the logarithm of what remains unknown
+        source: where the factors come from
+    """
+
+    kernels: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    others: float = 1.0
+    host: float = 1.0
+    collectives: dict[str, float] = {}
+    spread: float = 0.05
+    source: str
+
+    def of(self, name: str, kind: str) -> float:
+        """The factor of a kernel.
+
+        Args:
+            name: with its overload
+            kind: family
+
+        Example:
+            >>> table = Calibration(kernels={"aten.mm": 1.2}, kinds={"softmax": 0.9}, source="example")
+            >>> table.of("aten.mm.default", "product"), table.of("aten._softmax.default", "softmax")
+            (1.2, 0.9)
+        """
+        for spelling in (name, name.rpartition(".")[0]):
+            if spelling in self.kernels:
+                return self.kernels[spelling]
+        return self.kinds.get(kind, self.others)
+
+
+_MOST_CALIBRATION_BYTES = 4 * 2**20
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Factors from a JSON file with the fields of `Calibration`.
+
+    Raises:
+        InputError: no file, none of these, or a factor that is not positive
+    """
+    found = decode_typed(read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), Calibration, source=str(path))
+    factors = {"others": found.others, "host": found.host, **found.kernels, **found.kinds, **found.collectives}
+    for name, factor in factors.items():
+        if not (factor > 0.0 and math.isfinite(factor)):
+            raise InputError(
+                f"{path}: the factor of {name} is {factor}: measured by modelled time is a number above 0",
+                code="rehearse.bad-factor",
+                name=name,
+                factor=factor,
+            )
+    if not (found.spread >= 0.0 and math.isfinite(found.spread)):
+        raise InputError(
+            f"{path}: spread is {found.spread}: a standard deviation is 0 or more", code="rehearse.bad-spread"
+        )
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPrice:
+    """A launch of a kernel.
+
+    Attributes:
+        device_s: of the device, nothing else running [s]
+        host_s: of the host, to ask for it [s]
+        flops: as counted for a share of peak: half of them of causal attention [FLOP]
+        kind: family, such as "product"; "" where nothing runs
+    """
+
+    device_s: float
+    host_s: float
+    flops: float
+    kind: str
+
+
+_NOTHING = KernelPrice(0.0, 0.0, 0.0, "")
+
+_EIGHT_BITS = 2.0
+"""How many times faster units compute in 8 bits than in 16: a fact of Hopper and Blackwell."""
+
+
+def price_kernels(
+    kernels: Sequence[Kernel],
+    device: Device,
+    software: Software,
+    *,
+    tf32: bool = False,
+    calibration: Calibration | None = None,
+) -> list[KernelPrice]:
+    """The price of each of a record's kernels.
+
+    Args:
+        kernels: of a record
+        device: of the catalog
+        software: framework and year
+        tf32: products of float32 are rounded to TF32
+        calibration: factors from one device
+
+    Returns:
+        A price for each, in order.
+    """
+    found = [_NOTHING] * len(kernels)
+    works, owners = [], []
+    for number, kernel in enumerate(kernels):
+        places = {form.device for form in (*kernel.inputs, *kernel.outputs)}
+        if places == {"cuda", "cpu"} and _copies(kernel):
+            found[number] = _host_copy(kernel, device, software)
+        elif "cuda" in places:
+            share = 0.5 if _is_causal(kernel) else 1.0
+            for work in works_alone(as_operation(kernel)):
+                works.append(replace(work, flops=work.flops * share))
+                owners.append(number)
+    if not works:
+        return found
+    device_s, host_s = seconds_alone(works, device, software, precision="tf32" if tf32 else "fp32")
+    for number, work, on_device, on_host in zip(owners, works, device_s.tolist(), host_s.tolist(), strict=True):
+        before, name = found[number], kernels[number].name
+        kind = str(work.kind)
+        if work.kind is WorkKind.ATTENTION:
+            on_device = _attention_seconds(work, on_device, device, software)
+        factor = 1.0 if calibration is None else calibration.of(name, kind)
+        if "_scaled_" in name and work.kind is WorkKind.PRODUCT:
+            factor /= _EIGHT_BITS
+        found[number] = KernelPrice(
+            before.device_s + on_device * factor,
+            before.host_s + on_host * (1.0 if calibration is None else calibration.host),
+            before.flops + work.flops,
+            before.kind or kind,
+        )
+    return found
+
+
+def _attention_seconds(work: Work, alike_s: float, device: Device, software: Software) -> float:
+    """Time of a fused attention: at the share of peak that transformers reach, as it keeps its tiles on the chip [s].
+
+    Args:
+        work: of it
+        alike_s: of products of its shapes, which price it in 32 bits, and bound it from below by its bytes [s]
+        device: of the catalog
+        software: decides the generation of its kernels
+    """
+    if work.dtype not in ("bfloat16", "float16") or device.architecture in PLAIN:
+        return alike_s
+    table = step_constants()
+    late = software.year >= LATE_KERNELS
+    share = table.attention_share if late else table.early_attention_share
+    if not late and device.architecture in NEW_UNITS:
+        share *= table.ported_share
+    peak = device.compute["bf16" if work.dtype == "bfloat16" else "fp16"].flops_per_s
+    moved_s = work.nbytes / device.sustained_bytes_per_s
+    return max(work.flops / (peak * share), moved_s) + work.launches * device.launch.seconds
+
+
+def _is_causal(kernel: Kernel) -> bool:
+    """Whether an attention skips what is masked."""
+    given = kernel.arguments
+    return "attention" in kernel.name and bool(
+        given.get("is_causal") or given.get("causal") or given.get("custom_mask_type") in (1, 2)
+    )
+
+
+def as_operation(kernel: Kernel) -> TraceOp:
+    """A recorded kernel as an operation of a traced step, as far as its price asks."""
+    forms = kernel.outputs or kernel.inputs
+    # What is written into an argument is that argument, which is counted already.
+    made = () if kernel.name.endswith("out") else kernel.outputs
+    return TraceOp(
+        moment=0,
+        name=kernel.name if kernel.name.count(".") > 1 else f"{kernel.name}.default",
+        phase=Phase.BACKWARD if "backward" in kernel.name else Phase.FORWARD,
+        module="",
+        reads=(),
+        writes=(),
+        flops=float(kernel.flops),
+        nbytes=sum(map(nbytes_of, (*kernel.inputs, *made))),
+        dtype=forms[0].dtype if forms else "",
+        repeatable=False,
+        operands=tuple((place, form.shape) for place, form in enumerate(kernel.inputs)),
+        results=_results(kernel),
+    )
+
+
+def _results(kernel: Kernel) -> tuple[tuple[int, ...] | None, ...]:
+    """Shapes of results; None in the place of a gradient that nobody asked for."""
+    shapes = iter([form.shape for form in kernel.outputs])
+    mask = kernel.arguments.get("output_mask")
+    if isinstance(mask, list) and sum(map(bool, mask)) == len(kernel.outputs):
+        return tuple(next(shapes) if asked else None for asked in mask)
+    return tuple(shapes)
+
+
+def nbytes_of(form: TensorForm) -> int:
+    """Bytes of the elements that a tensor has, each once: an expanded one repeats them [bytes].
+
+    Example:
+        >>> nbytes_of(TensorForm((4, 8), "bfloat16")), nbytes_of(TensorForm((4, 8), "bfloat16", strides=(0, 1)))
+        (64, 16)
+    """
+    sizes = form.shape
+    if form.strides is not None:
+        sizes = tuple(size for size, stride in zip(form.shape, form.strides, strict=False) if stride)
+    return math.prod(sizes) * ITEM_BYTES.get(form.dtype, 1 if "float8" in form.dtype else 4)
+
+
+def _copies(kernel: Kernel) -> bool:
+    return kernel.name.split(".")[1:2] in (["copy_"], ["_to_copy"], ["_copy_from"], ["to"])
+
+
+def _host_copy(kernel: Kernel, device: Device, software: Software) -> KernelPrice:
+    """A copy from page-locked memory of the host, or to it."""
+    forms = kernel.outputs or kernel.inputs[:1]
+    copies = device.copies
+    rate = copies.to_device_bytes_per_s if forms[0].device == "cuda" else copies.to_host_bytes_per_s
+    seconds = copies.latency_s + (max(map(nbytes_of, kernel.inputs)) / rate if rate > 0 else 0.0)
+    return KernelPrice(seconds, host_seconds(software), 0.0, "host copy")
+
+
+def host_seconds(software: Software) -> float:
+    """Time of a host to launch one kernel [s]."""
+    table = constants()
+    return framework_constant("host", software, table) * (table["host.compiled"] if software.compiled else 1.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Collectives
+
+
+_PRICED_AS = {
+    "gather": "all_gather",
+    "scatter": "all_gather",
+    "barrier": "all_reduce",
+    "send": "send_recv",
+    "recv": "send_recv",
+}
+"""A gather and a scatter move what a member of an all-gather gets; a barrier is a sum of one number."""
+
+_EMPTY_BYTES = 8
+"""A transfer of this size takes its latency only, which no sharing lengthens."""
+
+
+class Links:
+    """Prices of transfers between ranks on a machine.
+
+    Args:
+        machine: nodes and what joins them
+        world: ranks in all
+        per_node: ranks of a node; they have its first devices
+        year: of the software, which decides the library of collectives
+        calibration: factors from runs
+
+    Raises:
+        InputError: more ranks than devices
+    """
+
+    def __init__(
+        self, machine: Machine, *, world: int, per_node: int, year: float, calibration: Calibration | None = None
+    ) -> None:
+        nodes = -(-world // per_node)
+        if per_node > machine.node.devices or nodes > max(1, machine.nodes):
+            raise InputError(
+                f"{world} ranks, {per_node} to a node, were rehearsed; {machine.node.title} has {machine.node.devices} "
+                f"devices to a node and {max(1, machine.nodes)} nodes: name a cluster of {nodes} nodes with {per_node}",
+                code="rehearse.cluster-too-small",
+                world=world,
+                per_node=per_node,
+            )
+        self._machine, self._world, self._per_node, self._year = machine, world, per_node, year
+        self._factors = calibration.collectives if calibration is not None else {}
+        self._crossings: dict[tuple[str, tuple[int, ...]], frozenset[Crossing]] = {}
+        self._known: dict[tuple[str, tuple[int, ...], int], Transfer] = {}
+
+    def transfer(self, collective: Collective, members: Sequence[int], *, source: int, target: int) -> Transfer:
+        """Price of a collective or a message when no other of its members runs.
+
+        Args:
+            collective: what is asked for
+            members: global ranks of its group
+            source: of a message, the rank that sends
+            target: of a message, the rank that receives
+
+        Returns:
+            It, with one name in `links`: what limits it on each of its ranks, "inside" or "network".
+        """
+        operation = collective.operation.removesuffix("_object")
+        asked = _PRICED_AS.get(operation, operation)
+        ranks = (source, target) if asked == "send_recv" else tuple(sorted(members))
+        key = (operation, ranks, collective.nbytes)
+        if key not in self._known:
+            self._known[key] = self._priced(operation, asked, ranks, collective.nbytes)
+        return self._known[key]
+
+    def _priced(self, operation: str, asked: str, ranks: tuple[int, ...], nbytes: int) -> Transfer:
+        if len(set(ranks)) < 2:
+            return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
+        crossings = self._crossings.get((asked, ranks))
+        if crossings is None:
+            find = self._message_crossings if asked == "send_recv" else self._group_crossings
+            crossings = self._crossings[asked, ranks] = find(asked, ranks)
+        cost, latency = (self._slowest(asked, size, crossings) for size in (nbytes, _EMPTY_BYTES))
+        factor = self._factors.get(operation, self._factors.get(asked, 1.0))
+        latency_s = min(latency.seconds, cost.seconds) * factor
+        return Transfer(
+            latency_s=latency_s,
+            flow_s=cost.seconds * factor - latency_s,
+            links=(self._limit(ranks),),
+            low=cost.low * factor,
+            high=cost.high * factor,
+            source=cost.source,
+        )
+
+    def _slowest(self, operation: str, nbytes: int, crossings: frozenset[Crossing]) -> Cost:
+        costs = (
+            crossing_cost(operation, nbytes, machine=self._machine, crossing=crossing, year=self._year)
+            for crossing in crossings
+        )
+        return max(costs, key=lambda cost: cost.seconds)
+
+    def _device(self, rank: int) -> int:
+        return rank // self._per_node * self._machine.node.devices + rank % self._per_node
+
+    def _group_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[Crossing]:
+        members, stride = len(ranks), ranks[1] - ranks[0]
+        even = all(after - before == stride for before, after in pairwise(ranks))
+        fills = self._world % (members * stride) == 0 and ranks[0] % (members * stride) < stride
+        if not (even and fills):
+            return frozenset({crossing_of(self._machine, [self._device(rank) for rank in ranks], op=operation)})
+        devices = () if self._per_node == self._machine.node.devices else [*map(self._device, range(self._world))]
+        return group_crossings(
+            self._machine, ranks=self._world, members=members, stride=stride, devices=devices, op=operation
+        )
+
+    def _message_crossings(self, operation: str, ranks: tuple[int, ...]) -> frozenset[Crossing]:
+        """Of the messages that go the same way between the nodes of these two, all at once."""
+        source, target = ranks
+        first, size = source // self._per_node * self._per_node, self._per_node
+        senders = np.arange(first, min(first + size, self._world))
+        receivers = senders + (target - source)
+        alike = (receivers >= 0) & (receivers < self._world) & (receivers // size == target // size)
+        pairs = [[self._device(a), self._device(b)] for a, b in zip(senders[alike], receivers[alike], strict=True)]
+        return transfer_crossings(self._machine, np.array(pairs, dtype=np.int64), op=operation)
+
+    def _limit(self, ranks: tuple[int, ...]) -> str:
+        """What limits a transfer: the links inside a node, or the network."""
+        return "network" if len({rank // self._per_node for rank in ranks}) > 1 else "inside"

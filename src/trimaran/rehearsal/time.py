@@ -1,0 +1,619 @@
+"""Step time of a rehearsed script on a target cluster: its kernels and collectives priced and played.
+
+    records ─▶ last steps ─▶ prices (`prices.py`) ─▶ tasks (`replay.py`) ─▶ the simulator's engine ─▶ step and its parts
+
+A rank's step is, at every instant, one of these, so that they sum up to it:
+
+    compute         a kernel runs, as long as it would take by itself
+    launches        a kernel takes longer, or the device has nothing to do, because the host has not asked for it
+    communication   the device waits for a collective whose members have all arrived
+    bubble          it waits for other ranks: for a stage before or after, or for one that is late
+    slowest         all ranks wait for the slowest of them, by as much as ranks that do the same differ
+
+The interval has the errors of the two models in it: of kernels (device, network, software), which all kernels share,
+and of collectives, each group of an operation by its own curve. Each end is played again with those times.
+
+Left out: the script's own Python, loading of data, and torch.compile, whose scripts run as they are without it: what
+`Answer.sure` says.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trimaran.base.errors import InputError
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, Columns, Timeline
+from trimaran.graph.kernels.workload import WorkKind
+from trimaran.machine.types import Device, Machine
+from trimaran.pricing.exchange.costs import straggling
+from trimaran.pricing.kernels.corrections import step_seconds
+from trimaran.pricing.kernels.durations import constants
+from trimaran.pricing.kernels.estimate import framework_constant, step_spread
+from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.types import Cost
+from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels
+from trimaran.rehearsal.record import Issue, Kernel, Record, Run
+from trimaran.rehearsal.replay import Excerpt, Times, last_steps, play_of, run
+
+TOP = 12
+"""Kernels and collectives that are named."""
+
+COMPILED = (
+    "torch.compile was left out: kernels run as without it. The kernel model's figures of compiled frameworks (host "
+    "{host:.0%} of its time, elementwise traffic {traffic:.0%}) give {seconds:.3g} s a step; no published pair of one "
+    "script with and without it was compared with that"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A rank's step, divided; the parts sum up to it.
+
+    Attributes:
+        compute_s: kernels run [s]
+        launches_s: waits for the host [s]
+        communication_s: waits for collectives [s]
+        bubble_s: waits for other ranks [s]
+        slowest_s: waits of all ranks for the slowest [s]
+    """
+
+    compute_s: float = 0.0
+    launches_s: float = 0.0
+    communication_s: float = 0.0
+    bubble_s: float = 0.0
+    slowest_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The step [s]."""
+        return self.compute_s + self.launches_s + self.communication_s + self.bubble_s + self.slowest_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTime:
+    """A rehearsed rank's step.
+
+    Attributes:
+        rank: global
+        parts: of its step
+        device_s: of its kernels back to back [s]
+        host_s: of its host, to launch them and its collectives [s]
+        collectives_s: all its collectives, waited for or not [s]
+        flops: of its kernels, recomputed ones too; of causal attention half [FLOP]
+        model_flops: of these, without what is recomputed [FLOP]
+        tokens: that its embedding looks up; 0 where it has none
+        samples: batch of its first convolution, or of its tokens; 0 where it has none
+    """
+
+    rank: int
+    parts: Parts
+    device_s: float
+    host_s: float
+    collectives_s: float
+    flops: float
+    model_flops: float
+    tokens: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a kernel or a collective takes of a rank's step.
+
+    Attributes:
+        name: of the operator, or of the collective and its group
+        count: in a step
+        seconds: in a step [s]
+    """
+
+    name: str
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """The step of a rehearsed script.
+
+    Attributes:
+        step: the last whole one, with its 90 % interval [s]
+        number: of that step
+        steady: a step before it led up to it; else the device begins with nothing to do
+        ranks: that were rehearsed, ascending
+        critical: place in `ranks` of the rank that waits least for others
+        mfu: operations of the model of all ranks, by their peak, without what is recomputed [0..1]
+        peak: precision that `mfu` counts with, such as "bf16"
+        kernels: that take most on the critical rank, the longest first
+        collectives: likewise
+        timeline: spans of the step, by rank and stream
+        sure: nothing was rehearsed in another form than it runs in
+        notes: what to know, such as what was left out
+        sources: of prices
+    """
+
+    step: Cost
+    number: int
+    steady: bool
+    ranks: tuple[RankTime, ...]
+    critical: int
+    mfu: float
+    peak: str
+    kernels: tuple[Share, ...]
+    collectives: tuple[Share, ...]
+    timeline: Timeline
+    sure: bool
+    notes: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    @property
+    def parts(self) -> Parts:
+        """Of the critical rank's step."""
+        return self.ranks[self.critical].parts
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens that a rank with an embedding looks up in a second; 0 where none has one [1/s]."""
+        return max((rank.tokens for rank in self.ranks), default=0) / self.step.seconds
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of a rank in a second; 0 where they are not known [1/s]."""
+        return max((rank.samples for rank in self.ranks), default=0) / self.step.seconds
+
+
+def step_time(
+    records: Sequence[Record],
+    machine: Machine,
+    *,
+    kinds: Mapping[int, int] | None = None,
+    software: Software | None = None,
+    tf32: bool = False,
+    calibration: Calibration | None = None,
+) -> StepTime:
+    """The step time of a rehearsed script on a machine.
+
+    Args:
+        records: of the ranks that were rehearsed, at least one
+        machine: nodes and what joins them, with at least as many devices as the records have ranks
+        kinds: by rank, the rehearsed rank that does the same; ranks that are not named wait for nobody
+        software: framework and year; None: PyTorch of today's models
+        tf32: products of float32 are rounded to TF32
+        calibration: factors from one device
+
+    Returns:
+        Step, parts, and the timeline of the last whole step.
+
+    Raises:
+        InputError: no record, one without a whole step, a machine that is too small, ranks that wait for each other
+    """
+    if not records:
+        raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
+    asked = _Asked(
+        machine=machine,
+        kinds=dict(kinds or {}),
+        software=software or Software(),
+        tf32=tf32,
+        calibration=calibration,
+    )
+    excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
+    _check_steps(excerpts)
+    return _Answer(excerpts, asked).give()
+
+
+def _check_steps(excerpts: Sequence[Excerpt]) -> None:
+    """Refuse ranks of which one has not come as far as the others."""
+    steps = {excerpt.record.rank: excerpt.steps[-1] for excerpt in excerpts}
+    fewest, most = min(steps.values()), max(steps.values())
+    if fewest != most:
+        late = next(rank for rank, step in steps.items() if step == fewest)
+        raise InputError(
+            f"rank {late} ended after step {fewest}, others after {most}: a step takes the time of all ranks; rehearse "
+            "them for as many steps",
+            code="rehearse.different-steps",
+            rank=late,
+            step=fewest,
+            others=most,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a step is priced with."""
+
+    machine: Machine
+    kinds: dict[int, int]
+    software: Software
+    tf32: bool
+    calibration: Calibration | None
+
+    @property
+    def device(self) -> Device:
+        return self.machine.node.device
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of the time of all kernels."""
+        if self.calibration is not None:
+            return self.calibration.spread
+        return step_spread(self.device, self.software, constants())
+
+
+class _Priced:
+    """Records with prices, as tasks.
+
+    Args:
+        excerpts: of each rank
+        asked: what they are priced with
+    """
+
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
+        first, calibration, software = excerpts[0].record, asked.calibration, asked.software
+        links = Links(
+            asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
+        )
+        self.prices = {
+            excerpt.record.rank: price_kernels(
+                excerpt.record.kernels, asked.device, software, tf32=asked.tf32, calibration=calibration
+            )
+            for excerpt in excerpts
+        }
+        self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
+        overlap = framework_constant("overlap", software, constants())
+        self.totals: dict[int, tuple[float, float]] = {}
+        self.drag: dict[int, float] = {}
+        for excerpt in excerpts:
+            rank = excerpt.record.rank
+            device_s, host_s = self.totals[rank] = self._totals(excerpt)
+            longer = step_seconds(device_s, host_s, overlap) - device_s
+            self.drag[rank] = longer / host_s if host_s > 0.0 else 0.0
+        self.play = play_of(excerpts, self.prices, self.launch_s, links, drag=self.drag, kinds=asked.kinds)
+
+    def _totals(self, excerpt: Excerpt) -> tuple[float, float]:
+        """Device and host time of the last step [s, s]."""
+        prices = self.prices[excerpt.record.rank]
+        runs = [prices[event.kernel] for event in excerpt.last if isinstance(event, Run)]
+        issued = sum(isinstance(event, Issue) for event in excerpt.last)
+        host_s = math.fsum(price.host_s for price in runs) + issued * self.launch_s
+        return math.fsum(price.device_s for price in runs), host_s
+
+
+class _Answer:
+    """Plays the tasks and divides the step.
+
+    Args:
+        excerpts: of each rank, ascending
+        asked: what they are priced with
+    """
+
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
+        self._excerpts, self._asked = excerpts, asked
+        self._priced = _Priced(excerpts, asked)
+        self._play = self._priced.play
+        self._times = run(self._play)
+        self._from_s, self._to_s = self._window(self._times)
+
+    def give(self) -> StepTime:
+        """The answer."""
+        ranks = tuple(self._rank_time(excerpt) for excerpt in self._excerpts)
+        critical = min(range(len(ranks)), key=lambda place: ranks[place].parts.bubble_s)
+        record = self._excerpts[critical].record
+        step = self._interval()
+        peak, flops_per_s = self._peak()
+        weights = Counter(self._asked.kinds.values())
+        counts = [max(1, weights[rank.rank]) for rank in ranks]
+        work = sum(count * rank.model_flops for count, rank in zip(counts, ranks, strict=True))
+        notes = [f"left out: {text}" for text in record.notes if "compile" not in text]
+        compiles = any("compile" in note for excerpt in self._excerpts for note in excerpt.record.notes)
+        if compiles:
+            notes.insert(0, self._without_compiler())
+        kernels, collectives = self._shares(self._excerpts[critical])
+        return StepTime(
+            step=step,
+            number=self._excerpts[0].steps[-1],
+            steady=len(self._excerpts[0].steps) > 1,
+            ranks=ranks,
+            critical=critical,
+            mfu=work / (sum(counts) * step.seconds * flops_per_s) if flops_per_s > 0.0 else 0.0,
+            peak=peak,
+            kernels=kernels,
+            collectives=collectives,
+            timeline=self._timeline(),
+            sure=not compiles,
+            notes=tuple(notes),
+            sources=self._sources(),
+        )
+
+    def _window(self, times: Times) -> tuple[float, float]:
+        """When the last step began and ended [s, s]."""
+        steps = [self._ended(times, step) for step in range(len(self._excerpts[0].steps))]
+        return (steps[-2] if len(steps) > 1 else 0.0), steps[-1]
+
+    def _ended(self, times: Times, step: int) -> float:
+        """When all ranks had done all of a step [s]."""
+        found = 0.0
+        for endings in self._play.endings:
+            ending = endings[step]
+            asked_s = times.start_s[ending.host] + ending.host_s
+            found = max(found, asked_s, *(times.end_s[task] for task in ending.tasks))
+        return found
+
+    def _slowest_share(self) -> float:
+        """Wait for the slowest rank, as a share of compute."""
+        record = self._excerpts[0].record
+        return straggling(record.world, -(-record.world // record.per_node))
+
+    def _interval(self) -> Cost:
+        """The step with its 90 % interval [s]."""
+        play, spread = self._play, math.exp(1.645 * self._asked.spread)
+
+        def seconds(times: Times) -> float:
+            start_s, end_s = self._window(times)
+            return end_s - start_s
+
+        step_s = self._to_s - self._from_s
+        transfers = play.transfers.items()
+        low = {task: each.low / (each.latency_s + each.flow_s) for task, each in transfers if each.high > 0.0}
+        high = {task: each.high / (each.latency_s + each.flow_s) for task, each in transfers if each.high > 0.0}
+        ends = [seconds(run(play, kernels=1.0 / spread)), seconds(run(play, kernels=spread))]
+        others = [seconds(run(play, transfers=each)) for each in (low, high)] if low else [step_s, step_s]
+        slowest_s = max(self._slowest_s(excerpt) for excerpt in self._excerpts)
+        below, above = (math.hypot(ends[place] - step_s, others[place] - step_s) for place in (0, 1))
+        whole_s = step_s + slowest_s
+        source = "modelled" if self._asked.calibration is None else f"modelled, {self._asked.calibration.source}"
+        return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")
+
+    def _slowest_s(self, excerpt: Excerpt) -> float:
+        device_s, host_s = self._priced.totals[excerpt.record.rank]
+        return self._slowest_share() * (device_s + host_s * self._priced.drag[excerpt.record.rank])
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # One rank's step, instant by instant
+
+    def _rank_time(self, excerpt: Excerpt) -> RankTime:
+        record, prices = excerpt.record, self._priced.prices[excerpt.record.rank]
+        device_s, host_s = self._priced.totals[record.rank]
+        runs = [event for event in excerpt.last if isinstance(event, Run)]
+        forward = [prices[event.kernel] for event in runs if event.part == "forward"]
+        backward = [prices[event.kernel] for event in runs if event.part == "backward"]
+        once = sum(price.flops for price in forward)
+        attention = sum(price.flops for price in forward if price.kind == WorkKind.ATTENTION)
+        again = sum(price.flops for price in backward)
+        tokens, samples = _taken_in(record, runs)
+        last = len(excerpt.steps) - 1
+        return RankTime(
+            rank=record.rank,
+            parts=self._parts(excerpt),
+            device_s=device_s,
+            host_s=host_s,
+            collectives_s=sum(
+                transfer.latency_s + transfer.flow_s
+                for task, transfer in self._play.transfers.items()
+                if self._play.step[task] == last and record.rank in self._play.arrivals[task]
+            ),
+            flops=sum(prices[event.kernel].flops for event in runs),
+            model_flops=once + min(again, 2.0 * (once - attention) + _ATTENTION_BACKWARD * attention),
+            tokens=tokens,
+            samples=samples,
+        )
+
+    def _parts(self, excerpt: Excerpt) -> Parts:
+        rank, play, times = excerpt.record.rank, self._play, self._times
+        prices, drag = self._priced.prices[rank], self._priced.drag[rank]
+        spans = sorted(
+            (times.start_s[task], times.end_s[task], task)
+            for task, what in enumerate(play.what)
+            if what == "kernel" and play.rank[task] == rank and times.end_s[task] > self._from_s
+        )
+        found = {"compute": 0.0, "launches": 0.0, "communication": 0.0, "bubble": 0.0}
+        at_s = self._from_s
+        for start_s, end_s, task in spans:
+            if start_s > at_s:
+                self._divide(found, rank, (at_s, min(start_s, self._to_s)), task)
+                at_s = start_s
+            if end_s > at_s:
+                price = prices[play.index[task]]
+                whole_s = price.device_s + drag * price.host_s
+                share = price.device_s / whole_s if whole_s > 0.0 else 1.0
+                found["compute"] += share * (end_s - at_s)
+                found["launches"] += (1.0 - share) * (end_s - at_s)
+                at_s = end_s
+        if at_s < self._to_s:
+            self._divide(found, rank, (at_s, self._to_s), None)
+        return Parts(
+            compute_s=found["compute"],
+            launches_s=found["launches"],
+            communication_s=found["communication"],
+            bubble_s=found["bubble"],
+            slowest_s=max(self._slowest_s(one) for one in self._excerpts),
+        )
+
+    def _divide(self, found: dict[str, float], rank: int, idle: tuple[float, float], task: int | None) -> None:
+        """Say why a device had nothing to do, back from the kernel that ended it.
+
+        Args:
+            found: seconds of each reason, added to
+            rank: whose device
+            idle: when it had nothing to do [s, s]
+            task: that ended it; None: the step ended
+        """
+        play, times = self._play, self._times
+        from_s, at_s = idle
+        while at_s > from_s:
+            before, launched_s, host = self._reasons(task)
+            latest = max(before, key=lambda one: times.end_s[one], default=None)
+            if host is not None and (latest is None or launched_s >= times.end_s[latest]):
+                if play.rank[host] != rank:
+                    found["bubble"] += at_s - from_s
+                    return
+                begin_s = max(from_s, min(at_s, times.start_s[host]))
+                found["launches"] += at_s - begin_s
+                at_s, task = begin_s, host
+                continue
+            if latest is None:
+                break
+            kind, task = play.what[latest], latest
+            if kind == "collective" and rank in play.arrivals[latest]:
+                begin_s = max(from_s, min(at_s, times.start_s[latest]))
+                found["communication"] += at_s - begin_s
+                at_s = begin_s
+            elif kind == "collective" or play.rank[latest] != rank:
+                found["bubble"] += at_s - from_s
+                return
+            elif kind == "kernel":
+                break
+        found["launches"] += max(0.0, at_s - from_s)
+
+    def _reasons(self, task: int | None) -> tuple[Sequence[int], float, int | None]:
+        """What a task waited for: others, and when which host had asked for it; of None: what the step's end did."""
+        play, times = self._play, self._times
+        if task is not None:
+            host, into_s = play.launched.get(task, (None, 0.0))
+            return play.before[task], (times.start_s[host] + into_s if host is not None else 0.0), host
+        ends = [endings[-1] for endings in play.endings]
+        last = max(ends, key=lambda end: times.start_s[end.host] + end.host_s)
+        return [each for end in ends for each in end.tasks], times.start_s[last.host] + last.host_s, last.host
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What else there is to tell
+
+    def _peak(self) -> tuple[str, float]:
+        """The precision that most operations have, and its peak [FLOP/s]."""
+        flops: Counter[str] = Counter()
+        for excerpt in self._excerpts:
+            prices = self._priced.prices[excerpt.record.rank]
+            for event in excerpt.last:
+                if isinstance(event, Run) and prices[event.kernel].flops:
+                    flops[_precision(excerpt.record.kernels[event.kernel], self._asked.tf32)] += round(
+                        prices[event.kernel].flops
+                    )
+        name = flops.most_common(1)[0][0] if flops else "fp32"
+        peaks = self._asked.device.compute
+        return name, peaks[name].flops_per_s if name in peaks else peaks["fp32"].flops_per_s
+
+    def _without_compiler(self) -> str:
+        """What to know of a script that is compiled."""
+        software = self._asked.software
+        compiled = _Priced(self._excerpts, replace(self._asked, software=replace(software, compiled=True)))
+        start_s, end_s = self._window(run(compiled.play))
+        table = constants()
+        return COMPILED.format(host=table["host.compiled"], traffic=table["traffic.compiled"], seconds=end_s - start_s)
+
+    def _shares(self, excerpt: Excerpt) -> tuple[tuple[Share, ...], tuple[Share, ...]]:
+        """The kernels and the collectives of a rank that take most of the last step."""
+        play, times, record = self._play, self._times, excerpt.record
+        last = len(excerpt.steps) - 1
+        seconds: dict[str, Counter[str]] = {"kernel": Counter(), "collective": Counter()}
+        counts: Counter[str] = Counter()
+        for task, what in enumerate(play.what):
+            if play.step[task] != last:
+                continue
+            if what == "kernel" and play.rank[task] == record.rank:
+                name = record.kernels[play.index[task]].name.rpartition(".")[0]
+            elif what == "collective" and record.rank in play.arrivals[task]:
+                name = self._collective_name(task)
+            else:
+                continue
+            seconds[what][name] += times.end_s[task] - times.start_s[task]  # type: ignore[assignment]
+            counts[name] += 1
+        kernels, collectives = (
+            tuple(Share(name=name, count=counts[name], seconds=value) for name, value in each.most_common(TOP))
+            for each in seconds.values()
+        )
+        return kernels, collectives
+
+    def _collective_name(self, task: int) -> str:
+        record = self._record_of(task)
+        collective = record.collectives[self._play.index[task]]
+        group = record.groups.get(collective.group)
+        if group is None or collective.peer >= 0:
+            return collective.operation
+        title = f", {group.description}" if group.description not in ("", "undefined", "default_pg") else ""
+        return f"{collective.operation} of {len(group.ranks)} ranks{title}"
+
+    def _record_of(self, task: int) -> Record:
+        rank = self._play.rank[task]
+        return next(excerpt.record for excerpt in self._excerpts if excerpt.record.rank == rank)
+
+    def _sources(self) -> tuple[str, ...]:
+        kernels = "kernels: curves of the device"
+        if self._asked.calibration is not None:
+            kernels = f"{kernels}, times {self._asked.calibration.source}"
+        found = Counter(transfer.source for transfer in self._play.transfers.values())
+        return kernels, *(f"collectives: {source}" for source, _ in found.most_common(3))
+
+    def _timeline(self) -> Timeline:
+        """Spans of the last step, from its start."""
+        play, times = self._play, self._times
+        last = len(self._excerpts[0].steps) - 1
+        rows: list[tuple[int, str, float, float, str, int]] = []
+        records = {excerpt.record.rank: excerpt.record for excerpt in self._excerpts}
+        for task, what in enumerate(play.what):
+            start_s, end_s = times.start_s[task], times.end_s[task]
+            if play.step[task] != last or what == "arrival" or end_s <= start_s:
+                continue
+            record = records[play.rank[task]]
+            if what == "kernel":
+                stream = COMPUTE if play.stream[task] == 0 else f"stream {play.stream[task]}"
+                rows.append(self._row(record.rank, stream, task, record.kernels[play.index[task]].name, 0))
+            elif what == "host":
+                rows.append(self._row(record.rank, HOST, task, "launches", 0))
+            else:
+                name, nbytes = self._collective_name(task), record.collectives[play.index[task]].nbytes
+                rows += [self._row(rank, COMMUNICATION, task, name, nbytes) for rank in play.arrivals[task]]
+        first_s = min([self._from_s, *(row[2] for row in rows)])
+        return Timeline.from_columns(
+            Columns(
+                rank=[row[0] for row in rows],
+                stream=[row[1] for row in rows],
+                start_s=[row[2] - first_s for row in rows],
+                end_s=[row[3] - first_s for row in rows],
+                instruction=[row[4] for row in rows],
+                nbytes=[row[5] for row in rows],
+                step=[self._excerpts[0].steps[-1]] * len(rows),
+            )
+        )
+
+    def _row(
+        self, rank: int, stream: str, task: int, name: str, nbytes: int
+    ) -> tuple[int, str, float, float, str, int]:
+        times = self._times
+        return rank, stream, times.start_s[task], times.end_s[task], f"r{rank}/{name} #{task}", nbytes
+
+
+_ATTENTION_BACKWARD = 2.5
+"""Products of the backward of fused attention by those of its forward: five to two (Dao, 2022)."""
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+
+
+def _precision(kernel: Kernel, tf32: bool) -> str:
+    """The precision whose peak a product is compared with."""
+    dtype = kernel.outputs[0].dtype if kernel.outputs else ""
+    return _PRECISIONS.get(dtype, "tf32" if tf32 else "fp32")
+
+
+def _taken_in(record: Record, runs: Sequence[Run]) -> tuple[int, int]:
+    """Tokens and samples that a rank takes in, by its largest embedding or its first convolution.
+
+    Only runs of the same line of the same module count, so each microbatch once.
+    """
+    tokens: Counter[tuple[int, int]] = Counter()
+    samples: Counter[tuple[int, int]] = Counter()
+    images: tuple[int, int] | None = None
+    for event in runs:
+        kernel = record.kernels[event.kernel]
+        place = (event.module, event.lines)
+        if event.part != "forward":
+            continue
+        if kernel.name.startswith("aten.embedding.") and len(kernel.inputs) > 1:
+            indices = kernel.inputs[1].shape
+            tokens[place] += math.prod(indices)
+            samples[place] += indices[0] if len(indices) > 1 else 1
+        elif "convolution" in kernel.name and images in (None, place):
+            images = place
+            samples[place] += kernel.inputs[0].shape[0]
+    if tokens:
+        largest = max(tokens, key=lambda place: tokens[place])
+        return tokens[largest], samples[largest]
+    return 0, samples[images] if images is not None else 0
