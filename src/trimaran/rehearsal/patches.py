@@ -395,12 +395,24 @@ class Patches:
     # Checks
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers below Python; there are none to compare with."""
+        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for."""
         import torch.nn.parallel.distributed as ddp
 
         for module in (torch.distributed.utils, ddp):
             replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
-        replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+        reducer: Any = torch._C._distributed_c10d
+        replace(reducer.Logger, set_runtime_stats_and_log=lambda _: None)
+        for owner, name in ((ddp.DistributedDataParallel, "_ddp_init_helper"), (reducer.Reducer, "_rebuild_buckets")):
+            replace(owner, **{name: self._for_communication(getattr(owner, name))})
+
+    def _for_communication(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method whose memory is for messages, as the buckets of gradients are."""
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            with self._recorder.taken_for("communication"):
+                return method(*args, **kwargs)
+
+        return marked
 
     def _synchronised_norms(self) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
