@@ -3,7 +3,7 @@
     python observer.py OUT.json PORT WORLD script.py WORLD script.py …     as each rank, told by its environment
 
 Every operation that Python's dispatcher sees tells its outputs; a storage counts from then on until it is gone, as its
-finalizer says, or is resized. Left out: storages made within the trainings' mark for memory of the host, tensors without
+finalizer says, or is resized. Left out: storages made within the mark for memory of the host, tensors without
 data, and what kernels take and give back within an operation. Of each script it writes, for each of its steps,
 the most bytes that were live; the first step begins with its first forward.
 """
