@@ -423,7 +423,6 @@ class Patches:
                 return method(*args, **kwargs)
 
         return marked
->>>>>>> main
 
     def _synchronised_norms(self) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
