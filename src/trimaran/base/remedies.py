@@ -122,6 +122,25 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
     "merge-kernels": KnownRemedy(
         text="merge small kernels into others", needs="a compiler, or a changed network", actor="script"
     ),
+    "recompute": KnownRemedy(
+        text="recompute activations of a module in the backward", needs="time for its forward once more", actor="script"
+    ),
+    "shard-state": KnownRemedy(
+        text="shard what replicas keep twice over them", needs="collectives for what is sharded", actor="script"
+    ),
+    "smaller-microbatch": KnownRemedy(
+        text="train with smaller microbatches",
+        needs="more of them for the same batch",
+        actor="script",
+    ),
+    "growing-segments": KnownRemedy(
+        text="let segments of the allocator grow",
+        needs="expandable_segments:True, and no sharing of memory by IPC",
+        actor="script",
+    ),
+    "offload": KnownRemedy(
+        text="keep memory that is seldom used on the host", needs="memory of the host, and time to copy", actor="script"
+    ),
 }
 """All remedies that are known, by id."""
 

@@ -8,10 +8,11 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -37,33 +38,6 @@ from trimaran.rehearsal.record import (
 )
 
 
-class MemoryPool(Protocol):
-    """The allocator of the device, as `torch.cuda.memory_stats` tells of it; see `allocator.Allocator`."""
-
-    allocated: int
-    reserved: int
-    peak_allocated: int
-    peak_reserved: int
-
-    def take(self, block: int, nbytes: int, stream: int) -> bool:
-        """Allocate; whether there was room."""
-
-    def give(self, block: int) -> None:
-        """Give a block back."""
-
-    def use(self, block: int, stream: int) -> None:
-        """Another stream uses a block."""
-
-    def passed(self, stream: int) -> None:
-        """A stream has done all that it was given."""
-
-    def synchronize(self) -> None:
-        """All streams have."""
-
-    def empty_cache(self) -> None:
-        """Return what is reserved and not allocated."""
-
-
 def nbytes_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
@@ -85,7 +59,7 @@ class Recorder:
         pool: the device's memory
     """
 
-    def __init__(self, record: Record, lines: Lines, pool: MemoryPool) -> None:
+    def __init__(self, record: Record, lines: Lines, pool: Allocator) -> None:
         self.record = record
         self.lines = lines
         self.pool = pool
@@ -221,15 +195,11 @@ class Recorder:
         events = self.record.events
         events.append(Take(block, nbytes, stream, purpose, lines, module, part))
         if nbytes and not self.pool.take(block, nbytes, stream) and self.record.shortage is None:
-            self.record.shortage = Shortage(
-                len(events) - 1,
-                nbytes,
-                self.pool.allocated - nbytes,
-                self.pool.reserved,
-                lines,
-                module,
-                part,
-            )
+            short = self.pool.short
+            if short is not None:
+                self.record.shortage = Shortage(
+                    len(events) - 1, nbytes, short.allocated, short.reserved, lines, module, part
+                )
 
     def _gone(self, key: int) -> None:
         block = self._blocks.pop(key, None)

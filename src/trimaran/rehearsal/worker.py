@@ -13,10 +13,10 @@ import time
 import traceback
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import msgspec
 
+from trimaran.rehearsal.allocator import Allocator, Settings
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 
@@ -73,19 +73,22 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard
+        from trimaran.rehearsal.device import cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import Pretending
         from trimaran.rehearsal.values import Values
 
         self.record.torch = str(torch.__version__)
         guard.install(min(request.per_node, request.world))
+        kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
-        self._recorder = Recorder(self.record, self._lines, _pool(request))
+        pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
+        self._recorder = Recorder(self.record, self._lines, pool)
         device = cuda.install(self._recorder, request)
         values = Values(self._recorder, request.hints)
         exchanges = Exchanges(self._recorder, request)
@@ -94,7 +97,10 @@ class Rank:
         def mode() -> Pretending:
             return Pretending(self._recorder, values, device, exchanges)
 
-        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        files = SavedFiles(self._recorder, request)
+        patches = Patches(
+            self._recorder, values, exchanges, files, mode, lambda: self.end("steps", 0), request.most_steps
+        )
         patches.install()
         self._lines.install()
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
@@ -139,47 +145,6 @@ class Rank:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-
-
-def _pool(request: RankRequest) -> Any:
-    """The device's memory."""
-    return _Counted(request.gpu.memory_bytes)
-
-
-class _Counted:
-    """Memory that is counted, each block rounded to 512 bytes."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
-        self._blocks: dict[int, int] = {}
-        self.allocated = self.peak_allocated = 0
-
-    @property
-    def reserved(self) -> int:
-        return self.allocated
-
-    @property
-    def peak_reserved(self) -> int:
-        return self.peak_allocated
-
-    @peak_reserved.setter
-    def peak_reserved(self, nbytes: int) -> None:
-        del nbytes
-
-    def take(self, block: int, nbytes: int, stream: int) -> bool:
-        del stream
-        self._blocks[block] = size = -(-nbytes // 512) * 512
-        self.allocated += size
-        self.peak_allocated = max(self.peak_allocated, self.allocated)
-        return self.allocated <= self._memory_bytes
-
-    def give(self, block: int) -> None:
-        self.allocated -= self._blocks.pop(block)
-
-    def use(self, block: int, stream: int) -> None: ...
-    def passed(self, stream: int) -> None: ...
-    def synchronize(self) -> None: ...
-    def empty_cache(self) -> None: ...
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ def leaner(degrees: Some, keeping: Bookkeeping) -> Iterator[tuple[Leaner, Some]]
 # What a rank needs, and what there is
 
 
-_COMMUNICATOR = (8 * 4 * _MIB, 32 * 9 * _MIB)
+COMMUNICATOR_BYTES = (8 * 4 * _MIB, 32 * 9 * _MIB)
 """Least and most of the buffers of one group of ranks [bytes]."""
 
 _FRAGMENTS = (0.0, 0.1)
@@ -254,9 +254,9 @@ def with_buffers(
     """
     if reserve is not None:
         return memory
-    (_, buffers), (_, share) = _COMMUNICATOR, _FRAGMENTS
+    (_, buffers), (_, share) = COMMUNICATOR_BYTES, _FRAGMENTS
     if usual:
-        buffers, share = sum(_COMMUNICATOR) // 2, sum(_FRAGMENTS) / 2
+        buffers, share = sum(COMMUNICATOR_BYTES) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
     return replace(memory, buffers=_groups(degrees) * buffers, fragments=int(share * moved))
 
@@ -283,7 +283,7 @@ def need_of(memory: RankMemory, degrees: Degrees) -> Need:
     known, moved = memory.peak - memory.buffers - memory.fragments, memory.activations + memory.transient
     least, most = (
         known + _groups(degrees) * each + int(share * moved)
-        for each, share in zip(_COMMUNICATOR, _FRAGMENTS, strict=True)
+        for each, share in zip(COMMUNICATOR_BYTES, _FRAGMENTS, strict=True)
     )
     return Need(least=least, usual=(least + most) // 2, most=most)
 

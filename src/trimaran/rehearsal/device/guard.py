@@ -13,6 +13,7 @@ a version of torch. `check_build` refuses those whose places are not known.
 """
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ _PREFIX = 2
 _COUNT = {(2, 13): 15}
 """Place of `deviceCount` among the guard's functions, by version. Source: c10/core/impl/DeviceGuardImplInterface.h."""
 
+_CURRENT = {(2, 13): 2}
+"""Place of `getDevice` among the guard's functions, by version; same source."""
+
 _HOOKS: dict[tuple[int, int], dict[int, str]] = {
     (2, 13): {
         2: "one",
@@ -51,6 +55,9 @@ _HOOKS: dict[tuple[int, int], dict[int, str]] = {
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+
+current_index: Callable[[], int] = int
+"""Index of the device that `.to("cuda")` means: 0 until what knows of `torch.cuda.set_device` replaces it."""
 
 _kept: list[Any] = []
 """What torch points to now, held for the rest of the process."""
@@ -151,8 +158,11 @@ def _with_count(guard: Any, place: int, count: int) -> int:
     table = _table(_first(guard), _GUARD_SLOTS)
     counter = ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(lambda _: count)
     table[place] = ctypes.cast(counter, ctypes.c_void_p).value
+    # A device is two bytes, its kind and its index, which are returned in a register.
+    current = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)(lambda _: current_index() << 8 | _CUDA)
+    table[_PREFIX + _CURRENT[build_version()]] = ctypes.cast(current, ctypes.c_void_p).value
     made = (ctypes.c_void_p * 2)(ctypes.addressof(table) + _PREFIX * ctypes.sizeof(ctypes.c_void_p), 0)
-    _kept.extend((table, counter, made))
+    _kept.extend((table, counter, current, made))
     return ctypes.addressof(made)
 
 

@@ -1,0 +1,942 @@
+"""Do the ranks of a job ask for the same collectives, or hang?
+
+    records ──▶ members, played ranks ─┬─ groups made in the same order
+                                       ├─ calls of each group: operation, reduction, root, type, shape, number
+                                       ├─ messages of each pair of ranks
+                                       ├─ results that are never waited for; ranks that end early
+                                       └─ the calls played: who waits for whom for ever
+
+NCCL does not compare calls: it hangs, or reads what was meant for another call. The first call at which two ranks part
+is rarely the first that differs, as the same call comes again in each step. Two lists of calls are therefore aligned
+with the least number of calls added, left out and changed, lines of the user's code included.
+
+    rank 0   reduce @12   sum @30   sum @35   reduce @12   …      sum @30 has no other side;
+    rank 1   reduce @12             sum @35   reduce @12   …      by position alone the second reduce would be blamed
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from trimaran.base.errors import InputError
+from trimaran.rehearsal.calls import (
+    Call,
+    Member,
+    Shared,
+    Unit,
+    Waits,
+    disagreement,
+    members_of,
+    message_disagreement,
+)
+from trimaran.rehearsal.deadlock import Blocked, Game
+from trimaran.rehearsal.record import Frame, Part, Record, Sync, TensorForm
+
+FindingKind = Literal[
+    "alone", "order", "operation", "reduction", "root", "type", "shape", "steps", "ended", "groups", "wait", "deadlock"
+]
+"""What is wrong. alone: some members of a group ask for a call and others do not; order: both ask for the same calls in
+another order; steps: a rank has done all its steps, fewer than others; ended: a rank left or failed while others went
+on; groups: groups are made in another order or with other members; wait: a result is never waited for; the others name
+what differs in one call."""
+
+UnsureKind = Literal["single", "stopped", "failed", "branch", "launch_order", "any_source"]
+"""What the records do not tell. single: one member of a group was rehearsed; stopped: a rank was stopped before its
+script's end; failed: all ranks failed in the same way; branch: the script asked for a value that depends on data;
+launch_order: ranks ask for calls of several groups in an order that NCCL does not promise to run; any_source: a message
+is received from any rank."""
+
+WINDOW = 300
+"""Calls of a group that are aligned around the first difference."""
+
+NEAR = 50
+"""Calls within which the same ones in another order are called an order."""
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """A group as a reader knows it.
+
+    Attributes:
+        ranks: global, in the group's order
+        description: the script's
+        dimension: of the device mesh that it belongs to; "": none
+    """
+
+    ranks: tuple[int, ...]
+    description: str
+    dimension: str
+
+
+class Side(msgspec.Struct, frozen=True):
+    """What some ranks do at one place.
+
+    Attributes:
+        ranks: global
+        rehearsed: the ranks that tell it; a rank that was not rehearsed is played by one of its kind
+        operation: that they ask for; "": none any more
+        reduction: of it
+        peer: global rank of the other side or of the root; -1: none
+        inputs: tensors that they give
+        outputs: tensors that they get
+        lines: of the user's code, innermost first; where they ended, if they ask for nothing any more
+        module: path of the module whose forward or backward asked for it
+        part: of the step
+        steps: optimizer steps done by then
+    """
+
+    ranks: tuple[int, ...]
+    rehearsed: tuple[int, ...]
+    operation: str
+    reduction: str
+    peer: int
+    inputs: tuple[TensorForm, ...]
+    outputs: tuple[TensorForm, ...]
+    lines: tuple[Frame, ...]
+    module: str
+    part: Part
+    steps: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong.
+
+    Attributes:
+        kind: see `FindingKind`
+        group: that it is about; None: of groups made in another order, or of a rank as a whole
+        position: of the call in the order of its group, of the message in that of its two ranks, of the group among
+            those made; from 0
+        sides: what each part of the ranks does there
+        text: what is wrong, one sentence
+        remedy: what to do
+    """
+
+    kind: FindingKind
+    group: GroupView | None
+    position: int
+    sides: tuple[Side, ...]
+    text: str
+    remedy: str
+
+
+class Unsure(msgspec.Struct, frozen=True):
+    """Something that the records do not tell.
+
+    Attributes:
+        kind: see `UnsureKind`
+        text: one sentence
+        lines: of the user's code, innermost first
+    """
+
+    kind: UnsureKind
+    text: str
+    lines: tuple[Frame, ...] = ()
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A rank that waits for ever.
+
+    Attributes:
+        rank: global
+        waits_for: ranks that never come; empty: they come with another call
+        group: of the call
+        position: of it in its group's order
+        side: the call
+        held_at: line at which the host waits, innermost first; empty: the host goes on and the device waits
+    """
+
+    rank: int
+    waits_for: tuple[int, ...]
+    group: GroupView
+    position: int
+    side: Side
+    held_at: tuple[Frame, ...]
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """Whether ranks agree.
+
+    Attributes:
+        ok: nothing wrong was found
+        findings: what is wrong, the earliest first
+        unsure: what the records do not tell
+        waits: ranks that wait for ever, and where; empty where every call ends
+        ranks: that were compared, played ones included
+        groups: of which at least two members were compared
+        calls: collectives and messages that were compared, of all these ranks
+    """
+
+    ok: bool
+    findings: tuple[Finding, ...]
+    unsure: tuple[Unsure, ...]
+    waits: tuple[Waiting, ...]
+    ranks: tuple[int, ...]
+    groups: int
+    calls: int
+
+
+def agree(records: Sequence[Record], kinds: Mapping[int, int] | None = None) -> Agreement:
+    """Compare what rehearsed ranks asked of each other.
+
+    Args:
+        records: of different ranks of one job
+        kinds: rank → the rehearsed rank that stands for it; a rank that was not rehearsed is played by it where two
+            members of a group would not be there otherwise
+
+    Returns:
+        What is wrong and what is not known.
+
+    Raises:
+        InputError: no records, two of one rank, or of jobs of different sizes
+    """
+    _check(records)
+    members = members_of(records, kinds or {})
+    comparison = _Comparison(records, members)
+    comparison.compare_made_groups()
+    comparison.compare_groups()
+    comparison.compare_messages()
+    comparison.look_for_lost_results()
+    comparison.look_at_ends()
+    comparison.play()
+    comparison.look_for_branches()
+    return comparison.result()
+
+
+def _check(records: Sequence[Record]) -> None:
+    if not records:
+        raise InputError("No rehearsed rank to compare; rehearse two or more.", code="rehearse.no-records")
+    counted = Counter(record.rank for record in records)
+    doubled = [rank for rank, number in counted.items() if number > 1]
+    if doubled:
+        message = f"Rank {doubled[0]} has {counted[doubled[0]]} records; give one for each rank."
+        raise InputError(message, code="rehearse.rank-twice", rank=doubled[0])
+    worlds = sorted({record.world for record in records})
+    if len(worlds) > 1:
+        message = f"Records of jobs of {worlds[0]} and of {worlds[1]} ranks; give those of one job."
+        raise InputError(message, code="rehearse.worlds-differ", worlds=worlds)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in words, such as "rank 3", "ranks 0–3" or "ranks 0, 8, …, 56 (8)"."""
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]}–{ranks[-1]}"
+    if len(ranks) > 6:
+        return f"ranks {ranks[0]}, {ranks[1]}, …, {ranks[-1]} ({len(ranks)} of them)"
+    return "ranks " + ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+
+
+def line_text(lines: Sequence[Frame]) -> str:
+    """The innermost line of the user's code, such as "train.py:30"."""
+    return f"{lines[0].file}:{lines[0].line}" if lines else "a line that is not known"
+
+
+def group_text(group: GroupView) -> str:
+    """A group in words."""
+    name = f'the group "{group.dimension or group.description}"' if group.description else "the group"
+    return f"{name} of {ranks_text(group.ranks)}"
+
+
+def tensors_text(tensors: Sequence[TensorForm]) -> str:
+    """Tensors in words, such as "float32[4, 8]"."""
+    shown = ", ".join(f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in tensors[:2])
+    return shown + (f" and {len(tensors) - 2} more" if len(tensors) > 2 else "")
+
+
+def side_text(side: Side) -> str:
+    """What ranks do, such as "ranks 0–3 call all_reduce (sum) of float32[1] at train.py:30"."""
+    who = ranks_text(side.ranks)
+    one = len(side.ranks) == 1
+    if not side.operation:
+        where = f" at {line_text(side.lines)}" if side.lines else ""
+        return f"{who} {'ends' if one else 'end'}{where} after {_steps_text(side.steps)}"
+    tensors = tensors_text(side.inputs or side.outputs)
+    with_whom = ""
+    if side.peer >= 0:
+        with_whom = f" {'to' if side.operation.startswith('send') else 'from'} rank {side.peer}"
+        if side.operation.startswith("reduce"):
+            with_whom = f" to rank {side.peer}"
+    return (
+        f"{who} {'calls' if one else 'call'} {side.operation}"
+        + (f" ({side.reduction})" if side.reduction else "")
+        + (f" of {tensors}" if tensors else "")
+        + with_whom
+        + f" at {line_text(side.lines)}"
+    )
+
+
+def _steps_text(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
+
+
+_DIFFERS: dict[str, tuple[str, str]] = {
+    "operation": (
+        "The ranks ask for different operations",
+        "Let every member of the group reach the same call; look at the condition before these lines.",
+    ),
+    "reduction": ("The ranks reduce by different operations", "Give the same `op` on every rank."),
+    "root": (
+        "The ranks name different roots",
+        "Give the same `src` or `dst` on every rank: a global rank of one member.",
+    ),
+    "type": ("The ranks give tensors of different types", "Convert to one type on every rank before the call."),
+    "shape": (
+        "The ranks give tensors of different sizes",
+        "Make the sizes equal: pad, or exchange the sizes first and use a form that takes uneven ones.",
+    ),
+    "order": (
+        "The ranks ask for the same calls in different order",
+        "Run the same modules and calls in one order on every rank.",
+    ),
+    "alone": (
+        "Not every member of the group comes to this call",
+        "Move the call out of the condition, or let every member reach it.",
+    ),
+    "steps": (
+        "The ranks do different numbers of steps",
+        "Give every rank the same number of batches (drop the last, or `Join`), and skip a batch on all ranks or none.",
+    ),
+    "ended": ("A rank ends while others go on", "Let every rank leave at the same call, or none."),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Alignment
+
+
+def _cost(one: Call, other: Call) -> float:
+    """Of taking two calls for each other. Leaving a call out costs 1."""
+    same_line = one.lines == other.lines
+    if not disagreement((one, other)):
+        return 0.0 if same_line else 0.3
+    if one.asked.operation != other.asked.operation:
+        return 1.9
+    return 0.8 if same_line else 1.2
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """One place at which two aligned lists of calls differ.
+
+    Attributes:
+        ours: place in the first list
+        theirs: place in the second
+        is_ours: the first list's call has no other side, or goes with one that it does not agree with
+        is_theirs: so has the second's
+    """
+
+    ours: int
+    theirs: int
+    is_ours: bool
+    is_theirs: bool
+
+
+def edits(
+    ours: Sequence[Call], theirs: Sequence[Call], differs_at: int, *, we_stop: bool = False, they_stop: bool = False
+) -> list[Edit]:
+    """Where two lists of calls part, if as few calls as possible are left out, added or changed.
+
+    Args:
+        ours: calls of one rank in a group
+        theirs: of another
+        differs_at: first place at which they do not go together, or the length of the shorter
+        we_stop: whether the first rank would have gone on after its last call
+        they_stop: whether the second would
+
+    Returns:
+        The first place and those near it; the end of a list counts as one where the other goes on.
+    """
+    start = next((at for at in range(differs_at) if ours[at].lines != theirs[at].lines), differs_at)
+    start = max(start, differs_at - WINDOW // 2)
+    left, right = ours[start : start + WINDOW], theirs[start : start + WINDOW]
+    is_whole = start + WINDOW >= max(len(ours), len(theirs))
+    our_rest, their_rest = float(is_whole and not they_stop), float(is_whole and not we_stop)
+    rows, columns = len(left), len(right)
+    best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+    costs = [[_cost(one, other) for other in right] for one in left]
+    for i in range(rows, -1, -1):
+        for j in range(columns, -1, -1):
+            if i == rows or j == columns:
+                best[i][j] = our_rest * (rows - i) + their_rest * (columns - j)
+            else:
+                best[i][j] = min(costs[i][j] + best[i + 1][j + 1], 1 + best[i + 1][j], 1 + best[i][j + 1])
+    found: list[Edit] = []
+    i = j = 0
+    while i < rows and j < columns and (not found or i + start - found[0].ours < NEAR):
+        if costs[i][j] + best[i + 1][j + 1] > best[i][j] + 1e-9:
+            is_ours = 1 + best[i + 1][j] <= best[i][j] + 1e-9
+            found.append(Edit(start + i, start + j, is_ours, not is_ours))
+            i, j = i + is_ours, j + (not is_ours)
+            continue
+        if costs[i][j] >= 0.5:
+            found.append(Edit(start + i, start + j, is_ours=True, is_theirs=True))
+        i, j = i + 1, j + 1
+    if i == rows or j == columns:
+        found += [Edit(start + at, start + j, is_ours=True, is_theirs=False) for at in range(i, rows)]
+        found += [Edit(start + i, start + at, is_ours=False, is_theirs=True) for at in range(j, columns)]
+    return found
+
+
+def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call], found: Sequence[Edit]) -> bool:
+    """Whether the calls at the first edits are the same ones of the same step in another order."""
+    missing: Counter[object] = Counter()
+    for number, edit in enumerate(found):
+        if edit.is_ours:
+            missing[ours[edit.ours].label, ours[edit.ours].steps] += 1
+        if edit.is_theirs:
+            missing[theirs[edit.theirs].label, theirs[edit.theirs].steps] -= 1
+        if number and not any(missing.values()):
+            return True
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Comparison
+
+
+class _Comparison:
+    """What is gathered while members are compared."""
+
+    def __init__(self, records: Sequence[Record], members: Mapping[int, Member]) -> None:
+        self.records = sorted(records, key=lambda record: record.rank)
+        self.members = members
+        self.found: list[tuple[float, Finding]] = []
+        self.unsure: list[Unsure] = []
+        self.blocked: tuple[Blocked, ...] = ()
+        self.told: set[int] = set()
+        self.at_fault: set[object] = set()
+        self.groups = 0
+        self.calls = 0
+        self.views: dict[Shared, GroupView] = {}
+        for member in members.values():
+            for name, group in member.groups.items():
+                description = member.record.groups[name].description
+                dimension = description.removeprefix("mesh_") if description.startswith("mesh_") else ""
+                self.views.setdefault(group, GroupView(group.ranks, description, dimension))
+
+    def result(self) -> Agreement:
+        """All that was found."""
+        findings = tuple(finding for _, finding in sorted(self.found, key=lambda pair: pair[0]))
+        return Agreement(
+            ok=not findings,
+            findings=findings,
+            unsure=tuple(self.unsure),
+            waits=tuple(self._waiting(blocked) for blocked in self.blocked),
+            ranks=tuple(sorted(self.members)),
+            groups=self.groups,
+            calls=self.calls,
+        )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Sides
+
+    def side(self, ranks: Sequence[int], call: Call) -> Side:
+        """What ranks ask for."""
+        asked = call.asked
+        return Side(
+            ranks=tuple(sorted(ranks)),
+            rehearsed=self._rehearsed(ranks),
+            operation=asked.operation,
+            reduction=asked.reduction,
+            peer=call.peer,
+            inputs=asked.inputs,
+            outputs=asked.outputs,
+            lines=call.lines,
+            module=call.module,
+            part=asked.part,
+            steps=call.steps,
+        )
+
+    def end_side(self, ranks: Sequence[int]) -> Side:
+        """That ranks ask for nothing any more."""
+        member = self.members[min(ranks)]
+        end = member.record.end
+        lines = member.record.lines[end.lines] if end.lines >= 0 else ()
+        return Side(tuple(sorted(ranks)), self._rehearsed(ranks), "", "", -1, (), (), lines, "", "update", member.steps)
+
+    def _rehearsed(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted({self.members[rank].record.rank for rank in ranks if rank in self.members}))
+
+    def _played_text(self, ranks: Sequence[int]) -> str:
+        played = [rank for rank in ranks if rank in self.members and not self.members[rank].is_rehearsed]
+        if not played:
+            return ""
+        return f" ({ranks_text(played)}: taken to do what {ranks_text(self._rehearsed(played))} does)"
+
+    def _when(self, *calls: Call | None) -> float:
+        """When the earliest of some calls is asked for, as a part of its rank's calls."""
+        parts = [
+            call.number / max(1, len(self.members[call.rank].record.collectives)) for call in calls if call is not None
+        ]
+        return min(parts, default=1.0)
+
+    def add(
+        self, kind: FindingKind, group: Shared | None, position: int, sides: Sequence[Side], when: float, why: str = ""
+    ) -> None:
+        """A finding that is told by what each side does."""
+        said, remedy = _DIFFERS[kind]
+        place = f" in {group_text(self.views[group])}" if group is not None else ""
+        what = "; ".join(side_text(side) + self._played_text(side.ranks) for side in sides)
+        text = f"{said}{place} (call {position + 1}): {what}{why}."
+        view = self.views[group] if group is not None else None
+        self.found.append((when, Finding(kind, view, position, tuple(sides), text, remedy)))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Groups
+
+    def compare_made_groups(self) -> None:
+        """Every rank makes the same groups in the same order."""
+        lists = {record.rank: record for record in self.records}
+        longest = max((len(record.made_groups) for record in self.records), default=0)
+        for number in range(longest):
+            at: dict[tuple[int, ...] | None, list[int]] = {}
+            for rank, record in lists.items():
+                if number < len(record.made_groups):
+                    at.setdefault(record.made_groups[number][0], []).append(rank)
+                elif not self.members[rank].is_open or record.end.how == "steps":
+                    at.setdefault(None, []).append(rank)
+            if len(at) < 2:
+                continue
+            sides = [self._made_side(ranks, number, made) for made, ranks in at.items()]
+            said = []
+            for side, made in zip(sides, at, strict=True):
+                verb = "makes" if len(side.ranks) == 1 else "make"
+                that = (
+                    f"that of {ranks_text(made)} at {line_text(side.lines)}" if made is not None else "no further one"
+                )
+                said.append(f"{ranks_text(side.ranks)} {verb} {that}")
+            what = "; ".join(said)
+            text = f"The ranks make different groups as their {_ordinal(number + 1)}: {what}."
+            remedy = (
+                "Let every rank of the job make all groups in one order, with the same ranks, those that it is no "
+                "member of included."
+            )
+            self.found.append((-1.0, Finding("groups", None, number, tuple(sides), text, remedy)))
+            self.told.update(rank for ranks in at.values() for rank in ranks)
+            return
+
+    def _made_side(self, ranks: Sequence[int], number: int, made: tuple[int, ...] | None) -> Side:
+        record = self.members[ranks[0]].record
+        lines = record.lines[record.made_groups[number][1]] if made is not None else ()
+        name = "new_group" if made is not None else ""
+        return Side(tuple(ranks), tuple(ranks), name, "", -1, (), (), lines, "", "setup", 0)
+
+    def compare_groups(self) -> None:
+        """Calls of each group, one by one."""
+        groups: dict[Shared, list[Member]] = {}
+        single: dict[tuple[str, int], list[Shared]] = {}
+        for group in self.views:
+            there = [
+                member
+                for rank in group.ranks
+                if (member := self.members.get(rank)) is not None and (member.is_rehearsed or group in member.calls)
+            ]
+            if not any(member.calls.get(group) for member in there) or len(group.ranks) < 2:
+                continue
+            if len(there) < 2:
+                single.setdefault((self.views[group].description, len(group.ranks)), []).append(group)
+                continue
+            groups[group] = there
+        for group, there in groups.items():
+            self.groups += 1
+            self._compare_group(group, there)
+        for (description, size), alone in single.items():
+            name = f' "{description}"' if description else ""
+            text = (
+                f"Of {len(alone)} group{'s' if len(alone) > 1 else ''}{name} of {size} ranks, such as "
+                f"{ranks_text(alone[0].ranks)}, only one member was rehearsed: whether its members agree is not known."
+            )
+            self.unsure.append(Unsure("single", text))
+
+    def _compare_group(self, group: Shared, there: Sequence[Member]) -> None:
+        lists = {member.rank: member.calls.get(group, []) for member in there}
+        self.calls += sum(map(len, lists.values()))
+        for position in range(max(map(len, lists.values()))):
+            calls = [calls[position] for calls in lists.values() if position < len(calls)]
+            over = [rank for rank, calls in lists.items() if position >= len(calls)]
+            if over and not self._is_firm(over, calls):
+                self._note_stopped(group, over, calls[0])
+                return
+            if over or disagreement(calls):
+                self._explain(group, lists, position)
+                return
+        self._compare_places(group, lists)
+
+    def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:
+        """Whether ranks that ask for nothing more really would not.
+
+        A script that was stopped would have gone on; but where all were stopped after the same step, each one's calls
+        of that step are there.
+        """
+        for rank in over:
+            member = self.members[rank]
+            if not member.is_open:
+                continue
+            same = member.record.end.how == "steps" and all(
+                call.steps < member.steps and self.members[call.rank].record.end.how in ("steps", "finished", "exit")
+                for call in calls
+            )
+            if not same:
+                return False
+        return True
+
+    def _note_stopped(self, group: Shared, over: Sequence[int], call: Call) -> None:
+        for rank in over:
+            if rank in self.told:
+                continue
+            self.told.add(rank)
+            end = self.members[rank].record.end
+            lines = self.members[rank].record.lines[end.lines] if end.lines >= 0 else ()
+            text = (
+                f"{ranks_text([rank]).capitalize()} was stopped ({end.how}) at {line_text(lines)}; its calls are "
+                f"compared up to there, and what it would ask {group_text(self.views[group])} after that is not known."
+            )
+            self.unsure.append(Unsure("stopped", text, call.lines))
+
+    def _explain(self, group: Shared, lists: Mapping[int, list[Call]], position: int) -> None:
+        """Tell where members part: each part of them against the largest."""
+        self.at_fault.add(group)
+        parts: dict[object, list[int]] = {}
+        for rank, calls in lists.items():
+            parts.setdefault(_fate(calls, position, self.members[rank]), []).append(rank)
+        order = sorted(parts.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+        if len(order) == 1:  # each pair of sizes differs although all look the same
+            calls = [calls[position] for calls in lists.values()]
+            pair = next((one, other) for one, other in pairwise([*calls, calls[0]]) if disagreement((one, other)))
+            sides = [self.side([call.rank], call) for call in pair]
+            self.add("shape", group, position, sides, self._when(*pair))
+            return
+        for ranks in order[1:]:
+            self._explain_pair(group, position, (order[0], lists[order[0][0]]), (ranks, lists[ranks[0]]))
+
+    def _explain_pair(
+        self, group: Shared, position: int, ours: tuple[list[int], list[Call]], theirs: tuple[list[int], list[Call]]
+    ) -> None:
+        mine, others = ours[1], theirs[1]
+        differs_at = min(position, len(mine), len(others))
+        we_stop, they_stop = (self.members[ranks[0]].is_cut_short for ranks in (ours[0], theirs[0]))
+        found = edits(mine, others, differs_at, we_stop=we_stop, they_stop=they_stop)
+        i, j = found[0].ours, found[0].theirs
+        ours_alone, theirs_alone = not found[0].is_theirs, not found[0].is_ours
+        one = mine[i] if i < len(mine) else None
+        other = others[j] if j < len(others) else None
+        first = self.side(ours[0], one) if one is not None else self.end_side(ours[0])
+        second = self.side(theirs[0], other) if other is not None else self.end_side(theirs[0])
+        sides = (
+            [second, first] if theirs_alone or (len(theirs[0]) < len(ours[0]) and not ours_alone) else [first, second]
+        )
+        when = self._when(one, other)
+        why = ""
+        kind: FindingKind
+        if one is not None and other is not None:
+            if _are_reordered(mine, others, found):
+                kind = "order"
+                if one.asked.part == "backward" and one.lines == other.lines:
+                    why = ": gradients are ready in another order"
+            elif ours_alone or theirs_alone:
+                kind = "alone"
+                why = f", without coming to that of {ranks_text(sides[0].ranks)}"
+            else:
+                kind = disagreement((one, other)) or "shape"
+        else:
+            ended = theirs[0] if other is None else ours[0]
+            kind, why = self._missing_kind(ended, [one or other], ours[0] if other is None else theirs[0])
+            self.told.update(ended)
+        self.add(kind, group, i, sides, when, why)
+
+    def _missing_kind(
+        self, ended: Sequence[int], calls: Sequence[Call | None], others: Sequence[int]
+    ) -> tuple[FindingKind, str]:
+        """What it means that ranks have no call left in a group, and how they ended."""
+        member = self.members[ended[0]]
+        end = member.record.end
+        if end.how == "error":
+            return "ended", f" with {end.text}"
+        if end.how == "exit":
+            return "ended", f" with status {end.status}"
+        most = max(self.members[rank].steps for rank in others)
+        if end.how == "finished" and member.steps != most:
+            return "steps", f", {ranks_text(others)} did {_steps_text(most)}"
+        return "alone", ""
+
+    def _compare_places(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+        """Calls that go together but come from swapped places: NCCL runs them, with each other's values."""
+        first, *others = lists.values()
+        for calls in others:
+            for one, other in zip(_by_part(first), _by_part(calls), strict=False):
+                places, theirs = [_place(call) for call in one], [_place(call) for call in other]
+                if places == theirs or Counter(places) != Counter(theirs):
+                    continue
+                at = next(number for number, pair in enumerate(zip(places, theirs, strict=True)) if pair[0] != pair[1])
+                mine, yours = one[at], other[at]
+                sides = [self.side([mine.rank], mine), self.side([yours.rank], yours)]
+                why = ": their sizes are equal, so the job does not stop, and values of different tensors are mixed"
+                self.at_fault.add(group)
+                self.add("order", group, first.index(mine), sides, self._when(mine, yours), why)
+                return
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Messages
+
+    def compare_messages(self) -> None:
+        """Messages of each ordered pair of ranks, one by one."""
+        sent: dict[tuple[Shared, int, int], list[Call]] = {}
+        got: dict[tuple[Shared, int, int], list[Call]] = {}
+        apart: list[tuple[int, int]] = []
+        for member in self.members.values():
+            for call in member.all_calls():
+                if not call.is_message:
+                    continue
+                if call.peer < 0:
+                    text = f"{ranks_text([call.rank]).capitalize()} receives from any rank at {line_text(call.lines)}."
+                    self.unsure.append(Unsure("any_source", text, call.lines))
+                elif call.peer not in self.members or not self.members[call.peer].is_rehearsed:
+                    apart.append((call.rank, call.peer))
+                elif call.asked.operation.startswith("send"):
+                    sent.setdefault((call.group, call.rank, call.peer), []).append(call)
+                else:
+                    got.setdefault((call.group, call.peer, call.rank), []).append(call)
+        for group, source, target in sorted({*sent, *got}):
+            key = (group, source, target)
+            self._compare_pair(group, source, target, sent.get(key, []), got.get(key, []))
+        if apart:
+            rank, peer = apart[0]
+            text = (
+                f"{len(apart)} messages go to or come from ranks that were not rehearsed, such as those of rank {rank} "
+                f"with rank {peer}: whether the other side agrees is not known."
+            )
+            self.unsure.append(Unsure("single", text))
+
+    def _compare_pair(self, group: Shared, source: int, target: int, sends: list[Call], gets: list[Call]) -> None:
+        self.calls += len(sends) + len(gets)
+        for position in range(max(len(sends), len(gets))):
+            send = sends[position] if position < len(sends) else None
+            get = gets[position] if position < len(gets) else None
+            if send is not None and get is not None:
+                difference = message_disagreement(send, get)
+                if not difference:
+                    continue
+                kind: FindingKind = difference
+                elements = Counter(sum(call.elements) for call in sends[position : position + NEAR])
+                if (
+                    kind == "shape"
+                    and len(sends) == len(gets)
+                    and elements == Counter(sum(call.elements) for call in gets[position : position + NEAR])
+                ):
+                    kind = "order"
+                sides = [self.side([source], send), self.side([target], get)]
+                self._add_message(kind, group, position, sides, self._when(send, get))
+                return
+            there = send or get
+            over = target if get is None else source
+            if there is None or not self._is_firm([over], [there]):
+                if there is not None:
+                    self._note_stopped(group, [over], there)
+                return
+            kind, why = self._missing_kind([over], [there], [there.rank])
+            self.told.add(over)
+            numbers = f"; {len(sends)} are sent from rank {source} to rank {target}, {len(gets)} are received"
+            sides = [self.side([there.rank], there), self.end_side([over])]
+            self._add_message(kind, group, position, sides, self._when(there), why + numbers)
+            return
+
+    def _add_message(
+        self, kind: FindingKind, group: Shared, position: int, sides: Sequence[Side], when: float, why: str = ""
+    ) -> None:
+        self.at_fault.add(group)
+        what = "; ".join(side_text(side) for side in sides)
+        said = {
+            "order": "Messages are received in another order than they are sent",
+            "alone": "A message has no other side",
+            "steps": "Ranks that exchange messages do different numbers of steps",
+            "ended": "A rank ends while another waits for its message",
+            "type": "A message has another type than what is received",
+            "shape": "A message has another size than what is received",
+            "operation": "A message of an object meets one of a tensor",
+        }[kind]
+        one = "Give every send a receive on the other rank; stages of a pipeline take one number of microbatches."
+        remedy = {
+            "order": "Receive in the order of sending, or put each message in its own pair of calls.",
+            "alone": one,
+            "steps": _DIFFERS["steps"][1],
+            "ended": _DIFFERS["ended"][1],
+            "operation": "Receive an object where one is sent.",
+        }.get(kind, "Receive into a tensor of the type and size that is sent.")
+        text = f"{said} in {group_text(self.views[group])} (message {position + 1}): {what}{why}."
+        finding = Finding(kind, self.views[group], position, tuple(sides), text, remedy)
+        self.found.append((when, finding))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Single ranks
+
+    def look_for_lost_results(self) -> None:
+        """Asynchronous calls whose result nothing waits for."""
+        lost: dict[tuple[Shared, tuple[Frame, ...]], list[Call]] = {}
+        for member in self.members.values():
+            if not member.is_rehearsed:
+                continue
+            waited = {id(order.unit) for order in member.orders if isinstance(order, Waits)}
+            for order in member.orders:
+                if isinstance(order, Sync) and order.stream < 0:
+                    lost = {key: calls for key, calls in lost.items() if calls[0].rank != member.rank}
+                if not isinstance(order, Unit) or not order.first.asked.asynchronous or id(order) in waited:
+                    continue
+                call = order.first
+                is_late = member.is_open and call.steps + 2 > member.steps
+                if is_late or not call.lines or all(part.asked.operation.startswith("send") for part in order.calls):
+                    continue
+                lost.setdefault((call.group, call.lines), []).append(call)
+        for (group, lines), calls in lost.items():
+            ranks = sorted({call.rank for call in calls})
+            side = self.side(ranks, calls[0])
+            text = (
+                f"The result of {calls[0].asked.operation} at {line_text(lines)} is never waited for on "
+                f"{ranks_text(ranks)} ({len(calls)} times): what reads it may read what was there before."
+            )
+            remedy = "Call `wait()` on the returned work before the tensor is read, or leave out `async_op=True`."
+            finding = Finding("wait", self.views[group], self._position(calls[0]), (side,), text, remedy)
+            self.found.append((self._when(calls[0]), finding))
+
+    def _position(self, call: Call) -> int:
+        same = self.members[call.rank].calls.get(call.group, [])
+        return same.index(call) if call in same else 0
+
+    def look_at_ends(self) -> None:
+        """Ranks that failed or left while others went on."""
+        failed = [record for record in self.records if record.end.how in ("error", "invented")]
+        if failed and len(failed) == len(self.records) and not self.found:
+            end = failed[0].end
+            lines = failed[0].lines[end.lines] if end.lines >= 0 else ()
+            text = f"Every rank ended at {line_text(lines)} with {end.text}; their calls up to there agree."
+            self.unsure.append(Unsure("failed", text, lines))
+            return
+        for record in self.records:
+            end = record.end
+            left = end.how == "exit" and end.status != 0
+            if record.rank in self.told or not (left or end.how == "error") or self._is_on_a_side(record.rank):
+                continue
+            side = self.end_side([record.rank])
+            what = f"with {end.text}" if end.how == "error" else f"with status {end.status}"
+            text = f"{side_text(side).capitalize()} {what}, while other ranks go on."
+            self.found.append((1.0, Finding("ended", None, 0, (side,), text, _DIFFERS["ended"][1])))
+
+    def _is_on_a_side(self, rank: int) -> bool:
+        return any(rank in side.ranks for _, finding in self.found for side in finding.sides)
+
+    def look_for_branches(self) -> None:
+        """Values that depend on data and that the script looked at."""
+        seen: set[tuple[Frame, ...]] = set()
+        for record in self.records:
+            for invented in record.invented:
+                lines = record.lines[invented.lines]
+                if not lines or lines in seen or invented.asked not in ("bool", "is_nonzero", "nonzero"):
+                    continue
+                seen.add(lines)
+                text = (
+                    f"{line_text(lines)} decides by a value that depends on data ({invented.what}); it was taken as "
+                    f"{invented.value}. Where ranks see different values, they may part there."
+                )
+                self.unsure.append(Unsure("branch", text, lines))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Deadlocks
+
+    def play(self) -> None:
+        """Play the calls; circles of waiting that no other finding explains are findings."""
+        self.blocked = Game(self.members).play()
+        waiting = {blocked.call.rank: blocked for blocked in self.blocked}
+        told: set[int] = set()
+        for rank in waiting:
+            circle = _circle(waiting, rank)
+            if not circle or told & set(circle):
+                continue
+            told.update(circle)
+            if any(waiting[one].call.group in self.at_fault for one in circle):
+                continue
+            self._add_circle([waiting[one] for one in circle])
+        if self.blocked and not self.found:
+            self._add_circle(self.blocked[:4])
+        if not self.blocked and not self.found:
+            self._note_launch_order()
+
+    def _add_circle(self, circle: Sequence[Blocked]) -> None:
+        sides = [self.side([blocked.call.rank], blocked.call) for blocked in circle]
+        said = [
+            f"rank {blocked.call.rank} waits in {blocked.call.asked.operation} of "
+            f"{group_text(self.views[blocked.call.group])} at {line_text(blocked.call.lines)}"
+            + (f" for {ranks_text(blocked.waits_for)}" if blocked.waits_for else "")
+            for blocked in circle
+        ]
+        messages = all(blocked.call.is_message for blocked in circle)
+        remedy = (
+            "Exchange messages by `batch_isend_irecv`, or let one rank send first and the other receive first."
+            if messages
+            else "Ask for the calls of these groups in one order on every rank."
+        )
+        group = self.views[circle[0].call.group]
+        text = "The ranks wait for each other for ever: " + ", ".join(said) + "."
+        when = self._when(*(blocked.call for blocked in circle))
+        self.found.append((when, Finding("deadlock", group, circle[0].position, tuple(sides), text, remedy)))
+
+    def _note_launch_order(self) -> None:
+        blocked = Game(self.members, one_at_a_time=True).play()
+        if not blocked:
+            return
+        said = ", ".join(
+            f"rank {one.call.rank} at {line_text(one.call.lines)} ({one.call.asked.operation} of "
+            f"{group_text(self.views[one.call.group])})"
+            for one in blocked[:3]
+        )
+        text = (
+            "Ranks ask for calls of several groups in different order; this works only while kernels of all of them "
+            f"run at the same time, which NCCL does not promise: {said}."
+        )
+        self.unsure.append(Unsure("launch_order", text, blocked[0].call.lines))
+
+    def _waiting(self, blocked: Blocked) -> Waiting:
+        call = blocked.call
+        side = self.side([call.rank], call)
+        return Waiting(call.rank, blocked.waits_for, self.views[call.group], blocked.position, side, blocked.held_at)
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _fate(calls: Sequence[Call], position: int, member: Member) -> object:
+    """What makes members one part: the call at a place and its lines, or their end."""
+    if position < len(calls):
+        return (calls[position].label, calls[position].lines)
+    return (member.record.end.how, member.steps)
+
+
+def _place(call: Call) -> tuple[object, ...]:
+    return (call.label, call.module, call.lines)
+
+
+def _by_part(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls of each part of each step."""
+    found: dict[tuple[int, str], list[Call]] = {}
+    for call in calls:
+        found.setdefault((call.steps, call.asked.part), []).append(call)
+    return list(found.values())
+
+
+def _circle(waiting: Mapping[int, Blocked], rank: int) -> list[int]:
+    """Ranks that wait for each other, the last for the first, as seen from one; empty: none."""
+    path: list[int] = []
+    while rank in waiting and rank not in path:
+        path.append(rank)
+        following = [other for other in waiting[rank].waits_for if other in waiting]
+        if not following:
+            return []
+        rank = following[0]
+    return path[path.index(rank) :] if rank in path else []

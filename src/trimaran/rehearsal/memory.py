@@ -1,0 +1,947 @@
+"""Memory of a rehearsed rank: its peaks and what they are made of, whether it fits, where it runs out, what helps.
+
+    Record ──blocks taken and given back──▶ model of the allocator ──▶ allocated and reserved over time, peaks
+                                            the same, on a device of that size ──▶ first shortage: line, module, blocks
+                                            the same, with a remedy ──▶ bytes that it saves
+
+Every figure comes from playing the record through the model; a remedy is played too: its blocks come later, go earlier
+or are smaller. What a device needs for a process in addition, and no allocator counts, is told apart: the context of
+its driver (of the catalog) and buffers of NCCL, whose size is not known well. The verdict says "not sure" where only
+these decide.
+
+    fits          even with the largest buffers of NCCL
+    does not fit  even with the smallest
+    not sure      in between; or the record ends before a step was whole; or its script compiles
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from trimaran.base.errors import InputError
+from trimaran.base.remedies import Method
+from trimaran.base.units import format_bytes
+from trimaran.machine.catalog import find_device
+from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
+from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
+from trimaran.rehearsal.allocator import Allocator, Settings
+from trimaran.rehearsal.record import Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
+
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+_POINTS = 400
+"""Of a curve."""
+
+_MOST_BLOCKS = 12
+"""Kinds of blocks that are listed."""
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Live blocks that are alike.
+
+    Attributes:
+        count: of them
+        nbytes: of all of them [bytes]
+        purpose: what they are for
+        module: path, whose numbers stand as "*" where blocks of several are put together
+        line: where they were taken, innermost; None: not in the user's code
+        part: of the step in which they were taken
+    """
+
+    count: int
+    nbytes: int
+    purpose: Purpose
+    module: str
+    line: Frame | None
+    part: Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What memory is for at one moment.
+
+    Attributes:
+        event: position in the record's events
+        step: number of the step, from 0
+        part: of it
+        allocated: rounded by the allocator [bytes]
+        requested: as asked for [bytes]
+        reserved: in segments [bytes]
+        purposes: of `allocated` [bytes]
+        modules: of it, by path with "*" for numbers, most first [bytes]
+        lines: of it, by the user's innermost line, most first [bytes]
+        blocks: the largest, put together where they are alike
+    """
+
+    event: int
+    step: int
+    part: Part
+    allocated: int
+    requested: int
+    reserved: int
+    purposes: dict[Purpose, int]
+    modules: tuple[tuple[str, int], ...]
+    lines: tuple[tuple[str, int], ...]
+    blocks: tuple[Blocks, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPeak:
+    """The peak of one step.
+
+    Attributes:
+        step: number, from 0; the first one has what comes before it, too
+        allocated: rounded by the allocator [bytes]
+        requested: as asked for, at its own peak [bytes]
+        reserved: in segments, at most [bytes]
+        purposes: of `allocated` [bytes]
+    """
+
+    step: int
+    allocated: int
+    requested: int
+    reserved: int
+    purposes: dict[Purpose, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of the curve over a step: event, part, and what was there at most since the point before [bytes]."""
+
+    event: int
+    part: Part
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The first block for which a device has no room.
+
+    Attributes:
+        rank: whose device
+        asked: bytes of the block [bytes]
+        room: of the device for its allocator [bytes]
+        at: what was there then, the block left out
+        lines: the user's, innermost first; in a backward those of the forward that made the node
+        module: path
+    """
+
+    rank: int
+    asked: int
+    room: int
+    at: Moment
+    lines: tuple[Frame, ...]
+    module: str
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sorts the ranks of a job by which runs out first: by step, part of it and event."""
+        return self.at.step, get_args(Part).index(self.at.part), self.at.event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """Memory of the process that no allocator counts.
+
+    Attributes:
+        context: of the driver; 0 where the device is not in the catalog [bytes]
+        communicators: of NCCL that the rank connects
+        least: buffers of all of them at least [bytes]
+        usual: in between [bytes]
+        most: at most [bytes]
+    """
+
+    context: int
+    communicators: int
+    least: int
+    usual: int
+    most: int
+
+
+Verdict = Literal["fits", "does not fit", "not sure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a rank fits its device.
+
+    Attributes:
+        verdict: see `Verdict`
+        needed: reserved at the peak; where it does not fit, with all the memory that it asks for [bytes]
+        room: of the device without context and the usual buffers of NCCL [bytes]
+        margin: by which the room is larger than what is needed; negative: smaller [bytes]
+        why: the arithmetic, and what makes it unsure
+    """
+
+    verdict: Verdict
+    needed: int
+    room: int
+    margin: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRemedy:
+    """A known remedy, played on the record.
+
+    Attributes:
+        id: in the catalogue of remedies
+        name: in a few words
+        action: what to do, one sentence
+        saves: of what is reserved at the peak [bytes]
+        needed: reserved at the peak with it [bytes]
+        fits: the device has room then, with the most of NCCL's buffers
+        method: how the saving was found
+        basis: the figures that it is made of
+        assumption: what was assumed
+    """
+
+    id: str
+    name: str
+    action: str
+    saves: int
+    needed: int
+    fits: bool
+    method: Method
+    basis: str
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Memory of a rehearsed rank.
+
+    Attributes:
+        rank: global
+        peak: when most is allocated, with all the memory that it asks for
+        reserved: in segments at most, with all the memory that it asks for [bytes]
+        steps: peaks of its steps
+        curve: over the last whole step
+        outside: what no allocator counts
+        fit: whether it fits
+        short: the first shortage, with the usual buffers of NCCL, or the most where it is only then; None: none
+        retries: how often the allocator gives free segments back because the device has no room
+        notes: what was asked of the allocator and is not modelled
+    """
+
+    rank: int
+    peak: Moment
+    reserved: int
+    steps: tuple[StepPeak, ...]
+    curve: tuple[Point, ...]
+    outside: Outside
+    fit: Fit
+    short: OutOfMemory | None
+    retries: int
+    notes: tuple[str, ...]
+
+
+def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemory:
+    """Memory of a rank, from its record.
+
+    Args:
+        record: of the rank
+        settings: of the allocator; None: those by default
+    """
+    settings = settings or Settings()
+    story = _Story(record)
+    free = _play(story, settings, None)
+    outside = outside_of(record)
+    rooms = [
+        record.memory_bytes - outside.context - buffers for buffers in (outside.most, outside.usual, outside.least)
+    ]
+    by_room: dict[int, _Played] = {}
+    for room in rooms:
+        if free.reserved > room:
+            by_room[room] = _play(story, settings, max(0, room), ends_short=True)
+    lacks = [room for room in rooms if room in by_room and by_room[room].short is not None]
+    usual = by_room.get(rooms[1], free)
+    short = None
+    if lacks:
+        room = rooms[1] if rooms[1] in lacks else lacks[0]
+        short = _shortage(story, by_room[room], room)
+    return RankMemory(
+        rank=record.rank,
+        peak=_moment(story, free, free.peak_at),
+        reserved=free.reserved,
+        steps=tuple(_steps(story, free)),
+        curve=_curve(story, settings),
+        outside=outside,
+        fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
+        short=short,
+        retries=usual.allocator.retries,
+        notes=settings.notes,
+    )
+
+
+def first_short(found: Iterable[RankMemory]) -> OutOfMemory | None:
+    """The rank that runs out of memory first; None: none does."""
+    shortages = [one.short for one in found if one.short is not None]
+    return min(shortages, key=lambda short: (*short.order, short.rank), default=None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The device without the allocator
+
+
+def outside_of(record: Record) -> Outside:
+    """Memory of the process that no allocator counts: the driver's context, and NCCL's buffers.
+
+    A communicator is made when a group's first collective is issued; a message between two ranks outside of a batch has
+    one of its own in some versions, which counts only for the most.
+
+    Source:
+        NVIDIA, NCCL documentation: NCCL_BUFFSIZE; src/include/device.h; as in `pricing.analytical.fit` and
+        `pricing.exchange.replica_memory`; pytorch/pytorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+    """
+    groups: set[str] = set()
+    pairs: set[tuple[str, int]] = set()
+    for collective in record.collectives:
+        group = record.groups.get(collective.group)
+        if collective.operation.endswith("_object") or (group is not None and len(group.ranks) < 2):
+            continue
+        if collective.operation in ("send", "recv") and collective.coalesced < 0:
+            pairs.add((collective.group, collective.peer))
+        else:
+            groups.add(collective.group)
+    certain = max(len(groups), 1 if pairs else 0)
+    low, high = COMMUNICATOR_BYTES
+    try:
+        context = find_device(record.device).memory.context_bytes
+    except InputError:
+        context = 0
+    return Outside(
+        context=context,
+        communicators=certain,
+        least=certain * low,
+        usual=certain * CHANNELS * CONNECTION_BYTES,
+        most=(len(groups) + len(pairs)) * high,
+    )
+
+
+def _fit(
+    record: Record, played: "_Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
+) -> Fit:
+    most, usual, least = rooms
+    parts = (
+        f"{format_bytes(played.reserved)} reserved at the peak, of {format_bytes(record.memory_bytes)} on the device"
+    )
+    parts += f" less {format_bytes(outside.context)} for the driver's context" if outside.context else ""
+    if outside.communicators:
+        parts += (
+            f" and {format_bytes(outside.least)} to {format_bytes(outside.most)} for NCCL's buffers "
+            f"of {outside.communicators} {'group' if outside.communicators == 1 else 'groups'} of ranks"
+        )
+    doubts = []
+    if not outside.context:
+        doubts.append(f'no driver context is known for "{record.device}"')
+    known = len(doubts)
+    if record.end.how not in ("finished", "steps", "seconds") and (record.end.how, record.end.status) != ("exit", 0):
+        doubts.append(f"the rank ended by {record.end.how}")
+    if not any(type(event) is Step for event in record.events):
+        doubts.append("no step was whole")
+    if any("compile" in note for note in record.notes):
+        doubts.append("it compiles, which is rehearsed without")
+    doubts += settings.notes
+    is_unsure = len(doubts) > known
+    verdict: Verdict = "fits"
+    if least in lacks:
+        verdict = "does not fit"
+    elif most in lacks:
+        verdict = "not sure"
+        parts += "; only the size of these buffers decides"
+    if verdict != "does not fit" and played.allocator.retries:
+        doubts.append(f"free segments go back to the device {played.allocator.retries} times, which takes time")
+    if verdict == "fits" and is_unsure:
+        verdict = "not sure"
+    return Fit(
+        verdict=verdict,
+        needed=played.reserved,
+        room=usual,
+        margin=usual - played.reserved,
+        why="; ".join([parts, *doubts]) + ".",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The record as a story of blocks
+
+
+_TAKE, _GIVE, _USE, _SYNC = range(4)
+
+_Move = tuple[int, int, int, int, int]
+"""Kind, block or stream, bytes or other stream, stream, position of the event."""
+
+
+class _Story:
+    """The events of a record that change memory, and where steps end.
+
+    Attributes:
+        record: that it tells
+        moves: in order
+        takes: of a block, the last one that had its number
+        purpose: of a block, as it was known in the end
+        ends: positions of the events that end steps
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.moves: list[_Move] = []
+        self.takes: dict[int, Take] = {}
+        self.purpose: dict[int, Purpose] = {}
+        ends: dict[int, int] = {}
+        for index, event in enumerate(record.events):
+            if isinstance(event, Take):
+                self.moves.append((_TAKE, event.block, event.nbytes, event.stream, index))
+                self.takes[event.block] = event
+                self.purpose[event.block] = event.purpose
+            elif isinstance(event, Give):
+                self.moves.append((_GIVE, event.block, 0, 0, index))
+            elif isinstance(event, Use):
+                self.moves.append((_USE, event.block, event.stream, 0, index))
+            elif isinstance(event, Name):
+                self.purpose[event.block] = event.purpose
+            elif isinstance(event, Sync):
+                self.moves.append((_SYNC, event.stream, 0, 0, index))
+            elif isinstance(event, Step):
+                ends[event.number] = index
+        self.ends = [ends[number] for number in sorted(ends)]
+
+    def step_of(self, event: int) -> int:
+        """Number of the step that an event is in; those after the last one are in the next."""
+        return bisect_right(self.ends, event - 1)
+
+    def part_of(self, event: int) -> Part:
+        """Part of the step that an event is in."""
+        for index in range(min(event, len(self.record.events) - 1), -1, -1):
+            at = self.record.events[index]
+            if isinstance(at, Take | Run | Enter):
+                return at.part
+        return "setup"
+
+
+@dataclass(slots=True)
+class _Played:
+    """What came of playing a story.
+
+    Attributes:
+        allocator: as it was in the end
+        peak_at: position of the event after which most was allocated
+        sizes: of blocks, rounded [bytes]
+        reserved: at most [bytes]
+        step_peaks: of each step: position of its peak, allocated, requested, reserved
+        short_at: position of the event that found no room; -1: none
+        short_asked: bytes of its block [bytes]
+    """
+
+    allocator: Allocator
+    peak_at: int
+    sizes: dict[int, int]
+    reserved: int
+    step_peaks: list[list[int]]
+    short_at: int = -1
+    short_asked: int = 0
+
+    @property
+    def short(self) -> int | None:
+        return None if self.short_at < 0 else self.short_at
+
+
+def _play(
+    story: _Story,
+    settings: Settings,
+    room: int | None,
+    *,
+    moves: Sequence[_Move] | None = None,
+    ends_short: bool = False,
+    see: Callable[[int, Allocator], None] | None = None,
+) -> _Played:
+    """Play blocks through the allocator.
+
+    Args:
+        story: of the record
+        settings: of the allocator
+        room: that the device has for it; None: all that is asked for [bytes]
+        moves: in place of the story's
+        ends_short: end at the first block that finds no room
+        see: is told the position of each event that took memory
+    """
+    allocator = Allocator(room, settings)
+    take, give = allocator.take, allocator.give
+    sizes: dict[int, int] = {}
+    peak_at, peak = 0, -1
+    ends = [*story.ends, len(story.record.events)]
+    step, steps = 0, [[0, 0, 0, 0] for _ in ends]
+    now, end = steps[0], ends[0]
+    played = _Played(allocator, 0, sizes, 0, steps)
+    for kind, block, nbytes, stream, index in story.moves if moves is None else moves:
+        while index > end:
+            step += 1
+            now, end = steps[step], ends[step]
+            now[:] = index, allocator.allocated, allocator.requested, allocator.reserved
+        if kind == _TAKE:
+            there = take(block, nbytes, stream)
+            if not there and played.short_at < 0:
+                played.short_at, played.short_asked = index, nbytes
+                if ends_short:
+                    break
+            sizes[block] = allocator.size_of(block)
+            allocated = allocator.allocated
+            if allocated > peak:
+                peak, peak_at = allocated, index
+            if allocated > now[1]:
+                now[0], now[1] = index, allocated
+            requested, reserved = allocator.requested, allocator.reserved
+            if requested > now[2]:
+                now[2] = requested
+            if reserved > now[3]:
+                now[3] = reserved
+            if see is not None:
+                see(index, allocator)
+        elif kind == _GIVE:
+            give(block)
+        elif kind == _USE:
+            allocator.use(block, nbytes)
+        elif block < 0:
+            allocator.synchronize()
+        else:
+            allocator.passed(block)
+    played.peak_at = peak_at
+    played.reserved = allocator.peak_reserved
+    return played
+
+
+def _live(story: _Story, until: int) -> set[int]:
+    """Blocks that are taken after the event at a position."""
+    live: set[int] = set()
+    for kind, block, nbytes, _, index in story.moves:
+        if index > until:
+            break
+        if kind == _TAKE and nbytes:
+            live.add(block)
+        elif kind == _GIVE:
+            live.discard(block)
+    return live
+
+
+def _steps(story: _Story, played: _Played) -> Iterable[StepPeak]:
+    for number, (at, allocated, requested, reserved) in enumerate(played.step_peaks[: max(1, len(story.ends))]):
+        purposes: Counter[Purpose] = Counter()
+        for block in _live(story, at):
+            purposes[story.purpose[block]] += played.sizes[block]
+        yield StepPeak(
+            step=number,
+            allocated=allocated,
+            requested=requested,
+            reserved=reserved,
+            purposes=_ordered(purposes),
+        )
+
+
+def _moment(story: _Story, played: _Played, at: int, *, without: int = -1) -> Moment:
+    """What memory is for after an event; `without` a block."""
+    record = story.record
+    live = _live(story, at) - {without}
+    purposes: Counter[Purpose] = Counter()
+    modules: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
+    alike: defaultdict[tuple[Purpose, str, Frame | None, Part], list[int]] = defaultdict(lambda: [0, 0])
+    allocated = requested = 0
+    for block in live:
+        take, size, purpose = story.takes[block], played.sizes.get(block, 0), story.purpose[block]
+        stack = record.lines[take.lines] if take.lines >= 0 else ()
+        frame = stack[0] if stack else None
+        module = starred(record.modules[take.module])
+        purposes[purpose] += size
+        modules[module] += size
+        lines[name_of(frame)] += size
+        group = alike[(purpose, module, frame, take.part)]
+        group[0] += 1
+        group[1] += size
+        allocated += size
+        requested += take.nbytes
+    return Moment(
+        event=at,
+        step=story.step_of(at),
+        part=story.part_of(at),
+        allocated=allocated,
+        requested=requested,
+        reserved=played.allocator.reserved if played.short_at == at else played.reserved,
+        purposes=_ordered(purposes),
+        modules=tuple(modules.most_common()),
+        lines=tuple(lines.most_common()),
+        blocks=tuple(
+            Blocks(count=count, nbytes=nbytes, purpose=purpose, module=module, line=frame, part=part)
+            for (purpose, module, frame, part), (count, nbytes) in sorted(
+                alike.items(), key=lambda item: (-item[1][1], item[0][1])
+            )[:_MOST_BLOCKS]
+        ),
+    )
+
+
+def _ordered(purposes: Counter[Purpose]) -> dict[Purpose, int]:
+    return {purpose: purposes[purpose] for purpose in PURPOSES if purposes[purpose]}
+
+
+def starred(module: str) -> str:
+    """The path of a module with "*" for the numbers of layers.
+
+    Example:
+        >>> starred("model.layers.17.mlp.w1")
+        'model.layers.*.mlp.w1'
+    """
+    return ".".join("*" if part.isdecimal() else part for part in module.split("."))
+
+
+def name_of(frame: Frame | None) -> str:
+    """A line as people write it; "" outside of the user's code."""
+    return "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
+
+
+def _curve(story: _Story, settings: Settings) -> tuple[Point, ...]:
+    """Over the last whole step, at most `_POINTS`; each tells the most since the one before."""
+    if not story.ends:
+        return ()
+    first, last = (story.ends[-2] if len(story.ends) > 1 else -1), story.ends[-1]
+    width = max(1, -(-(last - first) // _POINTS))
+    most: dict[int, list[int]] = {}
+
+    def see(index: int, allocator: Allocator) -> None:
+        if first < index <= last:
+            point = most.setdefault((index - first) // width, [index, 0, 0])
+            if allocator.allocated > point[1]:
+                point[0], point[1] = index, allocator.allocated
+            point[2] = max(point[2], allocator.reserved)
+
+    _play(story, settings, None, see=see)
+    return tuple(
+        Point(event=index, part=story.part_of(index), allocated=allocated, reserved=reserved)
+        for index, allocated, reserved in most.values()
+    )
+
+
+def _shortage(story: _Story, played: _Played, room: int) -> OutOfMemory:
+    take = story.record.events[played.short_at]
+    if not isinstance(take, Take):
+        raise InputError(f"event {played.short_at} takes no block", code="rehearse.bad-record")
+    at = _moment(story, played, played.short_at, without=take.block)
+    return OutOfMemory(
+        rank=story.record.rank,
+        asked=played.short_asked,
+        room=room,
+        at=at,
+        lines=story.record.lines[take.lines] if take.lines >= 0 else (),
+        module=story.record.modules[take.module],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What would help
+
+
+_LEAST_SAVED = 0.01
+"""Of what is reserved; remedies that save less are not told."""
+
+
+def memory_remedies(record: Record, *, settings: Settings | None = None) -> tuple[MemoryRemedy, ...]:
+    """Known remedies that save memory of a rank, each played on its record, those that save most first.
+
+    Args:
+        record: of the rank
+        settings: of the allocator; None: those by default
+    """
+    settings = settings or Settings()
+    story = _Story(record)
+    before = _play(story, settings, None)
+    outside = outside_of(record)
+    room = record.memory_bytes - outside.context - outside.most
+    found = []
+    for trial in _trials(story, before, settings):
+        after = _play(story, trial.settings, None, moves=trial.moves)
+        saves = before.reserved - after.reserved
+        if saves < _LEAST_SAVED * before.reserved:
+            continue
+        fits = after.reserved <= room or _play(story, trial.settings, max(room, 0), moves=trial.moves).short is None
+        found.append(
+            MemoryRemedy(
+                id=trial.id,
+                name=trial.name,
+                action=trial.action,
+                saves=saves,
+                needed=after.reserved,
+                fits=fits,
+                method="re-simulated",
+                basis=f"{format_bytes(before.reserved)} reserved become {format_bytes(after.reserved)}; {trial.basis}.",
+                assumption=trial.assumption,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (-one.saves, one.name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A remedy before it is played."""
+
+    id: str
+    name: str
+    action: str
+    basis: str
+    assumption: str
+    settings: Settings
+    moves: Sequence[_Move] | None = None
+
+
+def _trials(story: _Story, before: _Played, settings: Settings) -> Iterable[_Trial]:
+    if not settings.expandable:
+        yield _Trial(
+            id="growing-segments",
+            name="segments that grow",
+            action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            basis=f"{format_bytes(before.allocator.peak_allocated)} are allocated at most",
+            assumption="nothing more.",
+            settings=Settings(
+                expandable=True, steps=settings.steps, most_split_bytes=settings.most_split_bytes, notes=settings.notes
+            ),
+        )
+    yield from _of_modules(story, before, settings)
+    yield from _of_state(story, settings)
+    scaled = {block for block, purpose in story.purpose.items() if _follows_batch(story, block, purpose)}
+    if scaled:
+        yield _Trial(
+            id="smaller-microbatch",
+            name="half the microbatch",
+            action="Halve the samples of a microbatch, and accumulate the gradients of twice as many.",
+            basis=f"{_total(story, scaled)} of its blocks follow the batch",
+            assumption="activations, inputs and temporaries of forward and backward halve; gradients do not.",
+            settings=settings,
+            moves=_resized(story, dict.fromkeys(scaled, 2)),
+        )
+
+
+def _follows_batch(story: _Story, block: int, purpose: Purpose) -> bool:
+    part = story.takes[block].part
+    return purpose in ("activation", "input") or (purpose == "temporary" and part in ("forward", "backward"))
+
+
+def _total(story: _Story, blocks: Iterable[int]) -> str:
+    """Most bytes of some blocks that are live at once."""
+    wanted, now, most = set(blocks), 0, 0
+    for kind, block, nbytes, _, _ in story.moves:
+        if block in wanted and kind == _TAKE:
+            now += nbytes
+            most = max(most, now)
+        elif block in wanted and kind == _GIVE:
+            now -= story.takes[block].nbytes
+    return format_bytes(most)
+
+
+def _resized(story: _Story, parts: dict[int, int], extra: int = 0) -> list[_Move]:
+    """The moves with some blocks a part of their size, 0: none; and a block of `extra` bytes from the start."""
+    found: list[_Move] = [(_TAKE, -1, extra, 0, 0)] if extra else []
+    for kind, block, nbytes, stream, index in story.moves:
+        if kind == _TAKE and block in parts:
+            part = parts[block]
+            found.append((kind, block, -(-nbytes // part) if part else 0, stream, index))
+        else:
+            found.append((kind, block, nbytes, stream, index))
+    return found
+
+
+def _of_state(story: _Story, settings: Settings) -> Iterable[_Trial]:
+    """State of the optimizer on the host; what replicas keep, sharded over the group that sums gradients."""
+    by_purpose: defaultdict[Purpose, list[int]] = defaultdict(list)
+    for block, purpose in story.purpose.items():
+        by_purpose[purpose].append(block)
+    optimizer, gradients, parameters = (by_purpose[purpose] for purpose in ("optimizer", "gradient", "parameter"))
+    if optimizer:
+        yield _Trial(
+            id="offload",
+            name="state of the optimizer on the host",
+            action="Keep the state of the optimizer on the host and update there.",
+            basis=f"{_total(story, optimizer)} are state of the optimizer",
+            assumption="nothing of it stays on the device.",
+            settings=settings,
+            moves=_resized(story, dict.fromkeys(optimizer, 0)),
+        )
+    replicas = _replicas(story.record)
+    if replicas < 2:
+        return
+    if optimizer:
+        yield _Trial(
+            id="shard-state",
+            name=f"state of the optimizer sharded over {replicas} ranks",
+            action=f"Shard the state of the optimizer over the {replicas} ranks that sum gradients (ZeRO-1).",
+            basis=f"{_total(story, optimizer)} are state of the optimizer",
+            assumption="it divides evenly.",
+            settings=settings,
+            moves=_resized(story, dict.fromkeys(optimizer, replicas)),
+        )
+    gathered = _largest_module(story, parameters)
+    yield _Trial(
+        id="shard-state",
+        name=f"parameters, gradients and state sharded over {replicas} ranks",
+        action=f"Wrap the model's layers in fully_shard over the {replicas} ranks that sum gradients.",
+        basis=f"{_total(story, [*optimizer, *gradients, *parameters])} are parameters, gradients and state",
+        assumption=f"it divides evenly; two of the largest layers, {format_bytes(2 * gathered)}, are whole at a time.",
+        settings=settings,
+        moves=_resized(story, dict.fromkeys([*optimizer, *gradients, *parameters], replicas), 2 * gathered),
+    )
+
+
+def _replicas(record: Record) -> int:
+    """Ranks over which most bytes of gradients are summed whole; 1: none are."""
+    sums: Counter[str] = Counter()
+    for collective in record.collectives:
+        if collective.operation == "all_reduce" and collective.part in ("backward", "update"):
+            sums[collective.group] += collective.nbytes
+    groups = [name for name, _ in sums.most_common() if name in record.groups]
+    if not groups or sums[groups[0]] < _LEAST_SAVED * sum(one.nbytes for one in record.collectives):
+        return 1
+    return len(record.groups[groups[0]].ranks)
+
+
+def _largest_module(story: _Story, blocks: Iterable[int]) -> int:
+    """Bytes of the numbered module, or of the rest, that has most of some blocks."""
+    modules: Counter[str] = Counter()
+    for block in blocks:
+        take = story.takes[block]
+        modules[_instance(story.record.modules[take.module]) or ""] += take.nbytes
+    return max(modules.values(), default=0)
+
+
+def _instance(module: str) -> str:
+    """The outermost numbered module that a path is in, such as "model.layers.3"; "": none."""
+    parts = module.split(".")
+    for index, part in enumerate(parts):
+        if part.isdecimal() and index > 0:
+            return ".".join(parts[: index + 1])
+    return ""
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One forward of a numbered module: its events, and the blocks that live on after it."""
+
+    module: str
+    start: int
+    end: int
+    blocks: list[int]
+
+
+def _of_modules(story: _Story, before: _Played, settings: Settings) -> Iterable[_Trial]:
+    """Activations of numbered modules recomputed, or on the host: given back after the forward until the backward."""
+    visits, backwards = _visits(story)
+    given = {block: index for kind, block, _, _, index in story.moves if kind == _GIVE}
+    live = _live(story, before.peak_at)
+    last = len(story.record.events)
+    by_kind: defaultdict[str, list[_Visit]] = defaultdict(list)
+    for visit in visits:
+        kept = [
+            block
+            for block in visit.blocks
+            if given.get(block, last) > visit.end and story.purpose[block] in ("activation", "temporary")
+        ]
+        visit.blocks = kept[:-1]  # the last one is its output
+        by_kind[starred(visit.module)].append(visit)
+    for kind, found in by_kind.items():
+        held = {block for visit in found for block in visit.blocks}
+        if not held & live:
+            continue
+        moves = _paused(story, found, backwards, given)
+        largest = max(sum(story.takes[block].nbytes for block in visit.blocks) for visit in found)
+        basis = f"{_total(story, held)} of activations are made in {kind}, at most {format_bytes(largest)} in one"
+        yield _Trial(
+            id="recompute",
+            name=f"recompute {kind}",
+            action=f"Wrap each of {kind} in torch.utils.checkpoint.",
+            basis=basis,
+            assumption="its input and output are kept; the others come back when its backward begins.",
+            settings=settings,
+            moves=moves,
+        )
+        yield _Trial(
+            id="offload",
+            name=f"activations of {kind} on the host",
+            action=f"Copy activations of {kind} to the host after its forward (torch.autograd.graph.save_on_cpu).",
+            basis=basis,
+            assumption="copies end when the module does; they come back when its backward begins.",
+            settings=settings,
+            moves=moves,
+        )
+
+
+def _visits(story: _Story) -> tuple[list[_Visit], dict[str, list[int]]]:
+    """Forwards of numbered modules, and where their backwards start."""
+    names = [_instance(module) for module in story.record.modules]
+    visits: list[_Visit] = []
+    backwards: defaultdict[str, list[int]] = defaultdict(list)
+    open_visit: _Visit | None = None
+    in_backward = ""
+    for index, event in enumerate(story.record.events):
+        if not isinstance(event, Take | Run):
+            continue
+        name = names[event.module]
+        if event.part == "forward":
+            in_backward = ""
+            if open_visit is not None and open_visit.module != name:
+                visits.append(open_visit)
+                open_visit = None
+            if name and open_visit is None:
+                open_visit = _Visit(name, index, index, [])
+            if open_visit is not None:
+                open_visit.end = index
+                if isinstance(event, Take):
+                    open_visit.blocks.append(event.block)
+        else:
+            if open_visit is not None:
+                visits.append(open_visit)
+                open_visit = None
+            if event.part == "backward" and name and name != in_backward:
+                backwards[name].append(index)
+                in_backward = name
+    if open_visit is not None:
+        visits.append(open_visit)
+    return visits, backwards
+
+
+def _paused(
+    story: _Story, visits: Iterable[_Visit], backwards: dict[str, list[int]], given: dict[int, int]
+) -> list[_Move]:
+    """The moves with the blocks of visits given back at their end, and taken when their backward begins."""
+    gives: defaultdict[int, list[int]] = defaultdict(list)
+    takes: defaultdict[int, list[int]] = defaultdict(list)
+    for visit in visits:
+        starts = backwards.get(visit.module, [])
+        ends = [given[block] for block in visit.blocks if block in given]
+        position = bisect_right(starts, max(ends, default=-1)) - 1
+        if position < 0 or starts[position] <= visit.end:
+            continue
+        gives[visit.end].extend(visit.blocks)
+        takes[starts[position]].extend(block for block in visit.blocks if given.get(block, -1) >= starts[position])
+    pending = sorted({*gives, *takes})
+    found: list[_Move] = []
+    at = 0
+
+    def flush(until: int) -> None:
+        nonlocal at
+        while at < len(pending) and pending[at] <= until:
+            index = pending[at]
+            found.extend((_GIVE, block, 0, 0, index) for block in gives.get(index, ()))
+            found.extend(
+                (_TAKE, block, story.takes[block].nbytes, story.takes[block].stream, index)
+                for block in takes.get(index, ())
+            )
+            at += 1
+
+    for move in story.moves:
+        flush(move[4] - 1)
+        found.append(move)
+    flush(len(story.record.events))
+    return found
