@@ -9,9 +9,7 @@ of FSDP do the same, with one microbatch and with two; further ones take what th
 import argparse
 import csv
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +23,9 @@ from environment import describe_environment, write_result
 from trimaran.machine.types import Machine
 from trimaran.networks.sizes import find_size
 from trimaran.pricing.kernels.software import Software
+from trimaran.rehearsal.launch import run_ranks
 from trimaran.rehearsal.record import Record, read_record, write_record
+from trimaran.rehearsal.request import Gpu, RankRequest
 from trimaran.rehearsal.time import StepTime, step_time
 from trimaran_studies.facts.machine_labels import match_machine
 
@@ -58,34 +58,26 @@ def arguments_of(row: dict[str, str], microbatches: int) -> list[str]:
 
 
 def rehearse(arguments: list[str], machine: Machine, world: int, folder: Path) -> Record:
-    """Rank 0 of all, whose memory has no end: rows of 8 devices fit in ways that are not the question here."""
+    """Rank 0 of all, whose memory has no end: whether a row fits is not the question here."""
     device = machine.node.device
-    request = {
-        "script": str(HERE / "mpt.py"),
-        "arguments": arguments,
-        "rank": 0,
-        "world": world,
-        "per_node": min(8, world),
-        "gpu": {
-            "name": device.title,
-            "catalog_name": device.name,
-            "memory_bytes": 8 * device.memory.nbytes,
-            "capability": [9, 0] if device.architecture == "hopper" else [8, 0],
-            "multiprocessors": device.multiprocessors,
-        },
-        "together": [0],
-        "meeting": str(folder),
-        "record": str(folder / "record"),
-        "output": str(folder / "output"),
-        "most_steps": 2,
-    }
-    path = folder / "request.json"
-    path.write_text(json.dumps(request), encoding="utf-8")
-    command = [sys.executable, "-m", "trimaran.rehearsal.worker", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=os.environ, check=False)
-    if not (folder / "record").exists():
-        raise SystemExit(f"{arguments}: {done.stdout}\n{done.stderr}")
-    return read_record(folder / "record")
+    capability = (9, 0) if device.architecture == "hopper" else (8, 0)
+    request = RankRequest(
+        script=str(HERE / "mpt.py"),
+        arguments=tuple(arguments),
+        rank=0,
+        world=world,
+        per_node=min(8, world),
+        gpu=Gpu(device.title, device.name, 8 * device.memory.nbytes, capability, device.multiprocessors),
+        together=(0,),
+        meeting=str(folder),
+        record=str(folder / "record"),
+        output=str(folder / "output"),
+        most_steps=2,
+    )
+    (found,) = run_ranks([request], folder=folder)
+    if found.record.end.how not in ("finished", "steps"):
+        raise SystemExit(f"{arguments}: {found.printed}")
+    return found.record
 
 
 def record_of(arguments: list[str], machine: Machine, world: int, records: Path | None) -> Record:

@@ -456,7 +456,7 @@ class _Rank:
         return [join]
 
     def _of_streams(self) -> list[int]:
-        """What the next things on all streams wait for; collectives that nobody waits for are not among them."""
+        """What the next things on all streams wait for: no collective that nobody waits for."""
         streams = dict.fromkeys([*self._tails, *self._pending])
         return list(dict.fromkeys(task for stream in streams for task in self._all_of(stream)))
 
@@ -509,10 +509,11 @@ class _Rank:
         return found or Group(name=collective.group, ranks=(self._rank,), description="", order=-1, lines=0)
 
     def _ends(self, collective: Collective) -> tuple[int, int]:
-        """Sender and receiver of a message; -1 of a collective."""
+        """Sender and receiver of a message; -1 of a collective. Any sender is this rank itself, which takes no time."""
+        peer = collective.peer if collective.peer >= 0 else self._rank
         if collective.operation.startswith("send"):
-            return self._rank, collective.peer
-        return (collective.peer, self._rank) if collective.operation.startswith("recv") else (-1, -1)
+            return self._rank, peer
+        return (peer, self._rank) if collective.operation.startswith("recv") else (-1, -1)
 
     def _alike(self, collective: Collective, group: Group) -> Key:
         """What collectives are counted by: the messages of a pair, one way; all others of a group."""

@@ -14,8 +14,8 @@ The interval has the errors of the two models in it: of kernels (device, network
 and of collectives, each group of an operation by its own curve. Each end is played again with those times, where that
 does not take long.
 
-Left out: the script's own Python, loading of data, and torch.compile, whose scripts run as they are without it: what
-`Answer.sure` says.
+Left out: the script's own Python, loading of data, and torch.compile: a script is rehearsed without it, and
+`StepTime.sure` says so.
 """
 
 import math
@@ -45,8 +45,8 @@ MOST_TASKS = 400_000
 
 COMPILED = (
     "torch.compile was left out: kernels run as without it. The kernel model's figures of compiled frameworks (host "
-    "{host:.0%} of its time, elementwise traffic {traffic:.0%}) give {seconds:.3g} s a step; no published pair of one "
-    "script with and without it was compared with that"
+    "{host:.0%} of its time, elementwise traffic {traffic:.0%}) give {seconds:.3g} s a step, which no published pair "
+    "of steps was compared with; of memory there is one: torchtitan's Llama 3.1 8B reserves 7 % less with it"
 )
 
 
