@@ -4,7 +4,7 @@ A plan for this machine measures for some ten seconds on every rank, so that two
 without the mark `alone` take fewer rounds of the same: what is measured, and how, stays.
 """
 
-from trimaran.measure import input_pipeline, offload, rehearsal, rounds
+from trimaran.measure import input_pipeline, offload, rounds, trial_runs
 from trimaran.measure.calibration import interference, links
 
 VARIABLE = "TRIMARAN_TEST_BRIEF"
@@ -13,7 +13,7 @@ VARIABLE = "TRIMARAN_TEST_BRIEF"
 SHARE = 0.15
 _BOXES = (
     (rounds, "BOX_S"),
-    (rehearsal, "MEASURED_S"),
+    (trial_runs, "MEASURED_S"),
     (input_pipeline, "BOX_S"),
     (offload, "BOX_S"),
     (interference, "BOX_S"),

@@ -26,6 +26,7 @@ from trimaran.cli import (
     plan,
     price,
     profile,
+    rehearse,
     scale,
     simulate,
     train,
@@ -57,6 +58,7 @@ app.command()(crossover.crossover)
 app.command()(profile.profile)
 app.command()(calibrate.calibrate)
 app.command()(observe.observe)
+app.command(context_settings=rehearse.SETTINGS)(rehearse.rehearse)
 for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: point.name, reverse=True):
     app.command()(point.load())
 app.command()(jobs.jobs)

@@ -30,10 +30,10 @@ WORTH_COMPILING_S = 600.0
 Trace = Callable[[Collection[int]], Mapping[int, TracedStep]]
 """Traces steps of a job at some sizes of a microbatch [samples]."""
 
-Rehearse = Callable[[Candidate, CostTable], CostTable | None]
+TryStrategy = Callable[[Candidate, CostTable], CostTable | None]
 """Runs a few steps of a candidate and returns the table with their times; None where the table has them."""
 
-MOST_REHEARSALS = 6
+MOST_TRIAL_RUNS = 6
 """Strategies that are run before a plan is made: each loses its lead, or is as fast as it seemed."""
 
 Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
@@ -41,7 +41,7 @@ Measure = Callable[[Collection[int], Sequence[Execution]], CostTable]
 
 
 def find_best(
-    prepared: Prepared, request: PlanRequest, measure: Measure, trace: Trace, rehearse: Rehearse | None = None
+    prepared: Prepared, request: PlanRequest, measure: Measure, trace: Trace, try_strategy: TryStrategy | None = None
 ) -> tuple[Search[Candidate], CostTable]:
     """Find the best strategy for a job on this machine.
 
@@ -50,7 +50,7 @@ def find_best(
         request: objective, and how segments may run
         measure: gives the costs
         trace: gives the steps of strategies that were rejected only for memory
-        rehearse: runs the choice where its form was not measured; None: that is left out
+        try_strategy: runs the choice where its form was not measured; None: that is left out
 
     Returns:
         The result and its costs.
@@ -69,9 +69,9 @@ def find_best(
     def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
         """Search, and again while the choice runs in a form that was not measured yet, or fails."""
         found = find(table, *executions)
-        for _ in range(MOST_REHEARSALS):
+        for _ in range(MOST_TRIAL_RUNS):
             try:
-                better = None if rehearse is None else rehearse(found.chosen, table)
+                better = None if try_strategy is None else try_strategy(found.chosen, table)
             except (ExecutionError, InputError) as error:
                 strategy = found.chosen.strategy
                 failed[execution_key(strategy)] = f"a trial run of {strategy.name} failed: {error.message}"

@@ -19,7 +19,7 @@ from trimaran.planner.target_search import contender_of
 from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes
-from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job, with_failing
+from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
 from trimaran.planning.plan_files import candidate_rows, plan_of, predict
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
 from trimaran.planning.requests import NO_TARGET, PlanRequest
@@ -140,15 +140,15 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
         traces.update(trace_job(source, sizes, progress))
         return traces
 
-    def rehearse(chosen: Candidate, table: CostTable) -> CostTable | None:
+    def try_choice(chosen: Candidate, table: CostTable) -> CostTable | None:
         if chosen.strategy.sync == "p2p" and not has_queues(table, chosen.strategy.dp):
             sizes = {job.global_batch_size // (chosen.strategy.dp * chosen.strategy.microbatches)}
             more = measure_job(source, graph, cluster, sizes, ("eager",), calibrated, progress, reduces=True)
             return merge([table, more])
-        return rehearse_strategy(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
+        return try_strategy(source, job, graph, cluster, chosen.strategy, chosen.program, table, progress)
 
     try:
-        found, table = find_best(prepared, request, measure, trace, rehearse)
+        found, table = find_best(prepared, request, measure, trace, try_choice)
     except ExecutionError as error:
         # Parts of other sizes were measured, and are found again.
         left = replace(prepared, graph=with_failing(graph, error))

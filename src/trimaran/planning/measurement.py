@@ -171,7 +171,7 @@ def with_compressions(
     return replace(problem, table=merge([problem.table, more]))
 
 
-def rehearse_strategy(
+def try_strategy(
     source: JobSource,
     job: Job,
     graph: Graph,
@@ -181,8 +181,8 @@ def rehearse_strategy(
     table: CostTable,
     progress: Progress,
 ) -> CostTable | None:
-    """Run a strategy that a library runs by itself, where that was not measured; see `measure.rehearsal`."""
-    from trimaran.measure.rehearsal import fit_form, is_known, rehearse
+    """Run a strategy that a library runs by itself, where that was not measured; see `measure.trial_runs`."""
+    from trimaran.measure.trial_runs import fit_form, is_known, run_trial
 
     # Only compute is looked at, and workers at the same time would blur that.
     strategy = replace(strategy, feeding=IN_LINE)
@@ -192,7 +192,7 @@ def rehearse_strategy(
         return None
     progress(f"running {strategy.name}", 0, 0)
     evaluation = lower_evaluation(graph, strategy, batch=batch)
-    found = rehearse(source.make, strategy, program, evaluation, link=cluster.machine.node.rate_limit)
+    found = run_trial(source.make, strategy, program, evaluation, link=cluster.machine.node.rate_limit)
     return fit_form(found, strategy, program, graph, table, cluster, batch=batch)
 
 

@@ -22,7 +22,7 @@ from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem, effect_of_memory
 from trimaran.planner.result import Search
 from trimaran.planning.input_pipeline import fed_as_asked
-from trimaran.planning.measurement import measure_job, rehearse_strategy, trace_job
+from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import Planned, Simulated
@@ -146,7 +146,7 @@ def load_plan(
     )
     whole = strategy.memory_bytes is not None and strategy.pp == 1
     traces = trace_job(source, {size}, progress) if whole else {}
-    table = rehearse_strategy(source, job, graph, cluster, strategy, program, table, progress) or table
+    table = try_strategy(source, job, graph, cluster, strategy, program, table, progress) or table
     if strategy.memory_bytes is None:
         costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
         check_memory(program, costs, _memory_to_use(plan, cluster, request))

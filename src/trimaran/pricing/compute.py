@@ -94,7 +94,7 @@ def own_form(strategy: Strategy) -> str:
     """The form of strategies that a library runs differently, with its overhead; else `form_of`.
 
     Sharded operations, sharded state, and backwards split into dgrad and wgrad are measured where a plan needs them
-    (`measure.rehearsal`). Where they are not measured, they are assumed to be like the plain form.
+    (`measure.trial_runs`). Where they are not measured, they are assumed to be like the plain form.
 
     Example:
         >>> own_form(Strategy(tp=2)), own_form(Strategy(dp=2, zero=3)), own_form(Strategy(dp=2))

@@ -41,6 +41,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         hints: values to take for what no data can tell, by name: "loss", "norm", "finite", "routing_load"
         allocator: as in PYTORCH_CUDA_ALLOC_CONF
         patience_s: how long to wait for a rank that is rehearsed side by side [s]
+        stand_ins: of ranks that send objects to this one and are not rehearsed, the sender and the receiver among those
+            that are, whose objects are taken
     """
 
     script: str
@@ -59,3 +61,4 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     hints: dict[str, float] = {}
     allocator: str = ""
     patience_s: float = 120.0
+    stand_ins: dict[int, tuple[int, int]] = {}

@@ -78,6 +78,7 @@ class Rank:
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import Pretending
         from trimaran.rehearsal.values import Values
 
@@ -96,7 +97,10 @@ class Rank:
         def mode() -> Pretending:
             return Pretending(self._recorder, values, device, exchanges)
 
-        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        files = SavedFiles(self._recorder, request)
+        patches = Patches(
+            self._recorder, values, exchanges, files, mode, lambda: self.end("steps", 0), request.most_steps
+        )
         patches.install()
         self._lines.install()
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))

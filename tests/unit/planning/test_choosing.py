@@ -97,7 +97,7 @@ def test_a_long_training_that_cannot_be_compiled_is_planned_without() -> None:
 def test_what_fails_in_its_trial_run_is_rejected_with_the_reason_and_another_plan_is_made() -> None:
     tried: list[str] = []
 
-    def rehearse(candidate: Candidate, table: CostTable) -> CostTable | None:
+    def try_choice(candidate: Candidate, table: CostTable) -> CostTable | None:
         tried.append(candidate.strategy.name)
         if candidate.strategy.dp > 1:
             raise ExecutionError("rank 1 died")
@@ -105,7 +105,7 @@ def test_what_fails_in_its_trial_run_is_rejected_with_the_reason_and_another_pla
 
     request = builders.plan_request(execution="eager")
     measured = Measured()
-    found, _ = find_best(prepared(job(2), CLUSTER), request, measured, trace_nothing, rehearse)
+    found, _ = find_best(prepared(job(2), CLUSTER), request, measured, trace_nothing, try_choice)
     assert tried[0] == "dp2"
     assert found.chosen.strategy.name == tried[-1]
     assert found.chosen.strategy.dp == 1

@@ -6,12 +6,15 @@ from typing import Literal, get_args
 from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
+from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Exported, recipe_of_degrees, recipe_of_plan
+from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
-from trimaran.program import check_plan, read_plan
+from trimaran.program import Plan, check_plan, read_plan
+
+__all__ = ["Exported", "Launch", "Target", "check_network", "export_plan", "launch_plan", "recipe_of", "write_export"]
 
 Target = Literal["torchtitan", "megatron", "accelerate", "pytorch"]
 
@@ -37,21 +40,48 @@ def export_plan(path: Path, target: str) -> Exported:
             target=target,
         )
     plan = read_plan(path)
+    return _WRITERS[target](recipe_of(plan))
+
+
+def recipe_of(plan: Plan) -> Recipe:
+    """A plan in the words of runtimes.
+
+    Args:
+        plan: one without a program names no modules, and its job is not captured
+
+    Raises:
+        InputError: it is wrong, or was made for another model than its job has now
+    """
     if not plan.has_program:
-        return _WRITERS[target](recipe_of_degrees(plan))
+        return recipe_of_degrees(plan)
     from trimaran.graph.capture.capture import capture
 
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
     graph = capture(job).graph
     check_plan(plan, graph_digest=graph.digest)
-    recipe = recipe_of_plan(
+    return recipe_of_plan(
         plan,
         graph,
         clip_norm=job.clip_norm,
         own_loss=job.loss is None,
         weighted_loss=job.loss_weight is not None,
     )
-    return _WRITERS[target](recipe)
+
+
+def launch_plan(plan: Plan, target: str, *, steps: int) -> Launch:
+    """How the training of a plan is started by another runtime, for a rehearsal.
+
+    Args:
+        plan: of whatever backend
+        target: name of the runtime
+        steps: of training
+
+    Raises:
+        InputError: as for `export_plan`; or the target cannot be started with it
+    """
+    check_target(target)
+    recipe = recipe_of(plan)
+    return launch_of(recipe, _WRITERS[target](recipe), steps=steps)
 
 
 def write_export(exported: Exported, path: Path) -> None:

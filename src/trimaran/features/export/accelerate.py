@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, lost_order
+from trimaran.features.export.recipe import NODE, Exported, Recipe, lost_order
 
 RELEASE = "1.15"
 
@@ -32,14 +32,18 @@ def to_accelerate(recipe: Recipe) -> Exported:
 
 def _cluster(recipe: Recipe) -> dict[str, object]:
     sharded = recipe.zero >= 2 and recipe.dp > 1
+    ranks = recipe.dp * recipe.tp * recipe.cp
+    machines = -(-ranks // NODE)
     section: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if sharded else "MULTI_GPU" if recipe.devices > 1 else "NO",
         "mixed_precision": {"bf16": "bf16", "fp16": "fp16"}.get(recipe.precision, "no"),
-        "num_machines": 1,
-        "num_processes": recipe.dp * recipe.tp * recipe.cp,
+        "num_machines": machines,
+        "num_processes": ranks,
         "use_cpu": False,
     }
+    if machines > 1:
+        section |= {"machine_rank": 0, "main_process_ip": "HOST", "main_process_port": 29500}
     if sharded:
         section["fsdp_config"] = {
             "fsdp_version": 2,
@@ -68,6 +72,8 @@ def _accelerator(recipe: Recipe) -> dict[str, object]:
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
+    if recipe.dp * recipe.tp * recipe.cp > NODE:
+        yield f"machines of {NODE} ranks: write the first one's address for HOST, and on each its number as machine_rank"
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
     if recipe.zero == 1:

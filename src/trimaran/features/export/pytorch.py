@@ -24,14 +24,11 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, Source
+from trimaran.features.export.recipe import Exported, Recipe, Source, torchrun_ranks
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 RELEASE = "2.13"
 FILE_NAME = "trimaran_pytorch.py"
-
-_NODE = 8
-"""Ranks that the printed command starts on one node; more are for several nodes."""
 
 _SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 _RATE = 3e-4
@@ -62,7 +59,7 @@ def to_pytorch(recipe: Recipe) -> Exported:
         file_name=FILE_NAME,
         text=_text(recipe, values, lost),
         sections={"plan": values},
-        next=f"torchrun {_ranks(recipe)} {FILE_NAME} --steps 10",
+        next=f"torchrun {torchrun_ranks(recipe)} {FILE_NAME} --steps 10",
         lost=lost,
     )
 
@@ -84,16 +81,10 @@ def _plan(recipe: Recipe) -> dict[str, object]:
     }
 
 
-def _ranks(recipe: Recipe) -> str:
-    if recipe.devices <= _NODE:
-        return f"--nproc-per-node {recipe.devices}"
-    return f"--nnodes {-(-recipe.devices // _NODE)} --nproc-per-node {_NODE} --rdzv-endpoint HOST:29500"
-
-
 def _reasons(recipe: Recipe) -> Iterator[str]:
     """Why the script cannot train as the plan says."""
     if recipe.shape is not None:
-        yield from _reasons_of_network(recipe, recipe.shape)
+        yield from network_reasons(recipe, recipe.shape)
     elif recipe.source is not None:
         yield from _reasons_of_job(recipe, recipe.source)
     else:
@@ -145,7 +136,13 @@ def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
         yield "a stage without a whole module: torch splits in front of modules (--pp 1)"
 
 
-def _reasons_of_network(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
+def network_reasons(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
+    """Why the script's decoder is not a network, in a layout.
+
+    Args:
+        recipe: has the layout
+        shape: of the network
+    """
     if shape.head != "causal" or shape.segments:
         yield "the script's network is a decoder, and this one has a masked-language head"
     others = {
@@ -220,7 +217,7 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
     common = {
         "title": f"{recipe.job} on {devices}, by plain PyTorch {RELEASE}; made by `trimaran export`.",
         "file_name": FILE_NAME,
-        "ranks": _ranks(recipe),
+        "ranks": torchrun_ranks(recipe),
         "lost": lost,
         "bf16": recipe.precision == "bf16",
         "zero": recipe.zero,

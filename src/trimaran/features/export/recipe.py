@@ -133,6 +133,21 @@ def lost_order(recipe: Recipe) -> Iterator[str]:
         yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
 
 
+NODE = 8
+"""Ranks that printed commands start on one node; more are for several nodes."""
+
+
+def torchrun_ranks(recipe: Recipe) -> str:
+    """How many ranks torchrun is told to start.
+
+    Args:
+        recipe: of a plan
+    """
+    if recipe.devices <= NODE:
+        return f"--nproc-per-node {recipe.devices}"
+    return f"--nnodes {-(-recipe.devices // NODE)} --nproc-per-node {NODE} --rdzv-endpoint HOST:29500"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
     """A recipe as one runtime takes it.

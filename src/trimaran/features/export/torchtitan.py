@@ -1,7 +1,13 @@
 """A recipe as a configuration of torchtitan: Python, because its sections are dataclasses.
 
 Names of options and schedules are those of torchtitan 0.3 (`torchtitan/config/configs.py`) and of
-`torch.distributed.pipelining`.
+`torch.distributed.pipelining`. For a network that torchtitan has, the file is a whole configuration:
+
+    torchrun --nproc-per-node 8 -m torchtitan.train --module trimaran_torchtitan --config trainer
+
+Settings that torchtitan 0.3 needs and no plan decides: the path of DTensor, because the one by default (`spmd_types`)
+asks FSDP2 of torch 2.13 for what only later releases of torch have; no CUDA graphs in a pipeline, which it refuses;
+recompute said in any case, because it recomputes selectively by default.
 """
 
 import json
@@ -9,7 +15,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, lost_order
+from trimaran.features.export.recipe import Exported, Recipe, lost_order, torchrun_ranks
+from trimaran.networks.names import parse_network
 
 RELEASE = "0.3"
 
@@ -22,6 +29,32 @@ _SCHEDULES = {
     "dualpipev": "DualPipeV",
 }
 _CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
+_POLICIES = {"full": "FullAC", "selective": "SelectiveAC"}
+
+_NETWORKS = {
+    ("llama3", "1b"): ("llama3", "1B", "Llama-3.2-1B"),
+    ("llama3", "3b"): ("llama3", "3B", "Llama-3.2-3B"),
+    ("llama3", "8b"): ("llama3", "8B", "Llama-3.1-8B"),
+    ("llama3", "70b"): ("llama3", "70B", "Llama-3.1-70B"),
+    ("llama3", "405b"): ("llama3", "405B", "Llama-3.1-405B"),
+}
+"""Of networks that torchtitan has: its module, its name there, and the folder of its tokenizer."""
+
+_RATE = 3e-4
+
+
+def knows_network(recipe: Recipe) -> bool:
+    """Whether the exported file is a whole configuration.
+
+    Args:
+        recipe: of a plan
+    """
+    return _network(recipe) is not None
+
+
+def _network(recipe: Recipe) -> tuple[str, str, str] | None:
+    network = parse_network(recipe.job)
+    return None if network is None else _NETWORKS.get((network.name, str(network.size)))
 
 
 def to_torchtitan(recipe: Recipe) -> Exported:
@@ -37,9 +70,15 @@ def to_torchtitan(recipe: Recipe) -> Exported:
         file_name="trimaran_torchtitan.py",
         text=_text(recipe, sections),
         sections=sections,
-        next="import the sections in a config_registry function, and pass them to Trainer.Config",
+        next=_next(recipe),
         lost=tuple(_lost(recipe)),
     )
+
+
+def _next(recipe: Recipe) -> str:
+    if not knows_network(recipe):
+        return "import the sections in a config_registry function, and pass them to Trainer.Config"
+    return f"torchrun {torchrun_ranks(recipe)} -m torchtitan.train --module trimaran_torchtitan --config trainer"
 
 
 def _training(recipe: Recipe) -> dict[str, object]:
@@ -55,6 +94,8 @@ def _training(recipe: Recipe) -> dict[str, object]:
         section["seq_len"] = recipe.sequence_length
     if recipe.clip_norm is not None:
         section["max_norm"] = recipe.clip_norm
+    if recipe.pp > 1:
+        section["disable_cuda_graphs"] = True
     return section
 
 
@@ -66,6 +107,7 @@ def _parallelism(recipe: Recipe) -> dict[str, object]:
         "tensor_parallel_degree": recipe.tp,
         "pipeline_parallel_degree": recipe.pp,
         "context_parallel_degree": recipe.cp,
+        "spmd_backend": "full_dtensor",
     }
     if sharded:
         section["fsdp_reshard_after_forward"] = "always" if recipe.zero == 3 else "never"
@@ -120,33 +162,77 @@ def _lost(recipe: Recipe) -> Iterator[str]:
                 )
         if not recipe.stages:
             yield "the modules of each stage: not known from this plan; torchtitan will divide the layers evenly"
-    if recipe.recompute != "none":
-        kind = "FullAC" if recipe.recompute == "full" else "SelectiveAC"
-        some = "" if recipe.recompute_layers is None else f" ({recipe.recompute_layers} layers a stage: all there)"
-        yield f"recompute: set Trainer.Config.activation_checkpoint to {kind}.Config(){some}"
+    if recipe.recompute_layers is not None:
+        yield f"recompute of {recipe.recompute_layers} layers a stage: torchtitan recomputes those of all or none"
+    if recipe.recompute == "selective":
+        yield "what is recomputed: torchtitan's own choice, every second product and what is between them"
     if recipe.bucket_bytes is not None and recipe.dp > 1:
         yield f"bucket size {recipe.bucket_bytes} bytes: torchtitan takes torch's own"
 
 
 def _text(recipe: Recipe, sections: dict[str, dict[str, object]]) -> str:
-    devices = format_count(recipe.devices, "device")
+    devices, network = format_count(recipe.devices, "device"), _network(recipe)
+    lost = list(_lost(recipe))
     lines = [
         f'"""{recipe.job} on {devices}, for torchtitan {RELEASE}; made by `trimaran export`.',
         "",
-        "Not said here:",
-        *(f"- {line}" for line in _lost(recipe)),
+        *(["Not said here:", *(f"- {line}" for line in lost)] if lost else []),
+        *(["", f"    {_next(recipe)}"] if network else []),
         '"""',
         "",
-        f"from torchtitan.config import {', '.join(sorted(_CLASSES.values()))}",
+        *_imports(recipe, network),
         "",
     ]
-    if not any(_lost(recipe)):
-        del lines[1:3]
     for name, section in sections.items():
         lines.append(f"{name} = {_CLASSES[name]}(")
         lines += [f"    {key}={_python(value)}," for key, value in section.items()]
         lines.append(")")
+    policy = _POLICIES.get(recipe.recompute)
+    lines.append(f"activation_checkpoint = {f'{policy}.Config()' if policy else None}")
+    if network:
+        lines += _trainer(network)
     return "\n".join(lines) + "\n"
+
+
+def _imports(recipe: Recipe, network: tuple[str, str, str] | None) -> list[str]:
+    lines = [f"from torchtitan.config import {', '.join(sorted(_CLASSES.values()))}"]
+    if recipe.recompute in _POLICIES:
+        lines.append(f"from torchtitan.distributed.activation_checkpoint import {_POLICIES[recipe.recompute]}")
+    if network:
+        lines += [
+            "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
+            "from torchtitan.components.optimizer import default_adamw",
+            "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
+            "from torchtitan.models.common.config_utils import decoder_vocab_size",
+            f"from torchtitan.models.{network[0]} import model_registry",
+            "from torchtitan.trainer import Trainer",
+        ]
+    return sorted(lines)
+
+
+def _trainer(network: tuple[str, str, str]) -> list[str]:
+    """The function of the file that makes the whole configuration."""
+    _, flavor, assets = network
+    return [
+        "",
+        "",
+        "def trainer() -> Trainer.Config:",
+        '    """The whole configuration; tokenizer, data and rate are those of torchtitan\'s own."""',
+        f'    spec = model_registry("{flavor}")',
+        "    return Trainer.Config(",
+        "        model_spec=spec,",
+        "        loss=ChunkedLossWrapper.Config(",
+        "            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),",
+        "        ),",
+        f'        hf_assets_path="./assets/hf/{assets}",',
+        f"        optimizer=default_adamw(lr={_RATE:g}),",
+        '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
+        "        training=training,",
+        "        parallelism=parallelism,",
+        "        compile=compile,",
+        "        activation_checkpoint=activation_checkpoint,",
+        "    )",
+    ]
 
 
 def _python(value: object) -> str:

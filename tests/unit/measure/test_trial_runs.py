@@ -7,7 +7,7 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.base.timeline import Span, Timeline
-from trimaran.measure.rehearsal import WARM_UP_STEPS, Rehearsed, fit_form, is_known, summarize_steps
+from trimaran.measure.trial_runs import WARM_UP_STEPS, TrialRun, fit_form, is_known, summarize_steps
 from trimaran.planner.problem import assess
 from trimaran.pricing.types import Cost
 
@@ -44,7 +44,7 @@ def test_simulated_compute_is_then_as_long_as_the_measured(tmp_path: object, mon
     given = dataclasses.replace(given, table=table)
     before = assess(STRATEGY, given)
     assert not is_known(before.strategy, given.graph, table, microbatch=4)
-    found = Rehearsed(forward_s=0.5, backward_s=0.7, spread=0.05)
+    found = TrialRun(forward_s=0.5, backward_s=0.7, spread=0.05)
     fitted = fit_form(found, before.strategy, before.program, given.graph, table, given.cluster, batch=8)
     assert is_known(before.strategy, given.graph, fitted, microbatch=4)
     after = assess(STRATEGY, dataclasses.replace(given, table=fitted))

@@ -40,7 +40,7 @@ _BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class TrialRun:
     """Compute of a step, summed over all ranks.
 
     Attributes:
@@ -68,14 +68,14 @@ def is_known(strategy: Strategy, graph: Graph, table: CostTable, *, microbatch: 
     return form in FORMS or strategy.execution != "eager" or microbatch in table.wholes.get(key, {})
 
 
-def rehearse(
+def run_trial(
     make_job: Callable[[], Job],
     strategy: Strategy,
     program: Program,
     evaluation: Program,
     *,
     link: Link | None = None,
-) -> Rehearsed:
+) -> TrialRun:
     """Run a few steps of a strategy on this machine.
 
     Args:
@@ -92,7 +92,7 @@ def rehearse(
     return summarize_steps(program, timeline)
 
 
-def summarize_steps(program: Program, timeline: Timeline) -> Rehearsed:
+def summarize_steps(program: Program, timeline: Timeline) -> TrialRun:
     """The compute of the steps of a run.
 
     Args:
@@ -112,7 +112,7 @@ def summarize_steps(program: Program, timeline: Timeline) -> Rehearsed:
     steps.sort(key=lambda step: forward[step] + backward[step])
     calm = steps[: max(1, len(steps) // 2)]
     totals = [forward[step] + backward[step] for step in calm]
-    return Rehearsed(
+    return TrialRun(
         forward_s=median(forward[step] for step in calm),
         backward_s=median(backward[step] for step in calm),
         spread=max(0.02, (totals[-1] - totals[0]) / (2.0 * median(totals))),
@@ -120,7 +120,7 @@ def summarize_steps(program: Program, timeline: Timeline) -> Rehearsed:
 
 
 def fit_form(
-    found: Rehearsed,
+    found: TrialRun,
     strategy: Strategy,
     program: Program,
     graph: Graph,

@@ -1,0 +1,144 @@
+"""`trimaran rehearse`: a script for many GPUs, run as any of its ranks without one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Json, Trace
+from trimaran.cli.output import console, errors_reported, print_json, progress_shown
+
+SETTINGS = {"allow_interspersed_args": False}
+"""Of the command: what follows the script is the script's."""
+
+Script = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SCRIPT [ARGUMENTS]...",
+        help="A Python script written for torchrun, and its arguments.",
+        show_default=False,
+    ),
+]
+World = Annotated[
+    int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="devices of the cluster")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are needed.',
+        show_default="dgx-h100",
+    ),
+]
+Module = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as of `python -m`.")]
+Ranks = Annotated[
+    str,
+    typer.Option(
+        "--ranks",
+        help='Ranks to rehearse: "kinds" (rank 0, the last, every pipeline stage, ends of groups), "all", "0,8,16-23".',
+    ),
+]
+Steps = Annotated[int, typer.Option("--steps", help="Steps of an optimizer, after which a rank stops.", min=1)]
+Limit = Annotated[str, typer.Option("--limit", help="Time after which a rank stops.")]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option("--memory", help='Memory of a device, such as "80GiB".', show_default="the device's"),
+]
+PerNode = Annotated[
+    int | None, typer.Option("--per-node", help="Ranks of a node.", min=1, show_default="the node's devices")
+]
+AllocConf = Annotated[
+    str | None,
+    typer.Option(
+        "--alloc-conf",
+        help="Settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF.",
+        show_default="that variable",
+    ),
+]
+Hints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hint",
+        help='Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
+        metavar="NAME=VALUE",
+        show_default=False,
+    ),
+]
+Logs = Annotated[
+    Path | None,
+    typer.Option("--logs", help="Folder for rank<k>.log: what each rank prints.", show_default=False),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the result to a JSON file, too.", show_default=False)
+]
+
+
+def rehearse(
+    command: Script = None,
+    world: World = None,
+    cluster: Cluster = None,
+    module: Module = False,
+    ranks: Ranks = "kinds",
+    steps: Steps = 3,
+    limit: Limit = "10min",
+    memory: DeviceMemory = None,
+    per_node: PerNode = None,
+    alloc_conf: AllocConf = None,
+    hint: Hints = None,
+    logs: Logs = None,
+    trace: Trace = None,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Run a training script for many GPUs as any of its ranks, without a GPU: memory, agreement, step time.
+
+    The script is one for torchrun, unchanged. Exit codes: 0 it fits and its ranks agree, 3 it runs out of memory or is
+    not sure to fit, 5 ranks disagree or hang or the script fails, 2 it trains nothing or the input is wrong.
+    """
+    with errors_reported(as_json=as_json):
+        import json
+        import os
+
+        from trimaran.base.errors import InputError
+        from trimaran.base.files import check_writable, given, write_whole
+        from trimaran.features.rehearse.ask import answer, ask, parse_hints
+        from trimaran.report.rehearsal import EXIT_CODES, rehearsal_document, rehearsal_view
+
+        if not command:
+            raise InputError(
+                "nothing to rehearse: trimaran rehearse --world 8 --cluster dgx-h100 -- train.py",
+                code="rehearse.nothing",
+            )
+        for path in (trace, output):
+            if path is not None:
+                check_writable(given(path))
+        question = ask(
+            command[0],
+            command[1:],
+            world=world,
+            cluster=cluster,
+            is_module=module,
+            per_node=per_node,
+            memory=memory,
+            ranks=ranks,
+            steps=steps,
+            limit=limit,
+            hints=parse_hints(hint or ()),
+            alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if alloc_conf is None else alloc_conf,
+        )
+        with progress_shown() as progress:
+            found = answer(question, logs=logs, progress=progress)
+        document = rehearsal_document(found.rehearsal)
+        if output is not None:
+            write_whole(given(output), (json.dumps({"schema_version": 1} | document, indent=1) + "\n").encode())
+        if trace is not None and found.step is not None:
+            found.write_trace(given(trace))
+        if as_json:
+            print_json(document)
+        else:
+            console().print(rehearsal_view(found.rehearsal))
+        if trace is not None and found.step is None:
+            typer.echo(f"trimaran: {trace} was not written: no step could be timed", err=True)
+        code = EXIT_CODES[found.rehearsal.verdict]
+        if code:
+            raise SystemExit(code)

@@ -1,0 +1,1 @@
+"""Run a script for many GPUs without one: does it fit, do its ranks agree, how long is a step?"""

@@ -1,0 +1,212 @@
+"""Rehearse a script, and say whether it fits, agrees and how long a step takes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.files import given
+from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.units import parse_seconds
+from trimaran.features.rehearse.conclusions import Conclusion, conclude
+from trimaran.features.rehearse.runs import Question, rehearse_ranks
+from trimaran.features.rehearse.target import find_target
+from trimaran.rehearsal.allocator import Settings
+from trimaran.report.rehearsal import Rehearsal
+
+HINTS = ("loss", "norm", "finite", "routing_load")
+"""What values can be said for."""
+
+
+def rehearse(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    world: int | None = None,
+    cluster: str | None = None,
+    is_module: bool = False,
+    per_node: int | None = None,
+    memory: str | int | None = None,
+    ranks: str = "kinds",
+    steps: int = 3,
+    limit: str | float = "10min",
+    hints: Mapping[str, float] | None = None,
+    alloc_conf: str = "",
+) -> Rehearsal:
+    """Run a script written for many GPUs as some of its ranks, without a GPU, and say what would happen.
+
+    Each rank is a process, as under torchrun. Tensors on the device have no data, so a rank of a large model takes tens
+    of seconds and less than a gigabyte.
+
+    Args:
+        script: path of a Python file, or a module's name
+        arguments: of the script
+        world: ranks in all; None: the devices of the cluster
+        cluster: target, such as "dgx-h100:128"; without a number of nodes those that the ranks need; None: dgx-h100
+        is_module: whether `script` is a module's name, as of `python -m`
+        per_node: ranks of a node; None: a node's devices
+        memory: of a device, such as "80GiB" or in bytes; None: the device's
+        ranks: "kinds" (representatives of each kind), "all", or numbers such as "0,8,16-23"
+        steps: of an optimizer, after which a rank stops
+        limit: time after which a rank stops, such as "10min" or in seconds
+        hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load"
+        alloc_conf: settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF
+
+    Raises:
+        InputError: no such script, wrong syntax, no such cluster, or a text that means nothing
+        EnvironmentProblem: a process cannot be started
+    """
+    question = ask(
+        script,
+        arguments,
+        world=world,
+        cluster=cluster,
+        is_module=is_module,
+        per_node=per_node,
+        memory=memory,
+        ranks=ranks,
+        steps=steps,
+        limit=limit,
+        hints=hints,
+        alloc_conf=alloc_conf,
+    )
+    return answer(question).rehearsal
+
+
+def assert_fits(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    world: int,
+    memory: str | int | None = None,
+    cluster: str | None = None,
+    is_module: bool = False,
+    per_node: int | None = None,
+    ranks: str = "kinds",
+    steps: int = 3,
+    limit: str | float = "10min",
+    hints: Mapping[str, float] | None = None,
+    alloc_conf: str = "",
+    allow_unsure: bool = False,
+) -> Rehearsal:
+    """For tests: a script trains on devices of some memory, and its ranks agree.
+
+    Args:
+        script: as for `rehearse`
+        arguments: as for `rehearse`
+        world: as for `rehearse`
+        memory: as for `rehearse`
+        cluster: as for `rehearse`
+        is_module: as for `rehearse`
+        per_node: as for `rehearse`
+        ranks: as for `rehearse`
+        steps: as for `rehearse`
+        limit: as for `rehearse`
+        hints: as for `rehearse`
+        alloc_conf: as for `rehearse`
+        allow_unsure: accept "not sure", as of a script that compiles or memory that is too close to tell
+
+    Returns:
+        The rehearsal.
+
+    Raises:
+        AssertionError: it does not fit, ranks disagree or hang, the script fails or trains nothing; the text is the
+            whole report
+        InputError: as for `rehearse`
+    """
+    found = rehearse(
+        script,
+        arguments,
+        world=world,
+        cluster=cluster,
+        is_module=is_module,
+        per_node=per_node,
+        memory=memory,
+        ranks=ranks,
+        steps=steps,
+        limit=limit,
+        hints=hints,
+        alloc_conf=alloc_conf,
+    )
+    if found.fits or (allow_unsure and found.verdict == "not sure"):
+        return found
+    raise AssertionError(str(found))
+
+
+def ask(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    world: int | None = None,
+    cluster: str | None = None,
+    is_module: bool = False,
+    per_node: int | None = None,
+    memory: str | int | None = None,
+    ranks: str = "kinds",
+    steps: int = 3,
+    limit: str | float = "10min",
+    hints: Mapping[str, float] | None = None,
+    alloc_conf: str = "",
+) -> Question:
+    """The question of texts as people write them; arguments and errors as of `rehearse`."""
+    unknown = sorted(set(hints or {}) - set(HINTS))
+    if unknown:
+        raise InputError(
+            f'no hint is called "{unknown[0]}"{did_you_mean(unknown[0], HINTS)}',
+            code="rehearse.unknown-hint",
+            hint=unknown[0],
+        )
+    Settings.parse(alloc_conf)
+    return Question(
+        script=str(script),
+        is_module=is_module,
+        arguments=tuple(map(str, arguments)),
+        target=find_target(cluster, world=world, per_node=per_node, memory=memory),
+        ranks=ranks,
+        steps=steps,
+        limit_s=parse_seconds(limit) if isinstance(limit, str) else float(limit),
+        hints=dict(hints or {}),
+        allocator=alloc_conf,
+    )
+
+
+def parse_hints(texts: Sequence[str]) -> dict[str, float]:
+    """Hints as people write them.
+
+    Args:
+        texts: such as "loss=2.0"
+
+    Raises:
+        InputError: no number, or no name
+
+    Example:
+        >>> parse_hints(["loss=2.5", "finite=0"])
+        {'loss': 2.5, 'finite': 0.0}
+    """
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise InputError(
+                f'--hint {text}: expected a name and a number, as in "loss=2.0"', code="rehearse.bad-hint", hint=text
+            ) from None
+    return found
+
+
+def answer(question: Question, *, logs: Path | None = None, progress: Progress = ignore_progress) -> Conclusion:
+    """Rehearse, and conclude.
+
+    Args:
+        question: of `ask`
+        logs: folder for what each rank printed; None: it is dropped
+        progress: is told how many ranks have ended
+
+    Raises:
+        InputError: as for `rehearse`
+        EnvironmentProblem: a process cannot be started
+    """
+    started_s = time.monotonic()
+    rehearsed = rehearse_ranks(question, logs=None if logs is None else given(logs), progress=progress)
+    return conclude(question, rehearsed, took_s=time.monotonic() - started_s)

@@ -1,0 +1,472 @@
+"""From the records of rehearsed ranks to what is said of the script.
+
+records ─┬─ memory of each rank ─▶ fits, or the first line without room ─┐
+         ├─ agreement ───────────▶ alike, or the lines that differ ──────┼─▶ the worst is the verdict
+         ├─ how each ended ──────▶ an exception, a status, a limit ──────┘
+         └─ time ────────────────▶ the step on the target cluster
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from trimaran.base.errors import InputError
+from trimaran.base.signals import signal_name
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.features.rehearse.runs import Question, Rehearsed
+from trimaran.program.types import Program
+from trimaran.rehearsal.agreement import Agreement, agree, side_text
+from trimaran.rehearsal.allocator import Settings
+from trimaran.rehearsal.kinds import describe_place
+from trimaran.rehearsal.launch import RankRun
+from trimaran.rehearsal.memory import OutOfMemory, RankMemory, memory_remedies, read_memory
+from trimaran.rehearsal.record import Frame, Issue, Record, Step
+from trimaran.rehearsal.time import StepTime, step_time
+from trimaran.report.rehearsal import (
+    InventedValue,
+    MemoryHelp,
+    Rehearsal,
+    RehearsedCollectives,
+    RehearsedRank,
+    RehearsedStep,
+    Side,
+    Trouble,
+    Verdict,
+)
+from trimaran.report.trace import write_trace
+
+ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not trained", "not sure", "fits")
+"""Verdicts, the worst first: what happens before the others can be judged."""
+
+_AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
+"""Findings that follow where a rank has failed, and say nothing in addition."""
+
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
+
+_MOST_PRINTED_LINES = 6
+_MOST_TROUBLES = 5
+_MOST_REMEDIES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What was found, and the step that its figures are of.
+
+    Attributes:
+        rehearsal: what is told
+        step: with its timeline; None: no step could be timed
+    """
+
+    rehearsal: Rehearsal
+    step: StepTime | None
+
+    def write_trace(self, path: Path) -> None:
+        """Write the timeline of the step for a trace viewer.
+
+        Args:
+            path: of the file
+
+        Raises:
+            InputError: no step could be timed
+            EnvironmentProblem: it cannot be written there
+        """
+        if self.step is None:
+            raise InputError(
+                f"{path} was not written: no step could be timed; {self.rehearsal.headline}", code="rehearse.no-trace"
+            )
+        write_trace(path, Program(ranks=(), segments=0, microbatches=1), self.step.timeline)
+
+
+def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conclusion:
+    """What the records of rehearsed ranks say of the script.
+
+    Args:
+        question: what was rehearsed
+        rehearsed: its ranks
+        took_s: that this took [s]
+    """
+    records = rehearsed.records
+    settings = Settings.parse(question.allocator)
+    memories = {record.rank: read_memory(record, settings=settings) for record in records}
+    stands = Counter(rehearsed.representatives.values())
+    ranks = [
+        _rank(run, memories[run.request.rank], describe_place(run.request.rank, rehearsed.axes), stands)
+        for run in rehearsed.runs
+    ]
+    agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
+    troubles = list(_failures(rehearsed.runs))
+    has_failed = bool(troubles)
+    troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
+    troubles += _shortages(memories)
+    if not troubles:
+        troubles += _untrained(ranks) or _unsure(memories)
+    troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
+    verdict: Verdict = troubles[0].verdict if troubles else "fits"
+    timed, no_time = _timed(question, rehearsed)
+    step = None if timed is None else _step(timed)
+    rehearsal = Rehearsal(
+        verdict=verdict,
+        headline=_headline(verdict, question, memories, troubles, step),
+        script=question.command,
+        world=question.target.world,
+        cluster=question.target.name,
+        device=question.target.device.title,
+        per_node=question.target.per_node,
+        memory_bytes=question.target.gpu.memory_bytes,
+        ranks=ranks,
+        troubles=troubles[:_MOST_TROUBLES],
+        remedies=_remedies(records, memories, settings, verdict),
+        agreement=_agreement_line(agreement, question.target.world),
+        collectives=_collectives(records),
+        step=step,
+        invented=_invented(records),
+        notes=[*_notes(question, rehearsed, agreement, memories), *no_time],
+        printed=_printed(rehearsed.runs, troubles),
+        took_s=took_s,
+    )
+    return Conclusion(rehearsal=rehearsal, step=timed)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranks
+
+
+def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int]) -> RehearsedRank:
+    record = run.record
+    return RehearsedRank(
+        rank=run.request.rank,
+        place=place,
+        stands_for=stands.get(run.request.rank, 1),
+        ended=_ended(run),
+        status=record.end.status,
+        steps=len(_step_ends(record)),
+        allocated_bytes=memory.peak.allocated,
+        reserved_bytes=memory.reserved,
+        room_bytes=memory.fit.room,
+        parts_bytes={name: nbytes for name, nbytes in memory.peak.purposes.items() if nbytes},
+        peak_line=_peak_line(memory),
+        host_s=record.host_s or run.seconds,
+        host_bytes=record.host_bytes,
+    )
+
+
+def _peak_line(memory: RankMemory) -> str:
+    line = next((blocks.line for blocks in memory.peak.blocks if blocks.line is not None), None)
+    return "" if line is None else frame_text(line)
+
+
+def _ended(run: RankRun) -> str:
+    end = run.record.end
+    count = len(_step_ends(run.record))
+    steps = f" after {format_count(count, 'step')}" if count else ""
+    seconds = f"{run.seconds:.0f} s"
+    words = {
+        "finished": f"its script ended{steps}",
+        "steps": f"stopped{steps}, as asked",
+        "seconds": f"stopped after {seconds}, as its time was over{f', and {count} steps' if count else ''}",
+        "exit": f"left with status {end.status}{steps}",
+        "error": end.text,
+        "invented": end.text,
+        "killed": f"its process {_process_end(run.status)}{f'; it said last: {end.text}' if end.text else ''}",
+    }
+    return words[end.how]
+
+
+def _process_end(status: int) -> str:
+    return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+
+
+def _step_ends(record: Record) -> list[int]:
+    """Position of the last event of each step."""
+    ends = {event.number: position for position, event in enumerate(record.events) if isinstance(event, Step)}
+    return [ends[number] for number in sorted(ends)]
+
+
+def frame_text(frame: Frame) -> str:
+    """A line of the user's, such as "train.py:41 in main"."""
+    inside = "" if frame.function in ("", "<module>") else f" in {frame.function}"
+    return f"{frame.file}:{frame.line}{inside}"
+
+
+def lines_text(record: Record, lines: int) -> list[str]:
+    """A stack of the user's lines, innermost first."""
+    return [frame_text(frame) for frame in record.lines[lines]] if 0 <= lines < len(record.lines) else []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is wrong
+
+
+def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
+    """Ranks that failed, those with the same error together."""
+    found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
+    for run in runs:
+        end = run.record.end
+        failed = end.how in ("error", "invented", "killed") or (end.how == "exit" and end.status != 0)
+        # What the lack of memory raises is told with its blocks.
+        if failed and not end.text.startswith("OutOfMemoryError"):
+            text = end.text if end.how in ("error", "invented") else _ended(run)
+            found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
+    for (text, lines), failed_runs in found.items():
+        first = failed_runs[0].request.rank
+        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
+        where = f" at {lines[0].partition(' in ')[0]}" if lines else ""
+        help_: tuple[str, ...] = ()
+        missing = _MISSING.match(text)
+        if missing is not None:
+            help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports it as a real one",)
+        yield Trouble(
+            verdict="failed",
+            text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",
+            sides=(Side(rank=first, text="", lines=lines),),
+            help=help_,
+        )
+
+
+def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Trouble]:
+    for one in agreement.findings:
+        if has_failed and one.kind in _AFTER_A_FAILURE:
+            continue
+        yield Trouble(
+            verdict="hang" if one.kind == "deadlock" else "disagree",
+            text=one.text,
+            sides=[
+                Side(rank=side.ranks[0], text=side_text(side), lines=[frame_text(frame) for frame in side.lines])
+                for side in one.sides
+            ],
+            help=(one.remedy,) if one.remedy else (),
+        )
+
+
+def _shortages(memories: Mapping[int, RankMemory]) -> Iterator[Trouble]:
+    """The rank that runs out of memory first, and where."""
+    short = [one for one in memories.values() if one.fit.verdict == "does not fit"]
+    found = min(
+        (one.short for one in short if one.short is not None), key=lambda one: (*one.order, one.rank), default=None
+    )
+    if found is not None:
+        yield Trouble(
+            verdict="out of memory",
+            text=_shortage_text(found),
+            sides=(
+                Side(
+                    rank=found.rank,
+                    text=f"{format_bytes(found.at.allocated)} allocated, {format_bytes(found.at.reserved)} reserved of "
+                    f"{format_bytes(found.room)}, step {found.at.step}",
+                    lines=[frame_text(frame) for frame in found.lines],
+                ),
+            ),
+        )
+    elif short:
+        one = short[0]
+        yield Trouble(verdict="out of memory", text=f"rank {one.rank}: {one.fit.why}", sides=())
+
+
+def _shortage_text(found: OutOfMemory) -> str:
+    where = f" at {found.lines[0].file}:{found.lines[0].line}" if found.lines else ""
+    module = f" of {found.module}" if found.module else ""
+    return f"rank {found.rank} has no room for {format_bytes(found.asked)} in the {found.at.part}{module}{where}"
+
+
+def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
+    unsure = [one for one in memories.values() if one.fit.verdict == "not sure"]
+    if not unsure:
+        return []
+    tightest = min(unsure, key=lambda one: one.fit.margin)
+    return [Trouble(verdict="not sure", text=f"rank {tightest.rank}: {tightest.fit.why}", sides=())]
+
+
+def _remedies(
+    records: Sequence[Record], memories: Mapping[int, RankMemory], settings: Settings, verdict: Verdict
+) -> list[MemoryHelp]:
+    """What would help the rank that is short of most memory, each played on its record."""
+    if verdict not in ("out of memory", "not sure"):
+        return []
+    record = min(records, key=lambda one: memories[one.rank].fit.margin)
+    if memories[record.rank].fit.margin > 0 and verdict == "not sure":
+        return []
+    return [
+        MemoryHelp(
+            rank=record.rank,
+            name=one.name,
+            action=one.action,
+            saves_bytes=one.saves,
+            reserved_bytes=one.needed,
+            fits=one.fits,
+            basis=one.basis,
+            assumption=one.assumption,
+        )
+        for one in memory_remedies(record, settings=settings)[:_MOST_REMEDIES]
+    ]
+
+
+def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
+    if any(one.steps for one in ranks):
+        return []
+    return [
+        Trouble(
+            verdict="not trained",
+            text=f"no rank took a step of an optimizer: {ranks[0].ended}",
+            sides=(),
+        )
+    ]
+
+
+def _agreement_line(agreement: Agreement | None, world: int) -> str:
+    if agreement is None:
+        return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
+    if not agreement.calls:
+        return "Agreement: nothing could be compared, as no group has two rehearsed members that ask for something"
+    calls = format_count(agreement.calls, "call")
+    groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
+    among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
+    if agreement.ok:
+        return f"Agreement: {among} were compared, and all agree"
+    return f"Agreement: {format_count(len(agreement.findings), 'difference')} in {among}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The step
+
+
+def _timed(question: Question, rehearsed: Rehearsed) -> tuple[StepTime | None, list[str]]:
+    """The step on the target cluster, or why there is none."""
+    timed = [record for record in rehearsed.records if _step_ends(record)]
+    if len(timed) < len(rehearsed.records) or not timed:
+        return None, []
+    try:
+        return step_time(timed, question.target.machine, kinds=rehearsed.representatives), []
+    except InputError as error:
+        return None, [f"the step could not be timed: {error.message}"]
+
+
+def _step(timed: StepTime) -> RehearsedStep:
+    parts = timed.parts
+    names = {
+        "compute": parts.compute_s,
+        "waiting for the host (launches)": parts.launches_s,
+        "exposed communication": parts.communication_s,
+        "waiting for other ranks (bubble)": parts.bubble_s,
+        "slowest rank": parts.slowest_s,
+    }
+    return RehearsedStep(
+        seconds=timed.step.seconds,
+        interval_s=(timed.step.low, timed.step.high),
+        parts_s=names,
+        mfu=timed.mfu or None,
+        peak=timed.peak,
+        rank=timed.ranks[timed.critical].rank,
+        notes=list(timed.notes),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What else is told
+
+
+def _headline(
+    verdict: Verdict,
+    question: Question,
+    memories: Mapping[int, RankMemory],
+    troubles: Sequence[Trouble],
+    step: RehearsedStep | None,
+) -> str:
+    name = question.script.rsplit("/", 1)[-1]
+    target = f"{question.target.world:,} × {question.target.device.title}"
+    if verdict in ("fits", "not sure"):
+        most = min(memories.values(), key=lambda one: one.fit.margin)
+        used = f"{format_bytes(most.reserved)} of {format_bytes(most.fit.room)} at most (rank {most.rank})"
+        head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
+        agreed = ", ranks agree" if len(memories) > 1 else ""
+        took = "" if step is None else f", {format_seconds(step.seconds)} a step"
+        return f"{head}: {used}{agreed}{took}"
+    words = {
+        "out of memory": "runs out of memory",
+        "disagree": "does not run",
+        "hang": "hangs",
+        "failed": "fails",
+        "not trained": "does not train",
+    }
+    return f"{name} {words[verdict]} on {target}: {troubles[0].text}"
+
+
+def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
+    """Collectives of the last whole step of the rank that asks for most."""
+    best: list[RehearsedCollectives] = []
+    for record in records:
+        ends = [0, *_step_ends(record)]
+        if len(ends) < 2:
+            continue
+        start, stop = list(pairwise(ends))[-1]
+        counts: Counter[tuple[str, str]] = Counter()
+        nbytes: Counter[tuple[str, str]] = Counter()
+        for event in record.events[start:stop]:
+            if isinstance(event, Issue):
+                one = record.collectives[event.collective]
+                counts[one.operation, one.group] += 1
+                nbytes[one.operation, one.group] += one.nbytes
+        found = [
+            RehearsedCollectives(
+                rank=record.rank,
+                operation=operation,
+                group=_group_name(record, group),
+                ranks=len(record.groups[group].ranks) if group in record.groups else record.world,
+                count=count,
+                nbytes=nbytes[operation, group],
+            )
+            for (operation, group), count in sorted(counts.items(), key=lambda one: -nbytes[one[0]])
+            if group not in record.groups or len(record.groups[group].ranks) > 1
+        ]
+        if sum(one.nbytes for one in found) > sum(one.nbytes for one in best):
+            best = found
+    return best
+
+
+def _group_name(record: Record, group: str) -> str:
+    known = record.groups.get(group)
+    if known is None or len(known.ranks) == record.world:
+        return "all ranks"
+    name = known.description.removeprefix("mesh_")
+    ranks = known.ranks
+    shown = ", ".join(map(str, ranks)) if len(ranks) <= 3 else f"{ranks[0]}, {ranks[1]} … {ranks[-1]}"
+    return name if name and name != "undefined" else shown
+
+
+def _invented(records: Sequence[Record]) -> list[InventedValue]:
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for record in records:
+        for one in record.invented:
+            line = (lines_text(record, one.lines) or [""])[0].partition(" in ")[0]
+            counts[one.what, one.asked, one.value, line] += one.count
+    return [
+        InventedValue(what=what, asked=asked, value=value, line=line, count=count)
+        for (what, asked, value, line), count in counts.most_common()
+    ]
+
+
+def _notes(
+    question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
+) -> Iterator[str]:
+    yield from question.target.notes
+    said: set[str] = set()
+    for text in (
+        *(note for record in rehearsed.records for note in record.notes),
+        *(note for memory in memories.values() for note in memory.notes),
+        *(one.text for one in (agreement.unsure if agreement is not None else ())),
+    ):
+        if text not in said:
+            said.add(text)
+            yield text
+
+
+def _printed(runs: Sequence[RankRun], troubles: Sequence[Trouble]) -> list[str]:
+    """The last lines of rank 0, or of the rank that is told first; of one that raised, its exception is told."""
+    wanted = troubles[0].sides[0].rank if troubles and troubles[0].sides else runs[0].request.rank
+    run = next((run for run in runs if run.request.rank == wanted), runs[0])
+    if run.record.end.how in ("error", "invented"):
+        return []
+    lines = [line.rstrip() for line in run.printed.splitlines() if line.strip()]
+    return lines[-_MOST_PRINTED_LINES:]

@@ -1,0 +1,297 @@
+"""Start one process a rehearsed rank, and never leave one behind.
+
+    parent                                           rank k (a process in a new session)
+    ──────                                           ──────
+    RankRequest → folder/rank<k>.json          ──▶   python -m trimaran.rehearsal.worker folder/rank<k>.json
+    looks at the clock and at what is printed        runs the script; what it prints goes to `request.output`
+    the process has ended                      ◀──   leaves `request.record`
+    kills what the rank has started
+
+Ranks that exchange objects or messages with each other (`RankRequest.together`) run all at once; others as many at
+once as there are cores. A rank ends by itself at its limits of steps and seconds; one that does not is killed `GRACE_S`
+later.
+
+What a script starts is killed with it: its group of processes, and, by a mark in their environment, processes that have
+left that group. A rank dies when its parent is killed. Temporary files of a script go below the folder of the request,
+which is the caller's to remove. Nothing listens on a port.
+"""
+
+import contextlib
+import ctypes
+import os
+import resource
+import secrets
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from trimaran.base.errors import EnvironmentProblem, TrimaranError
+from trimaran.base.files import folder_of_command, put_in_place, read_end
+from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.signals import leaving
+from trimaran.rehearsal.record import End, Record, read_record
+from trimaran.rehearsal.request import RankRequest
+
+WORKER = "trimaran.rehearsal.worker"
+"""Module of a rank's process; its only argument is the path of its request."""
+
+GRACE_S = 15.0
+"""From the limit in seconds, which a rank keeps by itself, until it is killed [s]."""
+
+MOST_PRINTED_BYTES = 64 * 2**20
+"""Of what a rank prints; when there is more, what came before is dropped [bytes]."""
+
+MARK = "TRIMARAN_REHEARSAL"
+"""In the environment of a rank and of all that it starts. A script may look at it."""
+
+_END_BYTES = 64 * 2**10
+_POLL_S = 0.05
+_SWEEPS = 5
+
+# What another launcher may have left in our own environment, and what a rank is told by its request.
+_NOT_INHERITED = frozenset({
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+    "ROLE_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
+})  # fmt: skip
+_NOT_INHERITED_PREFIXES = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRun:
+    """One rank's process, which has ended.
+
+    Attributes:
+        request: what it was told
+        status: exit code of the process; negative: number of the signal that ended it
+        overdue: whether it was killed because it went on beyond its limit
+        seconds: from its start to its end [s]
+        printed: the end of what it printed
+        record: what it did; where it left none, one that says only how it ended
+    """
+
+    request: RankRequest
+    status: int
+    overdue: bool
+    seconds: float
+    printed: str
+    record: Record
+
+
+def run_ranks(
+    requests: Sequence[RankRequest],
+    *,
+    folder: Path,
+    at_once: int | None = None,
+    progress: Progress = ignore_progress,
+    worker: str = WORKER,
+) -> list[RankRun]:
+    """Rehearse ranks, and wait for all.
+
+    Args:
+        requests: one a rank; paths in them lie in `folder`
+        folder: exists and is the caller's to remove; requests and temporary files of the script go there
+        at_once: most ranks at one time; those that are rehearsed together are always started together. None: as many
+            as this process may use cores
+        progress: is told how many ranks have ended
+        worker: module that is run
+
+    Returns:
+        Of each request, in order, how its process ended.
+
+    Raises:
+        EnvironmentProblem: a process cannot be started
+    """
+    together = max((len(request.together) for request in requests), default=1)
+    most = max(together, at_once or cores())
+    mark = secrets.token_hex(8)
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    waiting = deque(requests)
+    running: list[_Rank] = []
+    ended: dict[int, RankRun] = {}
+    with leaving(lambda _: _leave(running)):
+        try:
+            while waiting or running:
+                while waiting and len(running) < most:
+                    request = waiting.popleft()
+                    running.append(_start(request, folder, mark, scratch, worker))
+                time.sleep(_POLL_S)
+                for rank in [rank for rank in running if rank.has_ended(time.monotonic())]:
+                    running.remove(rank)
+                    _kill(rank)
+                    ended[rank.request.rank] = rank.result()
+                progress("rehearsing ranks", len(ended), len(requests))
+        finally:
+            for rank in running:
+                _kill(rank)
+            for rank in running:
+                rank.process.wait()
+            _sweep(mark)
+    return [ended[request.rank] for request in requests]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Rank:
+    """A rank whose process may still run."""
+
+    def __init__(self, request: RankRequest, process: "subprocess.Popen[bytes]") -> None:
+        self.request = request
+        self.process = process
+        self.started_s = time.monotonic()
+        self.overdue = False
+
+    def has_ended(self, now_s: float) -> bool:
+        """Whether the process is gone; it is killed when it is overdue."""
+        if self.process.poll() is not None:
+            return True
+        if now_s - self.started_s > self.request.most_seconds + GRACE_S:
+            self.overdue = True
+            _kill(self)
+            self.process.wait()
+            return True
+        printed = Path(self.request.output)
+        with contextlib.suppress(OSError):
+            if printed.stat().st_size > MOST_PRINTED_BYTES:
+                os.truncate(printed, 0)  # opened for appending: what follows is written from the new end
+        return False
+
+    def result(self) -> RankRun:
+        """How the process ended, and what it left."""
+        status = self.process.wait()
+        printed = read_end(Path(self.request.output), most_bytes=_END_BYTES)
+        return RankRun(
+            request=self.request,
+            status=status,
+            overdue=self.overdue,
+            seconds=time.monotonic() - self.started_s,
+            printed=printed,
+            record=self._record(status, printed),
+        )
+
+    def _record(self, status: int, printed: str) -> Record:
+        asked = self.request
+        path = Path(asked.record)
+        if path.exists():
+            with contextlib.suppress(TrimaranError):
+                return read_record(path)
+        lines = printed.strip().splitlines()
+        end = End(how="seconds" if self.overdue else "killed", status=status, text=lines[-1] if lines else "", lines=-1)
+        script = [*(("-m",) if asked.is_module else ()), asked.script, *asked.arguments]
+        return Record(
+            rank=asked.rank,
+            world=asked.world,
+            per_node=asked.per_node,
+            device=asked.gpu.catalog_name,
+            memory_bytes=asked.gpu.memory_bytes,
+            script=script,
+            end=end,
+            host_s=time.monotonic() - self.started_s,
+        )
+
+
+def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker: str) -> _Rank:
+    path = folder / f"rank{request.rank}.json"
+    put_in_place(path, msgspec.json.encode(request))
+    try:
+        with Path(request.output).open("ab") as output:
+            process = subprocess.Popen(
+                # -P: the folder in which the command was given is not searched before what is installed.
+                [sys.executable, "-P", "-m", worker, str(path)],
+                cwd=folder_of_command(),
+                env=_environment(os.environ, mark, scratch),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C reaches the parent alone, and a rank is killed together with what it has started.
+                start_new_session=True,
+                preexec_fn=_prepare,
+            )
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the process of rank {request.rank} cannot be started: {error.strerror or error}. Limits of processes and "
+            "open files are shown by ulimit -u and ulimit -n: end other processes, or rehearse fewer ranks (--ranks)",
+            code="rehearse.cannot-start",
+            rank=request.rank,
+        ) from error
+    return _Rank(request, process)
+
+
+def _environment(ours: Mapping[str, str], mark: str, scratch: Path) -> dict[str, str]:
+    """Variables of a rank's process: ours, without what a launcher of ranks has set."""
+    variables = {
+        name: value
+        for name, value in ours.items()
+        if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
+    }
+    root = Path(__file__).resolve().parents[2]
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    if root not in installed:
+        # Ours is not installed but found by the search path of this process, which a new one would not have.
+        variables["PYTHONPATH"] = os.pathsep.join(part for part in (ours.get("PYTHONPATH", ""), str(root)) if part)
+    # As torchrun does for several ranks of a node.
+    variables.setdefault("OMP_NUM_THREADS", "1")
+    return variables | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), MARK: mark}
+
+
+_prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def _prepare() -> None:
+    """In a new process, before its program: it dies with its parent, and leaves no file of its memory."""
+    if _prctl is not None:
+        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGKILL))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ends of processes
+
+
+def _kill(rank: _Rank) -> None:
+    """Kill a rank and its group, of which some may be left where the rank itself has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(rank.process.pid, signal.SIGKILL)
+
+
+def _leave(ranks: Sequence[_Rank]) -> None:
+    """Kill all where this process leaves at once; a handler of a signal does this, so that nothing is waited for."""
+    for rank in ranks:
+        _kill(rank)
+
+
+def _sweep(mark: str) -> None:
+    """Kill what has left the groups of its ranks, such as a daemon: it still has the mark in its environment."""
+    wanted = f"{MARK}={mark}".encode()
+    for _ in range(_SWEEPS):
+        found = [pid for pid in _processes() if wanted in _environment_of(pid)]
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return []
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    """Variables that a process began with; none where it may not be read, or where it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

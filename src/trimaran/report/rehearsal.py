@@ -1,0 +1,468 @@
+"""Rehearsal of a script: the page that `rehearse` prints, and the same as JSON data.
+
+The verdict is the first line. Below it: what is wrong and on which lines, memory by rank, collectives, the step, values
+that were invented, notes, and the next command.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from trimaran.base.printable import printable
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.program.json_files import to_plain
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console
+
+WIDTH = 80
+
+Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
+"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
+tell; a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed;
+no rank took a step of an optimizer."""
+
+EXIT_CODES: Mapping[Verdict, int] = {
+    "fits": 0,
+    "not sure": 3,
+    "out of memory": 3,
+    "disagree": 5,
+    "hang": 5,
+    "failed": 5,
+    "not trained": 2,
+}
+"""Of the command: those of `InfeasibleError`, `ExecutionError` and `InputError`."""
+
+PURPOSES: Mapping[str, str] = {
+    "parameter": "param",
+    "gradient": "grad",
+    "optimizer": "optim",
+    "activation": "activ",
+    "temporary": "temp",
+    "communication": "comm",
+    "other": "other",
+}
+"""What memory is for, and its heading in tables; inputs count as other."""
+
+_MOST_ROWS = 12
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsedRank:
+    """One rank that was rehearsed.
+
+    Attributes:
+        rank: global
+        place: where it stands in the script's groups, such as "pp 3 of 16, tp 0 of 8"; "" where there are none
+        stands_for: ranks that are taken to do the same, itself included
+        ended: how its script ended, in words
+        status: exit status of the script
+        steps: of an optimizer that it took
+        allocated_bytes: at most, in blocks [bytes]
+        reserved_bytes: at most, in segments of the allocator, with what it takes in addition [bytes]
+        room_bytes: of its device for the allocator, without the driver's context and the usual buffers of NCCL [bytes]
+        parts_bytes: what was allocated at that moment is for, by names of `PURPOSES` [bytes]
+        peak_line: the user's line at that moment; "" where none is known
+        host_s: that it took here [s]
+        host_bytes: of its process here, at most [bytes]
+    """
+
+    rank: int
+    place: str
+    stands_for: int
+    ended: str
+    status: int
+    steps: int
+    allocated_bytes: int
+    reserved_bytes: int
+    room_bytes: int
+    parts_bytes: Mapping[str, int]
+    peak_line: str
+    host_s: float
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One rank's side of what is wrong.
+
+    Attributes:
+        rank: global
+        text: what it does, such as "all_reduce of 4 × float32, sum"
+        lines: of the user's code, innermost first, such as "train.py:41 in main"
+    """
+
+    rank: int
+    text: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something that keeps the script from training.
+
+    Attributes:
+        verdict: what it makes of the rehearsal
+        text: one sentence
+        sides: the ranks that it is about, the first one first
+        help: what would help, one sentence each, the best first
+    """
+
+    verdict: Verdict
+    text: str
+    sides: Sequence[Side]
+    help: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHelp:
+    """A remedy for a lack of memory, played on the record of a rank.
+
+    Attributes:
+        rank: global
+        name: in a few words
+        action: what to do, one sentence
+        saves_bytes: of what is reserved at the peak [bytes]
+        reserved_bytes: at the peak with it [bytes]
+        fits: whether the device has room then
+        basis: the figures that it is made of
+        assumption: what was assumed
+    """
+
+    rank: int
+    name: str
+    action: str
+    saves_bytes: int
+    reserved_bytes: int
+    fits: bool
+    basis: str
+    assumption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsedCollectives:
+    """Collectives of one kind in one step.
+
+    Attributes:
+        rank: that asks for them
+        operation: such as "all_gather"
+        group: the script's name of the group, or its ranks
+        ranks: of the group
+        count: in one step
+        nbytes: of all of them [bytes]
+    """
+
+    rank: int
+    operation: str
+    group: str
+    ranks: int
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsedStep:
+    """The step on the target cluster.
+
+    Attributes:
+        seconds: of one step [s]
+        interval_s: 90 % interval [s]
+        parts_s: what it is spent on [s]
+        mfu: share of the devices' peak; None: not known
+        peak: precision that `mfu` counts with, such as "bf16"
+        rank: whose parts are told
+        notes: what the figures take for granted
+    """
+
+    seconds: float
+    interval_s: tuple[float, float]
+    parts_s: Mapping[str, float]
+    mfu: float | None
+    peak: str
+    rank: int
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventedValue:
+    """A value that the script asked for and that no data can tell.
+
+    Attributes:
+        what: kind of the value, such as "loss"; the name of its hint
+        asked: operation that asked
+        value: that was given
+        line: the user's
+        count: how often, over all rehearsed ranks
+    """
+
+    what: str
+    asked: str
+    value: str
+    line: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What a rehearsal found.
+
+    Attributes:
+        verdict: the worst that was found
+        headline: the same as one sentence with its figures
+        script: path, or "-m" and the module's name, and its arguments
+        world: ranks in all
+        cluster: name of the target cluster
+        device: what its device is called
+        per_node: ranks of a node
+        memory_bytes: of a device [bytes]
+        ranks: that were rehearsed, ascending
+        troubles: what is wrong, the worst first; empty where the script fits and its ranks agree
+        remedies: for a lack of memory, those that save most first
+        agreement: what was compared, one sentence
+        collectives: of one step, of the rank that has most
+        step: on the target cluster; None: not known
+        invented: values without data
+        notes: what was taken instead of what the script asked for, and what is not modelled
+        printed: the last lines that rank 0 printed, or the rank that failed
+        took_s: that the rehearsal took [s]
+    """
+
+    verdict: Verdict
+    headline: str
+    script: Sequence[str]
+    world: int
+    cluster: str
+    device: str
+    per_node: int
+    memory_bytes: int
+    ranks: Sequence[RehearsedRank]
+    troubles: Sequence[Trouble]
+    remedies: Sequence[MemoryHelp]
+    agreement: str
+    collectives: Sequence[RehearsedCollectives]
+    step: RehearsedStep | None
+    invented: Sequence[InventedValue]
+    notes: Sequence[str]
+    printed: Sequence[str]
+    took_s: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits, its ranks agree, and it trains."""
+        return self.verdict == "fits"
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory that the rank with most reserves [bytes]."""
+        return max((one.reserved_bytes for one in self.ranks), default=0)
+
+    def __str__(self) -> str:
+        text = StringIO()
+        make_console(file=text, width=WIDTH, no_color=True).print(rehearsal_view(self))
+        return text.getvalue()
+
+
+def rehearsal_document(rehearsal: Rehearsal) -> dict[str, object]:
+    """A rehearsal as JSON data: times in seconds, sizes in bytes."""
+    plain: dict[str, object] = to_plain(rehearsal)
+    head = {"verdict": rehearsal.verdict, "fits": rehearsal.fits, "headline": rehearsal.headline}
+    return head | {"peak_bytes": rehearsal.peak_bytes} | plain
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# For people
+
+
+def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
+    """A rehearsal for people, readable at 80 columns.
+
+    Args:
+        rehearsal: of a script
+    """
+    parts: list[RenderableType] = [Text(rehearsal.headline, style="bold")]
+    parts += [_trouble(trouble, is_told=trouble.text in rehearsal.headline) for trouble in rehearsal.troubles]
+    if any(one.reserved_bytes or one.allocated_bytes for one in rehearsal.ranks):
+        parts += [Text(), *_memory_tables(rehearsal)]
+    if rehearsal.remedies:
+        parts += [Text(), *_remedy_table(rehearsal.remedies)]
+    if rehearsal.agreement:
+        parts += [Text(), Text(rehearsal.agreement)]
+    if rehearsal.collectives:
+        parts += [Text(), *_collective_table(rehearsal.collectives)]
+    if rehearsal.step is not None:
+        parts += [Text(), *_step_table(rehearsal.step)]
+    if rehearsal.invented:
+        parts += [Text(), *_invented_table(rehearsal.invented)]
+    if rehearsal.notes:
+        parts += [Text(), Text("Notes", style="bold"), *(bullet(Text(note)) for note in rehearsal.notes)]
+    if rehearsal.printed:
+        of = "The script printed last"
+        parts += [Text(), Text(of, style="bold"), *(_one_line(line) for line in rehearsal.printed)]
+    parts += [Text(), *(Text(line) for line in _ending(rehearsal))]
+    return Group(*parts)
+
+
+def _title(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _one_line(text: str) -> Text:
+    """A line of whatever length, folded nowhere."""
+    return Text(f"  {printable(text)}", no_wrap=True, overflow="ellipsis")
+
+
+def _trouble(trouble: Trouble, *, is_told: bool) -> RenderableType:
+    lines: list[RenderableType] = [] if is_told else [Text(), Text(trouble.text)]
+    for side in trouble.sides:
+        # Where a side's text is a sentence with its ranks, it needs no name.
+        text = side.text if side.text.startswith("rank") else f"rank {side.rank}{f': {side.text}' if side.text else ''}"
+        if side.text or len(side.lines) > 1:
+            lines.append(Padding(Text(text), (0, 0, 0, 2)))
+        if len(side.lines) > 1:
+            lines += [Text(f"      {'by' if number else 'at'} {line}") for number, line in enumerate(side.lines[:3])]
+    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2)) for sentence in trouble.help]
+    return Group(*lines)
+
+
+def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
+    rows = _alike(rehearsal.ranks)
+    shown = sorted(rows, key=lambda row: -row[0].reserved_bytes)[:_MOST_ROWS]
+    shown.sort(key=lambda row: row[0].rank)
+    purposes = [name for name in PURPOSES if any(row[0].parts_bytes.get(name, 0) >= _GIB / 2000 for row in shown)]
+    small = rehearsal.peak_bytes < _GIB
+    size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
+    room = format_bytes(min(one.room_bytes for one in rehearsal.ranks))
+    capacity = format_bytes(rehearsal.memory_bytes)
+    yield _title(f"Memory at the peak [{unit}]; a device has {capacity}, {room} to allocate")
+    table = frame_table()
+    add_words(table, "rank")
+    add_figures(table, "like it")
+    placed = any(row[0].place for row in shown)
+    add_words(table, *(("place",) if placed else ()))
+    add_figures(table, *(PURPOSES[name] for name in purposes), "alloc", "reserved")
+    for first, ranks in shown:
+        alike = [one for one in rehearsal.ranks if one.rank in ranks]
+        table.add_row(
+            _some(ranks),
+            f"{sum(one.stands_for for one in alike):,}",
+            *((_common_place(alike),) if placed else ()),
+            *(_amount(first.parts_bytes.get(name, 0), size) for name in purposes),
+            _amount(first.allocated_bytes, size),
+            _amount(first.reserved_bytes, size),
+        )
+    yield table
+    left = len(rows) - len(shown)
+    legend = ", ".join(f"{PURPOSES[name]}: {name}" for name in purposes if PURPOSES[name] != name)
+    legend += f"{'; ' if legend else ''}like it: ranks that are taken to be the same"
+    yield Text(legend + (f"; {format_count(left, 'row')} with less: --json" if left else ""), style="dim")
+
+
+def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
+    yield _title(f"What would help rank {remedies[0].rank}, each played on its record")
+    table = frame_table()
+    add_words(table, "remedy")
+    add_figures(table, "saves", "reserved then")
+    add_words(table, "fits then")
+    for one in remedies:
+        table.add_row(
+            one.action or one.name,
+            format_bytes(one.saves_bytes),
+            format_bytes(one.reserved_bytes),
+            "yes" if one.fits else "no",
+        )
+    yield table
+
+
+def _alike(ranks: Sequence[RehearsedRank]) -> list[tuple[RehearsedRank, list[int]]]:
+    """Ranks with the same figures together."""
+    found: dict[object, tuple[RehearsedRank, list[int]]] = {}
+    for one in ranks:
+        key = (one.allocated_bytes, one.reserved_bytes, tuple(sorted(one.parts_bytes.items())))
+        found.setdefault(key, (one, []))[1].append(one.rank)
+    return list(found.values())
+
+
+def _common_place(ranks: Sequence[RehearsedRank]) -> str:
+    """What the places of ranks have in common, without the sizes of groups, such as "pp 3, tp 0"."""
+    places = [one.place.split(", ") for one in ranks]
+    common = [word for word in places[0] if all(word in place for place in places[1:])]
+    return ", ".join(word.partition(" of ")[0] for word in common)
+
+
+def _some(ranks: Sequence[int]) -> str:
+    more = f" +{len(ranks) - 3}" if len(ranks) > 3 else ""
+    return ", ".join(map(str, ranks[:3])) + more
+
+
+def _amount(nbytes: int, size: int) -> str:
+    value = nbytes / size
+    return "–" if not nbytes else f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[RenderableType]:
+    yield _title(f"Collectives of a step, rank {collectives[0].rank}")
+    table = frame_table()
+    add_words(table, "operation", "group")
+    add_figures(table, "ranks", "count", "bytes")
+    for one in collectives[:_MOST_ROWS]:
+        table.add_row(one.operation, one.group, f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes))
+    yield table
+    if len(collectives) > _MOST_ROWS:
+        yield Text(f"{format_count(len(collectives) - _MOST_ROWS, 'row')} more: --json", style="dim")
+
+
+def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
+    low, high = step.interval_s
+    mfu = "" if step.mfu is None else f", MFU {step.mfu:.1%} of {step.peak}"
+    yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}")
+    table = frame_table()
+    add_words(table, f"part of the step, rank {step.rank}")
+    add_figures(table, "time", "share")
+    for part, seconds in step.parts_s.items():
+        if seconds >= 5e-4 * step.seconds:
+            table.add_row(part, format_seconds(seconds), f"{seconds / step.seconds:.1%}")
+    yield table
+    yield from (Text(note, style="dim") for note in step.notes)
+
+
+def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableType]:
+    yield _title("Invented values: what the script asked of tensors without data")
+    table = frame_table()
+    add_words(table, "what", "value", "asked by", "line")
+    add_figures(table, "times")
+    for one in invented[:_MOST_ROWS]:
+        table.add_row(one.what, one.value, one.asked, one.line, f"{one.count:,}")
+    yield table
+    if len(invented) > _MOST_ROWS:
+        yield Text(f"{format_count(len(invented) - _MOST_ROWS, 'row')} more: --json", style="dim")
+
+
+def _ending(rehearsal: Rehearsal) -> Iterator[str]:
+    ranks = len(rehearsal.ranks)
+    host = max((one.host_bytes for one in rehearsal.ranks), default=0)
+    used = f", {format_bytes(host)} at most in a process" if host else ""
+    yield f"{ranks} of {format_count(rehearsal.world, 'rank')} rehearsed in {format_seconds(rehearsal.took_s)}{used}"
+    yield f"next: {next_command(rehearsal)}"
+
+
+def next_command(rehearsal: Rehearsal) -> str:
+    """What to do after a rehearsal, as a command or in words."""
+    head = f"trimaran rehearse --world {rehearsal.world} --cluster {rehearsal.cluster}"
+    script = shlex.join(rehearsal.script)
+    if rehearsal.script and rehearsal.script[0] == "-m":
+        head, script = f"{head} -m", shlex.join(rehearsal.script[1:])
+    if rehearsal.verdict in ("out of memory", "not sure"):
+        return f"{head} --alloc-conf expandable_segments:True -- {script}"
+    if rehearsal.verdict in ("disagree", "hang"):
+        return f"repair the lines above, then {head} -- {script}"
+    if rehearsal.verdict == "failed":
+        rank = rehearsal.troubles[0].sides[0].rank if rehearsal.troubles and rehearsal.troubles[0].sides else 0
+        return f"{head} --ranks {rank} --logs logs -- {script}"
+    if rehearsal.verdict == "not trained":
+        return f"give the arguments with which the script trains: {head} -- {script} …"
+    return f"{head} --trace trace.json -- {script}"
