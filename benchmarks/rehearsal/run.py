@@ -19,7 +19,7 @@ from pathlib import Path
 from trimaran.machine.types import Device, Machine
 from trimaran.networks.sizes import find_size
 from trimaran.pricing.kernels.software import Software
-from trimaran.rehearsal.record import Record, read_record
+from trimaran.rehearsal.record import Record, read_record, write_record
 from trimaran.rehearsal.time import StepTime, step_time
 from trimaran_studies.facts.machine_labels import match_machine
 
@@ -80,7 +80,19 @@ def rehearse(arguments: list[str], machine: Machine, world: int, folder: Path) -
     return read_record(folder / "record")
 
 
-def predict(row: dict[str, str]) -> tuple[float, StepTime, float]:
+def kept(arguments: list[str], machine: Machine, world: int, records: Path | None) -> Record:
+    """The record, from a folder of them where it has been made before."""
+    name = f"{machine.node.device.name} {world} {' '.join(arguments)}".replace("/", "_")
+    if records is not None and (records / name).exists():
+        return read_record(records / name)
+    with tempfile.TemporaryDirectory() as folder:
+        record = rehearse(arguments, machine, world, Path(folder))
+    if records is not None:
+        write_record(records / name, record)
+    return record
+
+
+def predict(row: dict[str, str], records: Path | None = None) -> tuple[float, StepTime, float]:
     """Tokens a second of a rank, the step, and the seconds that it took here."""
     devices, micro = int(row["n_gpus"]), int(row["micro_batch"])
     microbatches = max(1, round(int(row["global_batch"]) / (devices * micro)))
@@ -90,8 +102,7 @@ def predict(row: dict[str, str]) -> tuple[float, StepTime, float]:
     began = time.perf_counter()
     steps = {}
     for accumulation in sorted({min(microbatches, MOST_MICROBATCHES), min(microbatches, MOST_MICROBATCHES - 1)}):
-        with tempfile.TemporaryDirectory() as folder:
-            record = rehearse(arguments_of(row, accumulation), match.machine, devices, Path(folder))
+        record = kept(arguments_of(row, accumulation), match.machine, devices, records)
         kinds = dict.fromkeys(range(devices), 0)
         steps[accumulation] = step_time([record], match.machine, kinds=kinds, software=software)
     longest = steps[max(steps)]
@@ -109,13 +120,14 @@ def main() -> None:
     parser.add_argument("--some", type=int, default=0, help="only so many rows, evenly taken")
     parser.add_argument("--only", default="", help="part of a row's id or model")
     parser.add_argument("--out", type=Path, default=HERE / "results.csv")
+    parser.add_argument("--records", type=Path, help="folder in which records are kept")
     given = parser.parse_args()
     rows = [row for row in rows_of(given.rows) if given.only.lower() in f"{row['row_id']} {row['model']}".lower()]
     if given.some and len(rows) > given.some:
         rows = [rows[place * len(rows) // given.some] for place in range(given.some)]
     results = []
     for row in rows:
-        rate, found, here_s = predict(row)
+        rate, found, here_s = predict(row, given.records)
         value = float(row["value"])
         parts = found.parts
         results.append(
@@ -142,7 +154,8 @@ def main() -> None:
             writer.writerows(results)
     errors = [abs(one["error"]) for one in results]
     inside = sum(one["low"] <= one["predicted"] / one["published"] <= one["high"] for one in results)
-    print(f"{len(errors)} rows: median {statistics.median(errors):.1%}, largest {max(errors):.1%}, {inside} in interval")
+    median = statistics.median(errors)
+    print(f"{len(errors)} rows: median {median:.1%}, largest {max(errors):.1%}, {inside} in their interval")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Trimaran: plan, simulate and run the training of deep neural networks on many devices.
 
     verbs      check, plan, explain, simulate, estimate_memory, predict_scaling, find_crossover, collective_cost,
-               init, export_checkpoint, observe, virtual_memory, sample_order
+               init, export_checkpoint, observe, rehearse, assert_fits, virtual_memory, sample_order
     types      what these take and return; every error is a `TrimaranError`
 
 Nothing of this imports torch before it is used.
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from trimaran.features.diagnose.observe import observe as observe
     from trimaran.features.memory_fit.estimate import MemoryStudy as MemoryStudy
     from trimaran.features.memory_fit.estimate import estimate_memory as estimate_memory
+    from trimaran.features.rehearse.ask import assert_fits as assert_fits
+    from trimaran.features.rehearse.ask import rehearse as rehearse
     from trimaran.features.scaling import predict_scaling as predict_scaling
     from trimaran.features.training.session import Session as Session
     from trimaran.features.training.session import init as init
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from trimaran.program.types import Program as Program
     from trimaran.report.crossover import Crossover as Crossover
     from trimaran.report.observation import Observation as Observation
+    from trimaran.report.rehearsal import Rehearsal as Rehearsal
     from trimaran.report.scaling import ScalingStudy as ScalingStudy
     from trimaran.runtime.data.orders import sample_order as sample_order
     from trimaran.simulator.engine import simulate as simulate
@@ -87,6 +90,7 @@ _MODULES = {
     "trimaran.features.crossover.find": ("find_crossover",),
     "trimaran.features.diagnose.observe": ("Watch", "observe"),
     "trimaran.features.memory_fit.estimate": ("MemoryStudy", "estimate_memory"),
+    "trimaran.features.rehearse.ask": ("assert_fits", "rehearse"),
     "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": ("Session", "init"),
     "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
@@ -106,6 +110,7 @@ _MODULES = {
     "trimaran.program.types": ("Instruction", "Kind", "Program"),
     "trimaran.report.crossover": ("Crossover",),
     "trimaran.report.observation": ("Observation",),
+    "trimaran.report.rehearsal": ("Rehearsal",),
     "trimaran.report.scaling": ("ScalingStudy",),
     "trimaran.runtime.data.orders": ("sample_order",),
     "trimaran.simulator.engine": ("simulate",),

@@ -20,13 +20,13 @@ Script = Annotated[
     ),
 ]
 World = Annotated[
-    int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="as many as the cluster has devices")
+    int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="devices of the cluster")
 ]
 Cluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help='Target cluster, such as "dgx-h100:128" (see `trimaran clusters`); without ":N" as many nodes as needed.',
+        help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are needed.',
         show_default="dgx-h100",
     ),
 ]
@@ -92,8 +92,8 @@ def rehearse(
 ) -> None:
     """Run a training script for many GPUs as any of its ranks, without a GPU: memory, agreement, step time.
 
-    The script is one for torchrun, unchanged. Exit code 0: it fits and its ranks agree; 3: it runs out of memory, or is
-    not sure to fit; 5: ranks disagree or hang, or the script fails; 2: it trains nothing, or wrong input.
+    The script is one for torchrun, unchanged. Exit codes: 0 it fits and its ranks agree, 3 it runs out of memory or is
+    not sure to fit, 5 ranks disagree or hang or the script fails, 2 it trains nothing or the input is wrong.
     """
     with errors_reported(as_json=as_json):
         import json

@@ -29,7 +29,6 @@ from trimaran.rehearsal.calls import (
     Unit,
     Waits,
     disagreement,
-    label,
     members_of,
     message_disagreement,
 )
@@ -316,55 +315,84 @@ _DIFFERS: dict[str, tuple[str, str]] = {
 def _cost(one: Call, other: Call) -> float:
     """Of taking two calls for each other. Leaving a call out costs 1."""
     same_line = one.lines == other.lines
-    if label(one) == label(other) or not disagreement((one, other)):
+    if not disagreement((one, other)):
         return 0.0 if same_line else 0.3
     if one.asked.operation != other.asked.operation:
         return 1.9
     return 0.8 if same_line else 1.2
 
 
-def first_edit(ours: Sequence[Call], theirs: Sequence[Call], differs_at: int) -> tuple[int, int, bool, bool]:
+class Edit(msgspec.Struct, frozen=True):
+    """One place at which two aligned lists of calls differ.
+
+    Attributes:
+        ours: place in the first list
+        theirs: place in the second
+        is_ours: the first list's call has no other side, or goes with one that it does not agree with
+        is_theirs: so has the second's
+    """
+
+    ours: int
+    theirs: int
+    is_ours: bool
+    is_theirs: bool
+
+
+def edits(
+    ours: Sequence[Call], theirs: Sequence[Call], differs_at: int, *, we_stop: bool = False, they_stop: bool = False
+) -> list[Edit]:
     """Where two lists of calls part, if as few calls as possible are left out, added or changed.
 
     Args:
         ours: calls of one rank in a group
         theirs: of another
         differs_at: first place at which they do not go together, or the length of the shorter
+        we_stop: whether the first rank would have gone on after its last call
+        they_stop: whether the second would
 
     Returns:
-        Place in ours and in theirs, whether our call there has no other side, and whether theirs has none.
+        The first place and those near it; the end of a list counts as one where the other goes on.
     """
     start = next((at for at in range(differs_at) if ours[at].lines != theirs[at].lines), differs_at)
     start = max(start, differs_at - WINDOW // 2)
     left, right = ours[start : start + WINDOW], theirs[start : start + WINDOW]
-    gap = 1.0 if start + WINDOW >= max(len(ours), len(theirs)) else 0.0
+    is_whole = start + WINDOW >= max(len(ours), len(theirs))
+    our_rest, their_rest = float(is_whole and not they_stop), float(is_whole and not we_stop)
     rows, columns = len(left), len(right)
     best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
     costs = [[_cost(one, other) for other in right] for one in left]
     for i in range(rows, -1, -1):
         for j in range(columns, -1, -1):
             if i == rows or j == columns:
-                best[i][j] = gap * (rows - i + columns - j)
+                best[i][j] = our_rest * (rows - i) + their_rest * (columns - j)
             else:
                 best[i][j] = min(costs[i][j] + best[i + 1][j + 1], 1 + best[i + 1][j], 1 + best[i][j + 1])
+    found: list[Edit] = []
     i = j = 0
-    while i < rows and j < columns:
+    while i < rows and j < columns and (not found or i + start - found[0].ours < NEAR):
         if costs[i][j] + best[i + 1][j + 1] > best[i][j] + 1e-9:
-            ours_alone = 1 + best[i + 1][j] <= best[i][j] + 1e-9
-            return start + i, start + j, ours_alone, not ours_alone
+            is_ours = 1 + best[i + 1][j] <= best[i][j] + 1e-9
+            found.append(Edit(start + i, start + j, is_ours, not is_ours))
+            i, j = i + is_ours, j + (not is_ours)
+            continue
         if costs[i][j] >= 0.5:
-            return start + i, start + j, False, False
+            found.append(Edit(start + i, start + j, is_ours=True, is_theirs=True))
         i, j = i + 1, j + 1
-    return start + i, start + j, j == columns, i == rows
+    if i == rows or j == columns:
+        found += [Edit(start + at, start + j, is_ours=True, is_theirs=False) for at in range(i, rows)]
+        found += [Edit(start + i, start + at, is_ours=False, is_theirs=True) for at in range(j, columns)]
+    return found
 
 
-def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call]) -> bool:
-    """Whether the next calls of both are the same ones in another order."""
-    one: Counter[object] = Counter()
-    for number, (mine, other) in enumerate(zip(ours[:NEAR], theirs[:NEAR], strict=False)):
-        one[label(mine)] += 1
-        one[label(other)] -= 1
-        if number and not any(one.values()):
+def _are_reordered(ours: Sequence[Call], theirs: Sequence[Call], found: Sequence[Edit]) -> bool:
+    """Whether the calls at the first edits are the same ones of the same step in another order."""
+    missing: Counter[object] = Counter()
+    for number, edit in enumerate(found):
+        if edit.is_ours:
+            missing[ours[edit.ours].label, ours[edit.ours].steps] += 1
+        if edit.is_theirs:
+            missing[theirs[edit.theirs].label, theirs[edit.theirs].steps] -= 1
+        if number and not any(missing.values()):
             return True
     return False
 
@@ -536,15 +564,10 @@ class _Comparison:
             if over and not self._is_firm(over, calls):
                 self._note_stopped(group, over, calls[0])
                 return
-            if over or self._part(calls):
+            if over or disagreement(calls):
                 self._explain(group, lists, position)
                 return
         self._compare_places(group, lists)
-
-    @staticmethod
-    def _part(calls: Sequence[Call]) -> bool:
-        labels = {label(call) for call in calls}
-        return (len(labels) > 1 or "uneven" in next(iter(labels))) and bool(disagreement(calls))
 
     def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:
         """Whether ranks that ask for nothing more really would not.
@@ -597,7 +620,11 @@ class _Comparison:
         self, group: Shared, position: int, ours: tuple[list[int], list[Call]], theirs: tuple[list[int], list[Call]]
     ) -> None:
         mine, others = ours[1], theirs[1]
-        i, j, ours_alone, theirs_alone = first_edit(mine, others, min(position, len(mine), len(others)))
+        differs_at = min(position, len(mine), len(others))
+        we_stop, they_stop = (self.members[ranks[0]].is_cut_short for ranks in (ours[0], theirs[0]))
+        found = edits(mine, others, differs_at, we_stop=we_stop, they_stop=they_stop)
+        i, j = found[0].ours, found[0].theirs
+        ours_alone, theirs_alone = not found[0].is_theirs, not found[0].is_ours
         one = mine[i] if i < len(mine) else None
         other = others[j] if j < len(others) else None
         first = self.side(ours[0], one) if one is not None else self.end_side(ours[0])
@@ -609,7 +636,7 @@ class _Comparison:
         why = ""
         kind: FindingKind
         if one is not None and other is not None:
-            if _are_reordered(mine[i:], others[j:]):
+            if _are_reordered(mine, others, found):
                 kind = "order"
                 if one.asked.part == "backward" and one.lines == other.lines:
                     why = ": gradients are ready in another order"
@@ -643,7 +670,7 @@ class _Comparison:
         """Calls that go together but come from swapped places: NCCL runs them, with each other's values."""
         first, *others = lists.values()
         for calls in others:
-            for one, other in zip(_by_step(first), _by_step(calls), strict=False):
+            for one, other in zip(_by_part(first), _by_part(calls), strict=False):
                 places, theirs = [_place(call) for call in one], [_place(call) for call in other]
                 if places == theirs or Counter(places) != Counter(theirs):
                     continue
@@ -698,8 +725,10 @@ class _Comparison:
                     continue
                 kind: FindingKind = difference
                 elements = Counter(sum(call.elements) for call in sends[position : position + NEAR])
-                if len(sends) == len(gets) and elements == Counter(
-                    sum(call.elements) for call in gets[position : position + NEAR]
+                if (
+                    kind == "shape"
+                    and len(sends) == len(gets)
+                    and elements == Counter(sum(call.elements) for call in gets[position : position + NEAR])
                 ):
                     kind = "order"
                 sides = [self.side([source], send), self.side([target], get)]
@@ -885,19 +914,19 @@ def _ordinal(number: int) -> str:
 def _fate(calls: Sequence[Call], position: int, member: Member) -> object:
     """What makes members one part: the call at a place and its lines, or their end."""
     if position < len(calls):
-        return (label(calls[position]), calls[position].lines)
+        return (calls[position].label, calls[position].lines)
     return (member.record.end.how, member.steps)
 
 
 def _place(call: Call) -> tuple[object, ...]:
-    return (label(call), call.module, call.lines)
+    return (call.label, call.module, call.lines)
 
 
-def _by_step(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls of each step."""
-    found: dict[int, list[Call]] = {}
+def _by_part(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls of each part of each step."""
+    found: dict[tuple[int, str], list[Call]] = {}
     for call in calls:
-        found.setdefault(call.steps, []).append(call)
+        found.setdefault((call.steps, call.asked.part), []).append(call)
     return list(found.values())
 
 

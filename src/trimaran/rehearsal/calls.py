@@ -66,7 +66,7 @@ class Flow:
     even: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Call:
     """One collective or message of a rank.
 
@@ -79,6 +79,7 @@ class Call:
         lines: user's code, innermost first
         module: path of the module whose forward or backward asked for it
         steps: optimizer steps that the rank had done by then
+        label: see `label_of`
     """
 
     rank: int
@@ -89,16 +90,15 @@ class Call:
     lines: tuple[Frame, ...]
     module: str
     steps: int
+    label: tuple[object, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.label = label_of(self)
 
     @property
     def is_message(self) -> bool:
         """Whether it is between two ranks."""
         return self.asked.operation in MESSAGES
-
-    @property
-    def line(self) -> Frame | None:
-        """The innermost line of the user's code, if one is known."""
-        return self.lines[0] if self.lines else None
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def _parts(elements: Sequence[int], size: int, rows: Sequence[int] = ()) -> tupl
     return (total // size if total % size == 0 else -1,) * size, True
 
 
-def label(call: Call) -> tuple[object, ...]:
+def label_of(call: Call) -> tuple[object, ...]:
     """What NCCL needs to be equal on every member: operation, reduction, root, type, number of elements.
 
     Shapes may differ where their elements are as many; members that exchange uneven parts are compared pair by pair.
@@ -198,6 +198,8 @@ def disagreement(calls: Sequence[Call]) -> Difference:
         What differs first, in the order of `Difference`.
     """
     first = calls[0]
+    if "uneven" not in first.label and all(call.label == first.label for call in calls):
+        return ""
     if len({call.asked.operation for call in calls}) > 1:
         return "operation"
     operation = first.asked.operation
@@ -297,6 +299,11 @@ class Member:
     def is_open(self) -> bool:
         """Whether the script would have gone on after the rehearsal's end."""
         return self.record.end.how in OPEN
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it would have asked for more, had it not been stopped or failed."""
+        return self.is_open or self.record.end.how == "error"
 
     def all_calls(self) -> Iterator[Call]:
         """Every call in order, messages too."""

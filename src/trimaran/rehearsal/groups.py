@@ -9,6 +9,7 @@ that is not rehearsed this one's own object is taken.
 """
 
 import pickle
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
@@ -30,8 +32,9 @@ from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.stores import store_kind
 from trimaran.rehearsal.tensors import fake
-from trimaran.rehearsal.values import MOST_ELEMENTS, set_twin, twin_of
+from trimaran.rehearsal.values import forget, is_small, set_twin, twin_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -76,6 +79,21 @@ _REDUCTIONS = ("sum", "avg", "max", "min", "product", "premul_sum", "band", "bor
 _IN_PLACE = {"all_reduce", "broadcast", "reduce"}
 
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+
+_WAITING_BELOW_PYTHON = {
+    str(Path(torch.__file__).parent / path)
+    for path in ("nn/parallel/distributed.py", "distributed/utils.py", "distributed/_state_dict_utils.py")
+}
+"""Files that call functions below Python which issue and wait: broadcasts of DDP's state, buckets built anew."""
+
+_ON_THE_WAY = (
+    str(Path(__file__).parents[1]),
+    *(
+        str(Path(torch.__file__).parent / path)
+        for path in ("_dynamo", "_compile.py", "_ops.py", "utils/_python_dispatch")
+    ),
+)
+"""Files between an operator and what called it."""
 
 _REDUCING_METHODS = (
     "allreduce",
@@ -137,14 +155,16 @@ class Exchanges:
             argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
         } | dict(kwargs)
         asynchronous = True if functional else bool(arguments.get("async_op", True))
+        out: Any = None
+        if functional:
+            out = self._result(func, args, kwargs, tensors)
+            got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
         number = -1
         if name != "check_for_nan":
             number = self._note(operation, group, given, got, arguments, flat, asynchronous)
         if functional:
-            return self._functional(func, name, args, kwargs, tensors, number)
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and operation != "barrier":
-            with _disable_current_modes():
-                return func(*args, **kwargs)
+            self._promise(name, out, args, tensors, number)
+            return out
         self._answer(operation, arguments, given, got, group)
         if name in ("check_for_nan", "monitored_barrier_"):
             return None
@@ -154,26 +174,27 @@ class Exchanges:
         work = work.boxed() if hasattr(work, "boxed") else work
         return work if len(func._schema.returns) == 1 else (args[0], work)
 
-    def _functional(
-        self, func: Any, name: str, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor], number: int
-    ) -> Any:
-        """An operator that gives its result, to be waited for by `wait_tensor`."""
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-            with _disable_current_modes():
-                out = func(*args, **kwargs)
-        else:
-            out = fake(func, args, kwargs)
+    @staticmethod
+    def _result(func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> Any:
+        """What an operator makes that gives its result, to be waited for by `wait_tensor`."""
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return fake(func, args, kwargs)
+        with _disable_current_modes():
+            return func(*args, **kwargs)
+
+    def _promise(self, name: str, out: Any, args: Any, tensors: list[torch.Tensor], number: int) -> None:
+        """Remember what is to be waited for, and its value where it is known."""
         made = [out] if isinstance(out, torch.Tensor) else list(out)
         for tensor in made:
             self._issued[tensor.untyped_storage()._cdata] = number
             if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
                 self._recorder.take(tensor, "communication")
         if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
+            _same_kind(made[0], tensors[0])
             value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
-            if value is not None and value.numel() <= MOST_ELEMENTS and made[0].numel() <= MOST_ELEMENTS:
+            if value is not None and is_small(value) and is_small(made[0]):
                 with _disable_current_modes():
                     set_twin(made[0], self._as_if_alike(name, value, made[0], args))
-        return out
 
     def _as_if_alike(self, name: str, value: torch.Tensor, out: torch.Tensor, args: Any) -> torch.Tensor | None:
         """The result where every member gives the same value."""
@@ -201,20 +222,23 @@ class Exchanges:
         with _disable_current_modes():
             if operation == "all_reduce" and reduction == "sum":
                 for tensor in given:
-                    value = twin_of(tensor)
+                    value = _value(tensor)
                     if value is not None and value.dtype != torch.bool:
                         value.mul_(size)
-            elif operation in ("all_gather", "all_to_all") and given and got:
-                value = twin_of(given[0]) if isinstance(given[0], FakeTensor) else given[0]
+            elif operation in ("all_gather", "all_to_all", "gather") and given and got:
+                value = _value(given[0])
                 for tensor in got:
-                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0:
+                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0 and is_small(tensor):
                         repeated = value.flatten().repeat(tensor.numel() // value.numel())
-                        set_twin(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
+                        _assign(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
                     else:
-                        set_twin(tensor, None)
+                        forget(tensor)
+                    _same_kind(tensor, given[0])
             elif operation in ("reduce_scatter", "recv", "scatter"):
                 for tensor in got:
-                    set_twin(tensor, None)
+                    forget(tensor)
+                    if given and operation == "reduce_scatter":
+                        _same_kind(tensor, given[0])
 
     def _note(
         self,
@@ -256,8 +280,10 @@ class Exchanges:
                 part=self._recorder.part,
             )
         )
-        if torch._C._current_graph_task_id() != -1 and not lines:
+        if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):
             self._below_python.append(number)
+        elif asynchronous and _caller() in _WAITING_BELOW_PYTHON:
+            self._recorder.wait(number)
         return number
 
     def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -360,17 +386,20 @@ class Exchanges:
         make_world, make_group, batch_messages = dist.init_process_group, c10d.new_group, dist.batch_isend_irecv
         coalescing = c10d._coalescing_manager
         get_backend = c10d.get_backend
+        store = store_kind(self._recorder, self._world)
 
         def init_process_group(backend: Any = None, *_: Any, **others: Any) -> None:
-            from torch.testing._internal.distributed.fake_pg import FakeStore
+            from torch.testing._internal.distributed import fake_pg  # registers the backend
 
-            make_world("fake", store=FakeStore(), rank=self._rank, world_size=self._world)
+            del fake_pg
+            make_world("fake", store=store(), rank=self._rank, world_size=self._world)
             self._asked += 1
             self._backends[self.remember(dist.group.WORLD)] = _backend(backend)
 
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **others: Any) -> Any:
             members = tuple(range(self._world)) if ranks is None else tuple(int(rank) for rank in ranks)
-            self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
+            if not others.get("use_local_synchronization"):  # then its members alone make it
+                self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
             kept = {key: others[key] for key in ("group_desc", "use_local_synchronization") if key in others}
             made = make_group(ranks, backend="fake", **kept)
             self._asked += 1
@@ -398,9 +427,11 @@ class Exchanges:
             "get_backend": backend_of,
             "is_nccl_available": lambda: True,
             "is_gloo_available": lambda: True,
+            "TCPStore": store,
+            "FileStore": store,
         } | self._meeting.functions()
-        for module in (dist, c10d):
-            replace(module, **replaced)
+        for module in (dist, c10d, device_mesh):
+            replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
@@ -452,36 +483,48 @@ class Meeting:
     def functions(self) -> dict[str, Callable[..., Any]]:
         """In place of those of torch.distributed."""
 
-        def all_gather_object(objects: Any, given: Any, group: Any = None) -> None:
+        def all_gather_object(object_list: Any, obj: Any, group: Any = None) -> None:
             members = self._note("all_gather_object", group, -1)
-            objects[:] = self._gathered("all_gather", members, given)
+            object_list[:] = self._gathered("all_gather", members, obj)
 
         def gather_object(
-            given: Any, objects: Any = None, dst: int | None = None, group: Any = None, group_dst: int | None = None
+            obj: Any,
+            object_gather_list: Any = None,
+            dst: int | None = None,
+            group: Any = None,
+            group_dst: int | None = None,
         ) -> None:
             root = self._global(group, dst, group_dst)
             members = self._note("gather_object", group, root)
-            found = self._gathered("gather", members, given)
-            if objects is not None and self._rank == root:
-                objects[:] = found
+            found = self._gathered("gather", members, obj)
+            if object_gather_list is not None and self._rank == root:
+                object_gather_list[:] = found
 
         def broadcast_object_list(
-            objects: Any, src: int | None = None, group: Any = None, device: Any = None, group_src: int | None = None
+            object_list: Any,
+            src: int | None = None,
+            group: Any = None,
+            device: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("broadcast_object", group, root)
-            objects[:] = self._from_root("broadcast", members, root, list(objects))
+            object_list[:] = self._from_root("broadcast", members, root, list(object_list))
 
         def scatter_object_list(
-            out: Any, objects: Any = None, src: int | None = None, group: Any = None, group_src: int | None = None
+            scatter_object_output_list: Any,
+            scatter_object_input_list: Any = None,
+            src: int | None = None,
+            group: Any = None,
+            group_src: int | None = None,
         ) -> None:
             root = self._global(group, src, group_src)
             members = self._note("scatter_object", group, root)
-            found = self._from_root("scatter", members, root, objects)
-            out[0] = found[members.index(self._rank)] if found else None
+            found = self._from_root("scatter", members, root, scatter_object_input_list)
+            scatter_object_output_list[0] = found[members.index(self._rank)] if found else None
 
         def send_object_list(
-            objects: Any,
+            object_list: Any,
             dst: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -490,10 +533,10 @@ class Meeting:
         ) -> None:
             peer = self._global(group, dst, group_dst)
             self._note("send_object", group, peer)
-            self._put(("message", self._rank, peer), list(objects))
+            self._put(("message", self._rank, peer), list(object_list))
 
         def recv_object_list(
-            objects: Any,
+            object_list: Any,
             src: int | None = None,
             group: Any = None,
             device: Any = None,
@@ -503,7 +546,7 @@ class Meeting:
             peer = self._global(group, src, group_src)
             self._note("recv_object", group, peer)
             sender, receiver = self._stand_ins.get(peer, (peer, self._rank))
-            objects[:] = self._get(("message", sender, receiver), sender)
+            object_list[:] = self._get(("message", sender, receiver), sender)
             return peer
 
         return {
@@ -600,6 +643,34 @@ class Meeting:
 
 
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _value(tensor: torch.Tensor) -> torch.Tensor | None:
+    return twin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
+
+
+def _assign(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor a value; what it is a view of has it too."""
+    here = _value(tensor)
+    if here is not None:
+        here.copy_(value)
+    else:
+        set_twin(tensor, value)
+
+
+def _same_kind(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """What kind of number a tensor is does not change on the way."""
+    for name in ("_trimaran_hint", "_trimaran_truth"):
+        if getattr(source, name, None) is not None:
+            setattr(tensor, name, getattr(source, name))
+
+
+def _caller() -> str:
+    """File of what called the operator that runs."""
+    frame = sys._getframe(2)
+    while frame.f_code.co_filename.startswith(_ON_THE_WAY) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename
 
 
 def _name_of(group: Any) -> str:

@@ -162,7 +162,7 @@ def _families(record: Record, world: int) -> Iterator[list[tuple[int, ...]]]:
 def _translated(group: tuple[int, ...], world: int) -> list[tuple[int, ...]]:
     """A group whose like on other ranks were not seen: those that a row-major mesh has.
 
-    A rank may be told of its own groups alone (`use_local_synchronization`).
+    A rank may know only the groups that it is in (`use_local_synchronization`).
     """
     stride, size = group[1] - group[0], len(group)
     regular = stride > 0 and all(after - before == stride for before, after in pairwise(group))

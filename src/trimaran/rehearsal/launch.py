@@ -1,6 +1,6 @@
 """Start one process a rehearsed rank, and never leave one behind.
 
-    parent                                           rank k (a process in a session of its own)
+    parent                                           rank k (a process in a new session)
     ──────                                           ──────
     RankRequest → folder/rank<k>.json          ──▶   python -m trimaran.rehearsal.worker folder/rank<k>.json
     looks at the clock and at what is printed        runs the script; what it prints goes to `request.output`

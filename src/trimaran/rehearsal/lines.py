@@ -48,6 +48,7 @@ class Lines:
         self._stack: list[int] = [0]
         self._numbers: list[int] = []
         self._places: list[tuple[int, int]] = []
+        self.backward = 0  # lines that asked for the backward that runs
 
     def install(self) -> None:
         """Follow which module runs."""
@@ -59,9 +60,13 @@ class Lines:
         lines = self._walk(sys._getframe(1))
         node: Any = torch._C._current_autograd_node()
         if node is None:
+            if not lines:
+                return self.backward, self._stack[-1]
             self._note(lines, self._stack[-1])
         elif not lines:
-            return self.of_node(node._sequence_nr())
+            made = self.of_node(node._sequence_nr())
+            # Nodes that gather gradients are made with no line; DDP's buckets go out of their hooks.
+            return made if made[0] else (self.backward, self._stack[-1])
         return lines, self._stack[-1]
 
     def of_node(self, number: int) -> tuple[int, int]:

@@ -174,7 +174,7 @@ class Fit:
 
     Attributes:
         verdict: see `Verdict`
-        needed: reserved at the peak, with all the memory that it asks for [bytes]
+        needed: reserved at the peak; where it does not fit, with all the memory that it asks for [bytes]
         room: of the device without context and the usual buffers of NCCL [bytes]
         margin: by which the room is larger than what is needed; negative: smaller [bytes]
         why: the arithmetic, and what makes it unsure
@@ -274,7 +274,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         steps=tuple(_steps(story, free)),
         curve=_curve(story, settings),
         outside=outside,
-        fit=_fit(record, free, outside, lacks, rooms, settings),
+        fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
         short=short,
         retries=usual.allocator.retries,
         notes=settings.notes,
@@ -327,10 +327,12 @@ def outside_of(record: Record) -> Outside:
 
 
 def _fit(
-    record: Record, free: "_Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
+    record: Record, played: "_Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
 ) -> Fit:
     most, usual, least = rooms
-    parts = f"{format_bytes(free.reserved)} reserved at the peak, of {format_bytes(record.memory_bytes)} on the device"
+    parts = (
+        f"{format_bytes(played.reserved)} reserved at the peak, of {format_bytes(record.memory_bytes)} on the device"
+    )
     parts += f" less {format_bytes(outside.context)} for the driver's context" if outside.context else ""
     if outside.communicators:
         parts += (
@@ -340,26 +342,30 @@ def _fit(
     doubts = []
     if not outside.context:
         doubts.append(f'no driver context is known for "{record.device}"')
-    if record.end.how not in ("finished", "steps", "seconds"):
+    known = len(doubts)
+    if record.end.how not in ("finished", "steps", "seconds") and (record.end.how, record.end.status) != ("exit", 0):
         doubts.append(f"the rank ended by {record.end.how}")
     if not any(type(event) is Step for event in record.events):
         doubts.append("no step was whole")
     if any("compile" in note for note in record.notes):
         doubts.append("it compiles, which is rehearsed without")
     doubts += settings.notes
+    is_unsure = len(doubts) > known
     verdict: Verdict = "fits"
     if least in lacks:
         verdict = "does not fit"
     elif most in lacks:
         verdict = "not sure"
         parts += "; only the size of these buffers decides"
-    if verdict == "fits" and [doubt for doubt in doubts if not doubt.startswith("no driver")]:
+    if verdict != "does not fit" and played.allocator.retries:
+        doubts.append(f"free segments go back to the device {played.allocator.retries} times, which takes time")
+    if verdict == "fits" and is_unsure:
         verdict = "not sure"
     return Fit(
         verdict=verdict,
-        needed=free.reserved,
+        needed=played.reserved,
         room=usual,
-        margin=usual - free.reserved,
+        margin=usual - played.reserved,
         why="; ".join([parts, *doubts]) + ".",
     )
 

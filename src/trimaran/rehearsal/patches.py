@@ -5,11 +5,8 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,15 +14,20 @@ import torch.nn.functional as functional
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    _foreach_supported_types,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten
 
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.groups import Exchanges
-from trimaran.rehearsal.recorder import Recorder, nbytes_of
-from trimaran.rehearsal.tensors import Pretending, without_data
-from trimaran.rehearsal.values import MOST_ELEMENTS, Values, set_twin
+from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.saved import SavedFiles
+from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
 class Patches:
@@ -35,6 +37,7 @@ class Patches:
         recorder: notes what is done
         values: answers for tensors without data
         exchanges: process groups
+        files: what is saved
         mode: makes the dispatch mode for a thread
         enough: called when a new step begins after the last that was asked for; does not return
         most_steps: steps of the optimizer
@@ -45,6 +48,7 @@ class Patches:
         recorder: Recorder,
         values: Values,
         exchanges: Exchanges,
+        files: SavedFiles,
         mode: Callable[[], Pretending],
         enough: Callable[[], None],
         most_steps: int,
@@ -52,6 +56,7 @@ class Patches:
         self._recorder = recorder
         self._values = values
         self._exchanges = exchanges
+        self._files = files
         self._mode = mode
         self._enough = enough
         self._most_steps = most_steps
@@ -61,6 +66,8 @@ class Patches:
         """Replace all of it."""
         torch._C._set_only_lift_cpu_tensors(True)
         replace(FakeTensorMode, avoid_device_init=property(lambda _: True))
+        for known in (_foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types):
+            known.append(FakeTensor)  # optimizers take lists, as on the target
         self._values_of_tensors()
         self._storages()
         self._modules()
@@ -68,8 +75,11 @@ class Patches:
         self._compile()
         self._threads()
         self._steps()
-        self._files()
+        self._files.install()
         self._checks_of_ddp()
+        self._synchronised_norms()
+        self._profilers()
+        torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
@@ -91,8 +101,8 @@ class Patches:
         )
         replace(
             torch.Tensor,
-            pin_memory=lambda tensor, *_, **__: tensor,
-            is_pinned=lambda *_, **__: False,
+            pin_memory=lambda tensor, *_, **__: pin(tensor),
+            is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
 
@@ -198,7 +208,7 @@ class Patches:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
                 real = tensor.detach()
                 tensor = without_data(real)
-                if real.numel() <= MOST_ELEMENTS:
+                if is_small(real):
                     set_twin(tensor, real)
             register(module, name, tensor, persistent)
 
@@ -277,13 +287,25 @@ class Patches:
 
     def _compile(self) -> None:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
+        from torch._dynamo.eval_frame import OptimizedModule, _NullDecorator
+
+        class Uncompiled(OptimizedModule):
+            """Looks like a compiled module, and calls the module."""
+
+            def _initialize(self) -> None:
+                self.forward = self._orig_mod.__call__
 
         def compiled(model: Any = None, **_: Any) -> Any:
             self._recorder.note("torch.compile: rehearsed without it")
-            return (lambda later: later) if model is None else model
+            if model is None:
+                return compiled
+            return Uncompiled(model, _NullDecorator()) if isinstance(model, nn.Module) else model
+
+        def compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
+            self._recorder.note("torch.compile: rehearsed without it")
 
         replace(torch, compile=compiled)
-        replace(nn.Module, compile=lambda module, *_, **__: compiled(module) and None)
+        replace(nn.Module, compile=compile_in_place)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Threads, processes
@@ -334,7 +356,11 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
-            backward(*args, **kwargs)
+            outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
+            try:
+                backward(*args, **kwargs)
+            finally:
+                recorder.lines.backward = outer
             if torch._C._current_graph_task_id() == -1:
                 exchanges.backward_ended()
                 for optimizer in optimizers:
@@ -378,42 +404,51 @@ class Patches:
             self._recorder.name(local, purpose)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Files, checks
-
-    def _files(self) -> None:
-        """Nothing is written in place of a checkpoint; what was saved is there for a script that loads it again."""
-        load = torch.load
-        saved: dict[Path, Any] = {}
-
-        def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
-            nbytes = sum(nbytes_of(one) for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor))
-            if isinstance(file, (str, os.PathLike)):
-                saved[_whole(file)] = value
-            self._recorder.note(f"torch.save: {nbytes / 2**20:,.0f} MiB not written")
-
-        def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, os.PathLike)) and _whole(file) in saved:
-                found = saved[_whole(file)]
-                where = None if callable(map_location) or isinstance(map_location, dict) else map_location
-                if where is None:
-                    return tree_map_only(torch.Tensor, torch.clone, found)
-                return tree_map_only(torch.Tensor, lambda one: one.to(where), found)
-            with _disable_current_modes() if kwargs.get("mmap") else contextlib.nullcontext():
-                found = load(file, "cpu", *args, **kwargs)
-            if map_location is None or callable(map_location) or isinstance(map_location, dict):
-                return found
-            return tree_map_only(torch.Tensor, lambda one: one.to(map_location), found)
-
-        replace(torch, save=save, load=load_)
+    # Checks
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers below Python; there are none to compare with."""
+        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for."""
         import torch.nn.parallel.distributed as ddp
 
         for module in (torch.distributed.utils, ddp):
             replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
-        replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+        reducer: Any = torch._C._distributed_c10d
+        replace(reducer.Logger, set_runtime_stats_and_log=lambda _: None)
+        for owner, name in ((ddp.DistributedDataParallel, "_ddp_init_helper"), (reducer.Reducer, "_rebuild_buckets")):
+            replace(owner, **{name: self._for_communication(getattr(owner, name))})
 
+    def _for_communication(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method whose memory is for messages, as the buckets of gradients are."""
 
-def _whole(file: "str | os.PathLike[str]") -> Path:
-    return Path(file).absolute()
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            with self._recorder.taken_for("communication"):
+                return method(*args, **kwargs)
+
+        return marked
+
+    def _synchronised_norms(self) -> None:
+        """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
+        from torch.nn.modules._functions import SyncBatchNorm
+
+        forward, values = SyncBatchNorm.forward, self._values
+
+        def with_all(*args: Any) -> Any:
+            before, values.all_true = values.all_true, True
+            try:
+                return forward(*args)  # type: ignore[no-untyped-call]
+            finally:
+                values.all_true = before
+
+        replace(SyncBatchNorm, forward=staticmethod(with_all))
+
+    def _profilers(self) -> None:
+        """The profiler finds no driver to ask about the device; the host's side of it works."""
+        from torch.autograd import profiler
+
+        make = profiler.profile.__init__
+
+        def of_the_host(one: Any, *args: Any, **kwargs: Any) -> None:
+            make(one, *args, **{**kwargs, "use_device": None} if "use_device" in kwargs else kwargs)
+            self._recorder.note("torch.profiler: of the host only")
+
+        replace(profiler.profile, __init__=of_the_host)

@@ -7,9 +7,10 @@ A group is priced with all groups like it under way at once, the slowest layout 
 use the same cards. Transfers of one rank that are under way at once share what limits them: its links inside a node, or
 those to the network. Ranks have the devices node by node.
 
-Attention that is causal is priced at half of its operations, as its kernels skip what is masked. Products in eight bits
-take half the time of those in sixteen. Copies between host and device are as fast as from page-locked memory. Left out:
-kernels of the script's own whose names say nothing; they are taken to move their tensors once.
+Fused attention in 16 bits reaches the share of peak that it has in published steps of transformers (`analytical`).
+Where it is causal, half of its operations count, as its kernels skip what is masked. Products in eight bits take half
+the time of those in sixteen. Copies between host and device are as fast as from page-locked memory. Left out: kernels
+of the script's own whose names say nothing; they are taken to move their tensors once.
 """
 
 import math
@@ -25,13 +26,14 @@ from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.graph.kernels.convert import ITEM_BYTES, works_alone
-from trimaran.graph.kernels.workload import WorkKind
+from trimaran.graph.kernels.workload import Work, WorkKind
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Phase
 from trimaran.machine.types import Device, Machine
+from trimaran.pricing.analytical.step_time import LATE_KERNELS, NEW_UNITS, step_constants
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, crossing_of, group_crossings, transfer_crossings
-from trimaran.pricing.kernels.durations import constants
+from trimaran.pricing.kernels.durations import PLAIN, constants
 from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
@@ -170,6 +172,8 @@ def price_kernels(
     for number, work, on_device, on_host in zip(owners, works, device_s.tolist(), host_s.tolist(), strict=True):
         before, name = found[number], kernels[number].name
         kind = str(work.kind)
+        if work.kind is WorkKind.ATTENTION:
+            on_device = _attention_seconds(work, on_device, device, software)
         factor = 1.0 if calibration is None else calibration.of(name, kind)
         if "_scaled_" in name and work.kind is WorkKind.PRODUCT:
             factor /= _EIGHT_BITS
@@ -180,6 +184,27 @@ def price_kernels(
             before.kind or kind,
         )
     return found
+
+
+def _attention_seconds(work: Work, alike_s: float, device: Device, software: Software) -> float:
+    """Time of a fused attention: at the share of peak that transformers reach, as it keeps its tiles on the chip [s].
+
+    Args:
+        work: of it
+        alike_s: of products of its shapes, which price it in 32 bits, and bound it from below by its bytes [s]
+        device: of the catalog
+        software: decides the generation of its kernels
+    """
+    if work.dtype not in ("bfloat16", "float16") or device.architecture in PLAIN:
+        return alike_s
+    table = step_constants()
+    late = software.year >= LATE_KERNELS
+    share = table.attention_share if late else table.early_attention_share
+    if not late and device.architecture in NEW_UNITS:
+        share *= table.ported_share
+    peak = device.compute["bf16" if work.dtype == "bfloat16" else "fp16"].flops_per_s
+    moved_s = work.nbytes / device.sustained_bytes_per_s
+    return max(work.flops / (peak * share), moved_s) + work.launches * device.launch.seconds
 
 
 def _is_causal(kernel: Kernel) -> bool:

@@ -9,10 +9,12 @@
 - A collective starts when each rehearsed member has issued it, after what its stream had before, and those of its group
   before it have ended. A member that is not rehearsed arrives as its representative does at the same place of a group
   alike: one of the same description and size. Messages of one batch go together; who waits for one waits for all.
+- A kernel takes longer by its part of what the host and the device of a step hold each other up, as plans have it.
 - Kernels of several streams of a rank share its device; kernels are slower while bytes of a collective flow, which has
   some of the multiprocessors.
 
-A step lasts from the moment when all ranks have done all that was asked of them before one `Step`, to that of the next.
+A step lasts from the moment when the streams of all ranks have done what was asked of them before one `Step`, to that
+of the next. Collectives that no stream and no host waits for go on beyond it.
 Left out: the script's own Python between launches, loading of data, and messages through files.
 """
 
@@ -109,7 +111,7 @@ class Ending:
     """The end of a step on a rank.
 
     Attributes:
-        tasks: the last ones of its streams and groups
+        tasks: the last ones of its streams
         host: the host's task that has asked for them
         host_s: how far into that [s]
     """
@@ -405,7 +407,7 @@ class _Rank:
                 case Step() if event.number in self._excerpt.steps:
                     place = self._excerpt.steps.index(event.number)
                     # Several optimizers of one step share its number: the last of them ends it.
-                    found[place:] = [Ending(self._everything(), self._host, self._host_s)]
+                    found[place:] = [Ending(self._of_streams(), self._host, self._host_s)]
                     self._step = min(place + 1, len(self._excerpt.steps) - 1)
                 case _:
                     pass
@@ -436,15 +438,16 @@ class _Rank:
         tail = self._tails.get(stream)
         return [*([] if tail is None else [tail]), *self._pending.get(stream, ())]
 
-    def _everything(self) -> list[int]:
-        """What a host waits for that waits for its device."""
+    def _of_streams(self) -> list[int]:
+        """What the next things on all streams wait for; collectives that nobody waits for are not among them."""
         streams = dict.fromkeys([*self._tails, *self._pending])
-        tasks = [task for stream in streams for task in self._all_of(stream)]
-        return list(dict.fromkeys([*tasks, *(task for queue in self._queues.values() for task in queue)]))
+        return list(dict.fromkeys(task for stream in streams for task in self._all_of(stream)))
 
     def _wait_for(self, stream: int) -> None:
         """The host goes on when a stream, or all of them, has done what it was asked for."""
-        ended = self._everything() if stream == _EVERYTHING else self._all_of(stream)
+        ended = self._all_of(stream)
+        if stream == _EVERYTHING:
+            ended = [*self._of_streams(), *(task for queue in self._queues.values() for task in queue)]
         before = self._host
         self._end_host()
         self._host, self._host_s = self._add("host", index=0, stream=-1, work_s=0.0), 0.0

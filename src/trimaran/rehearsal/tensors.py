@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
+from trimaran.rehearsal.device.kernels import IN_PLACE_OF_PARTS
 from trimaran.rehearsal.record import Kernel, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of
 from trimaran.rehearsal.values import Values, set_twin, twin_of
@@ -23,6 +31,9 @@ LARGE_BYTES = 4 * 2**20
 
 MOST_COPIED = 65536
 """Elements of a tensor whose copy on the host gets a value."""
+
+MOST_TRIED_BYTES = 256 * 2**20
+"""Of the arguments of an operator that is run with zeros to learn what it makes [bytes]."""
 
 _aten = torch.ops.aten
 
@@ -58,14 +69,69 @@ FAKE = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
 """The one mode of all tensors without data in this process."""
 
 
+_tried: set[Any] = set()
+"""Operators that torch's fake mode does not know."""
+
+
 def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """An operation without data."""
-    with FAKE:
-        out = func(*args, **kwargs)
+    if func in _tried:
+        return _by_trial(func, args, kwargs)
+    try:
+        with FAKE:
+            out = IN_PLACE_OF_PARTS.get(func, func)(*args, **kwargs)
+    except (UnsupportedOperatorException, NotImplementedError):
+        out = _by_trial(func, args, kwargs)
+        _tried.add(func)
     if type(out) is FakeTensor and out.constant is not None:
         constant, out.constant = out.constant, None
         set_twin(out, constant)
     return out
+
+
+def _by_trial(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """What an operator makes that is not known without data: it is run on the host, with zeros.
+
+    Raises:
+        NotImplementedError: it has no kernel for the host, refuses zeros or would take too much memory
+    """
+    tensors = [leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > MOST_TRIED_BYTES:
+        raise NotImplementedError(f"a rehearsal does not know what {func} makes, and its tensors are large")
+    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), torch.device("cpu"))
+    stands: dict[int, torch.Tensor] = {}
+
+    def real(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        value = twin_of(tensor)
+        value = _zeros(tensor) if value is None else value.clone()
+        stands[id(value)] = tensor
+        return value
+
+    def back(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) in stands:
+            return stands[id(value)]
+        with FAKE:
+            return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=device)
+
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            plain = tree_map_only(torch.Tensor, real, args)
+            named = tree_map_only(torch.Tensor, real, dict(kwargs))
+            if named.get("device") is not None:
+                named["device"] = "cpu"
+            made = func(*plain, **named)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        raise NotImplementedError(f"a rehearsal does not know what {func} makes: {str(error)[:200]}") from error
+    return tree_map(back, made)
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    zeros = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype)
+    return zeros.zero_()
 
 
 def without_data(tensor: torch.Tensor) -> FakeTensor:
@@ -111,8 +177,12 @@ class Pretending(TorchDispatchMode):
                 and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
             ):
                 return NotImplemented
+        if func is _aten.is_pinned.default:
+            return is_pinned(args[0])
         if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
+            made = self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False})
+            pin(made)
+            return made
         device: Any = kwargs.get("device")
         if device is not None:
             device = torch.device(device)
@@ -133,10 +203,15 @@ class Pretending(TorchDispatchMode):
                 if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:
                     return self._run(func, args, kwargs)
             return func(*args, **kwargs)
+        if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
+            self._waits(args[1])
+            value = self._values.of(args[1], "copy")
+            with _disable_current_modes():
+                return args[0].copy_(value)
         if func is _aten._local_scalar_dense.default:
             self._waits(args[0])
             return self._values.of(args[0], "item").item()
-        if func is _aten.equal.default:
+        if func is _aten.equal.default or func is _aten.allclose.default:
             return self._equal(args[0], args[1])
         if func is _aten.is_nonzero.default:
             self._waits(args[0])
@@ -146,8 +221,10 @@ class Pretending(TorchDispatchMode):
     def _decomposes(self, func: Any) -> bool:
         known = self._composite.get(func)
         if known is None:
-            known = self._composite[func] = func.namespace == "aten" and bool(
-                torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+            known = self._composite[func] = (
+                func.namespace == "aten"
+                and func not in IN_PLACE_OF_PARTS
+                and bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
             )
         return known
 
@@ -180,7 +257,7 @@ class Pretending(TorchDispatchMode):
                         return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
         try:
             out = fake(func, args, kwargs)
-        except DynamicOutputShapeException:
+        except (DynamicOutputShapeException, DataDependentOutputException):
             out = self._with_unknown_shape(func, args, kwargs)
         if type(out) is torch.Tensor and func is _aten.detach.default:
             return out
@@ -221,6 +298,11 @@ class Pretending(TorchDispatchMode):
         source = args[0]
         twin = twin_of(source)
         self._waits(source)
+        made = self._values.computed(func, args, kwargs)
+        if made is not None:
+            return tree_map(lambda value: self._real(value, source), made)
+        if func is _aten._pack_padded_sequence.default:
+            return self._packed(*args)
         if func is _aten.nonzero.default:
             return self._made((self._true(source, "nonzero"), source.dim()), torch.int64, source)
         if func is _aten.masked_select.default:
@@ -255,12 +337,28 @@ class Pretending(TorchDispatchMode):
             "give it an output size, or leave that part of the script out"
         )
 
+    def _real(self, value: Any, like: torch.Tensor) -> Any:
+        """A tensor without data that is known."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self._made(tuple(value.shape), value.dtype, like, value)
+
+    def _packed(self, tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """Rows of sequences one after another, and how many sequences each step has."""
+        counts = self._values.of(lengths, "pack_padded_sequence")
+        with _disable_current_modes():
+            longest = int(counts.max())
+            sizes = (counts[None, :] > torch.arange(longest)[:, None]).sum(1)
+        return self._made((int(counts.sum()), *tensor.shape[2:]), tensor.dtype, tensor), sizes
+
     def _true(self, mask: torch.Tensor, asked: str) -> int:
         """How many elements of a mask are set."""
         twin = twin_of(mask) if isinstance(mask, FakeTensor) else mask
         if twin is not None:
             with _disable_current_modes():
                 return int(twin.count_nonzero())
+        if self._values.all_true:
+            return mask.numel()
         density = getattr(mask, "_trimaran_density", None)
         count = round(density * mask.numel()) if density is not None else max(1, mask.numel() // 2)
         self._recorder.invent("true elements", asked, f"{count} of {mask.numel()}")
@@ -272,6 +370,18 @@ class Pretending(TorchDispatchMode):
         out: torch.Tensor = fake(_aten.empty.memory_format, (list(shape),), {"dtype": dtype, "device": like.device})
         set_twin(out, twin)
         return out
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """Say that a tensor on the host is in pinned memory; it stays where it is."""
+    if tensor.device.type == "cpu":
+        tensor._trimaran_pinned = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Whether a script asked for a tensor in pinned memory."""
+    return getattr(tensor, "_trimaran_pinned", False)
 
 
 def _tensors(out: Any) -> Any:

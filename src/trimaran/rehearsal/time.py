@@ -265,7 +265,7 @@ class _Priced:
         for excerpt in excerpts:
             rank = excerpt.record.rank
             device_s, host_s = self.totals[rank] = self._totals(excerpt)
-            longer = step_seconds(device_s, host_s, overlap) - max(device_s, host_s)
+            longer = step_seconds(device_s, host_s, overlap) - device_s
             self.drag[rank] = longer / host_s if host_s > 0.0 else 0.0
         self.play = play_of(excerpts, self.prices, self.launch_s, links, drag=self.drag, kinds=asked.kinds)
 

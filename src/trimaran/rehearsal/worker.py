@@ -73,16 +73,18 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard
+        from trimaran.rehearsal.device import cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import Pretending
         from trimaran.rehearsal.values import Values
 
         self.record.torch = str(torch.__version__)
         guard.install(min(request.per_node, request.world))
+        kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
         pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
@@ -95,7 +97,10 @@ class Rank:
         def mode() -> Pretending:
             return Pretending(self._recorder, values, device, exchanges)
 
-        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        files = SavedFiles(self._recorder, request)
+        patches = Patches(
+            self._recorder, values, exchanges, files, mode, lambda: self.end("steps", 0), request.most_steps
+        )
         patches.install()
         self._lines.install()
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))

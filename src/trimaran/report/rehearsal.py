@@ -22,9 +22,9 @@ from trimaran.report.tables import add_figures, add_words, bullet, frame_table, 
 WIDTH = 80
 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
-"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to tell;
-a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed; no rank
-took a step of an optimizer."""
+"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
+tell; a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed;
+no rank took a step of an optimizer."""
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "fits": 0,
@@ -285,8 +285,7 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
         rehearsal: of a script
     """
     parts: list[RenderableType] = [Text(rehearsal.headline, style="bold")]
-    for trouble in rehearsal.troubles:
-        parts.append(_trouble(trouble, is_told=trouble.text in rehearsal.headline))
+    parts += [_trouble(trouble, is_told=trouble.text in rehearsal.headline) for trouble in rehearsal.troubles]
     if any(one.reserved_bytes or one.allocated_bytes for one in rehearsal.ranks):
         parts += [Text(), *_memory_tables(rehearsal)]
     if rehearsal.remedies:
@@ -338,7 +337,8 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     small = rehearsal.peak_bytes < _GIB
     size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
     room = format_bytes(min(one.room_bytes for one in rehearsal.ranks))
-    yield _title(f"Memory at the peak [{unit}]; a device has {format_bytes(rehearsal.memory_bytes)}, {room} to allocate")
+    capacity = format_bytes(rehearsal.memory_bytes)
+    yield _title(f"Memory at the peak [{unit}]; a device has {capacity}, {room} to allocate")
     table = frame_table()
     add_words(table, "rank")
     add_figures(table, "like it")

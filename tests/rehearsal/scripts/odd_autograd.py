@@ -47,6 +47,7 @@ class Net(nn.Module):
         self.embed = nn.Embedding(words, d)
         self.scale = nn.Parameter(torch.ones(d))
         self.a = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, d))
+        self.e = nn.Sequential(nn.Linear(d, d), nn.Dropout(0.1), nn.Linear(d, d))
         self.b = nn.Sequential(nn.Linear(d, d), nn.Tanh(), nn.Linear(d, d), nn.Tanh())
         self.c = nn.utils.parametrizations.weight_norm(nn.Linear(d, d))
         self.d = nn.utils.parametrizations.spectral_norm(nn.Linear(d, d))
@@ -59,7 +60,7 @@ class Net(nn.Module):
         self.seen += tokens.numel()
         x = Scale.apply(self.embed(tokens), self.scale)
         x = x + checkpoint(self.a, x, use_reentrant=True)
-        x = x + checkpoint(self.a, x, use_reentrant=False)
+        x = x + checkpoint(self.e, x, use_reentrant=False)
         x = checkpoint_sequential(self.b, 2, x, use_reentrant=False)
         with torch.autocast("cuda", enabled=False):
             x = self.c(x.float())

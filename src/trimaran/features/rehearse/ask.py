@@ -35,14 +35,14 @@ def rehearse(
 ) -> Rehearsal:
     """Run a script written for many GPUs as some of its ranks, without a GPU, and say what would happen.
 
-    The script runs in processes of its own, as torchrun would start it. Tensors on the device have no data, so a rank
-    of a large model takes tens of seconds and less than a gigabyte.
+    Each rank is a process, as under torchrun. Tensors on the device have no data, so a rank of a large model takes tens
+    of seconds and less than a gigabyte.
 
     Args:
         script: path of a Python file, or a module's name
         arguments: of the script
-        world: ranks in all; None: as many as the cluster has devices
-        cluster: target, such as "dgx-h100:128"; without a number of nodes as many as the ranks need; None: dgx-h100
+        world: ranks in all; None: the devices of the cluster
+        cluster: target, such as "dgx-h100:128"; without a number of nodes those that the ranks need; None: dgx-h100
         is_module: whether `script` is a module's name, as of `python -m`
         per_node: ranks of a node; None: a node's devices
         memory: of a device, such as "80GiB" or in bytes; None: the device's

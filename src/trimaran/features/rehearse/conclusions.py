@@ -1,12 +1,9 @@
 """From the records of rehearsed ranks to what is said of the script.
 
-    records ─┬─ memory of each rank ─▶ fits, or the first line without room
-             ├─ agreement ───────────▶ alike, or the lines that differ
-             ├─ time ────────────────▶ the step on the target cluster
-             └─ how each ended ──────▶ an exception, a status, a limit
-                          │
-                          ▼
-             the worst is the verdict
+records ─┬─ memory of each rank ─▶ fits, or the first line without room ─┐
+         ├─ agreement ───────────▶ alike, or the lines that differ ──────┼─▶ the worst is the verdict
+         ├─ how each ended ──────▶ an exception, a status, a limit ──────┘
+         └─ time ────────────────▶ the step on the target cluster
 """
 
 import re
@@ -220,7 +217,7 @@ def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
         help_: tuple[str, ...] = ()
         missing = _MISSING.match(text)
         if missing is not None:
-            help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports what a real one does",)
+            help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports it as a real one",)
         yield Trouble(
             verdict="failed",
             text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",

@@ -9,7 +9,6 @@ Rank 0 and the last rank are always among the rehearsed, so the look costs nothi
 """
 
 import importlib.util
-import os
 import re
 import sys
 import warnings
@@ -206,7 +205,9 @@ def _request(
     place = folder / name
     meeting = place / "meeting"
     meeting.mkdir(parents=True, exist_ok=True)
-    script = question.script if question.is_module else os.path.abspath(given(Path(question.script)))
+    script = question.script
+    if not question.is_module:
+        script = str(given(Path(script)).absolute())
     return RankRequest(
         script=script,
         is_module=question.is_module,

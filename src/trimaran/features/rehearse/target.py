@@ -98,8 +98,8 @@ def find_target(
     """The target of a rehearsal.
 
     Args:
-        cluster: such as "dgx-h100:128"; without a number of nodes it has as many as the ranks need; None: `USUAL`
-        world: ranks in all; None: as many as the cluster has devices
+        cluster: such as "dgx-h100:128"; without a number of nodes it has those that the ranks need; None: `USUAL`
+        world: ranks in all; None: the devices of the cluster
         per_node: ranks of a node; None: a node's devices
         memory: of a device, such as "80GiB" or in bytes; None: the device's
 
@@ -118,9 +118,7 @@ def find_target(
     device, most = machine.node.device, machine.node.devices
     _check_device(device, text)
     if world is not None and not 0 < world <= MOST_RANKS:
-        raise InputError(
-            f"--world {world}: expected 1 to {MOST_RANKS:,} ranks", code="rehearse.bad-world", world=world
-        )
+        raise InputError(f"--world {world}: expected 1 to {MOST_RANKS:,} ranks", code="rehearse.bad-world", world=world)
     here = min(most, world or most) if per_node is None else per_node
     if not 0 < here <= most:
         raise InputError(

@@ -641,7 +641,7 @@ class StepConstants:
     ) -> float:
         """Time of a device's kernels, back to back [s]."""
         peak = peak_of(device)
-        attention = self.attention_share if year >= _LATE_KERNELS else self.early_attention_share
+        attention = self.attention_share if year >= LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
         elif not tuned and device.architecture in NEW_UNITS:
@@ -674,7 +674,7 @@ H100, its successor with them 75 % (Shah et al., "FlashAttention-3", 2024)."""
 
 _NORMAL = statistics.NormalDist()
 
-_LATE_KERNELS = 2024.0
+LATE_KERNELS = 2024.0
 """Year from which fused attention is that of second or later generation."""
 
 

@@ -56,8 +56,8 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
 
-current_index: Callable[[], int] = lambda: 0
-"""Index of the device that `.to("cuda")` means; replaced by what knows of `torch.cuda.set_device`."""
+current_index: Callable[[], int] = int
+"""Index of the device that `.to("cuda")` means: 0 until what knows of `torch.cuda.set_device` replaces it."""
 
 _kept: list[Any] = []
 """What torch points to now, held for the rest of the process."""

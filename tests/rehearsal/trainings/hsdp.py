@@ -1,0 +1,14 @@
+"""FSDP2 on a mesh of replicas and shards."""
+
+from common import DEVICE, Net, adam, dist, start, train
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+_, world = start()
+mesh = init_device_mesh(DEVICE.type, (2, world // 2), mesh_dim_names=("replicas", "shards"))
+model = Net().to(DEVICE)
+for layer in model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+train(model, adam(model.parameters()))
+dist.destroy_process_group()

@@ -1,0 +1,361 @@
+"""Memory of rehearsed ranks, from records made by hand whose figures follow by addition."""
+
+import random
+from dataclasses import fields
+
+import pytest
+
+from trimaran.base.remedies import CATALOGUE
+from trimaran.machine.catalog import find_device
+from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
+from trimaran.rehearsal.allocator import MIB, Settings
+from trimaran.rehearsal.memory import (
+    MemoryRemedy,
+    first_short,
+    memory_remedies,
+    outside_of,
+    read_memory,
+    starred,
+)
+from trimaran.rehearsal.record import (
+    Collective,
+    End,
+    Enter,
+    Frame,
+    Give,
+    Group,
+    Name,
+    Part,
+    Purpose,
+    Record,
+    Run,
+    Step,
+    Sync,
+    Take,
+    Use,
+)
+
+CONTEXT = find_device("h100").memory.context_bytes
+
+
+class Tale:
+    """Makes a record: blocks of so many MiB, in parts of a step."""
+
+    def __init__(self, memory_bytes: int = 80 * 2**30, rank: int = 0) -> None:
+        self.record = Record(
+            rank=rank,
+            world=2,
+            per_node=2,
+            device="h100",
+            memory_bytes=memory_bytes,
+            script=["train.py"],
+            end=End("finished", 0, "", -1),
+        )
+        self.part: Part = "setup"
+        self.blocks = 0
+        self.steps = 0
+
+    def enter(self, part: Part) -> None:
+        self.part = part
+        self.record.events.append(Enter(part))
+
+    def take(self, mib: float, purpose: Purpose = "activation", *, module: str = "", line: int = 1) -> int:
+        record = self.record
+        if module not in record.modules:
+            record.modules.append(module)
+        lines = (Frame("train.py", line, "main"),)
+        if lines not in record.lines:
+            record.lines.append(lines)
+        self.blocks += 1
+        record.events.append(
+            Take(
+                self.blocks,
+                int(mib * MIB),
+                0,
+                purpose,
+                record.lines.index(lines),
+                record.modules.index(module),
+                self.part,
+            )
+        )
+        return self.blocks
+
+    def give(self, *blocks: int) -> None:
+        self.record.events.extend(Give(block) for block in blocks)
+
+    def name(self, block: int, purpose: Purpose) -> None:
+        self.record.events.append(Name(block, purpose))
+
+    def run(self, module: str) -> None:
+        if module not in self.record.modules:
+            self.record.modules.append(module)
+        self.record.events.append(Run(0, 0, 0, self.record.modules.index(module), self.part))
+
+    def step(self) -> None:
+        self.record.events.append(Step(self.steps))
+        self.steps += 1
+
+    def exchange(self, operation: str = "all_reduce", *, ranks: tuple[int, ...] = (0, 1), mib: int = 50) -> None:
+        self.record.groups["0"] = Group("0", ranks, "", 0, 0)
+        self.record.collectives.append(
+            Collective(operation, "sum", "0", (), (), mib * MIB, -1, 0, True, -1, (), 0, 0, self.part)
+        )
+
+
+def _training(
+    tale: Tale, *, steps: int = 2, layers: int = 3, own: float = 100, kept: float = 40, state: bool = True
+) -> Tale:
+    """Parameters of 30 MiB a layer; each keeps `own` and its output of `kept`; state of Adam from the first update."""
+    for layer in range(layers):
+        tale.take(30, "parameter", module=f"layers.{layer}", line=2)
+    there = not state
+    for _ in range(steps):
+        tale.enter("forward")
+        saved = []
+        for layer in range(layers):
+            inner = tale.take(own, module=f"layers.{layer}.up", line=10)
+            saved.append((inner, tale.take(kept, module=f"layers.{layer}", line=11)))
+        tale.enter("backward")
+        gradients = []
+        for layer in reversed(range(layers)):
+            tale.run(f"layers.{layer}")
+            passing = tale.take(own, "temporary", module=f"layers.{layer}.up", line=10)
+            gradients.append(tale.take(30, "temporary", module=f"layers.{layer}.up", line=10))
+            tale.name(gradients[-1], "gradient")
+            tale.give(passing, *saved[layer])
+        tale.enter("update")
+        if not there:
+            for block in [tale.take(60, "temporary", line=20) for _ in range(layers)]:
+                tale.name(block, "optimizer")
+        there = True
+        tale.give(*gradients)
+        tale.step()
+    return tale
+
+
+def test_the_peak_and_what_it_is_for() -> None:
+    tale = _training(Tale())
+    found = read_memory(tale.record)
+    # All activations, the first layer's gradient and what passes through it; and in the second step Adam's state.
+    assert found.peak.allocated == (3 * 30 + 3 * 140 + 100 + 30 + 3 * 60) * MIB
+    assert found.peak.purposes == {
+        "parameter": 90 * MIB,
+        "gradient": 30 * MIB,
+        "optimizer": 180 * MIB,
+        "activation": 420 * MIB,
+        "temporary": 100 * MIB,
+    }
+    assert (found.peak.step, found.peak.part) == (1, "backward")
+    assert [step.allocated for step in found.steps] == [640 * MIB, 820 * MIB]
+    assert "optimizer" not in found.steps[0].purposes
+    assert dict(found.peak.modules)["layers.*.up"] == (3 * 100 + 100 + 30) * MIB
+    assert dict(found.peak.lines)["train.py:11 in main"] == 3 * 40 * MIB
+    largest = found.peak.blocks[0]
+    assert (largest.count, largest.nbytes, largest.purpose) == (3, 300 * MIB, "activation")
+    assert found.fit.verdict == "fits"
+    assert found.short is None
+
+
+def test_the_curve_has_few_points_and_the_peak() -> None:
+    tale = _training(Tale(), steps=4, layers=200)
+    found = read_memory(tale.record)
+    assert 10 < len(found.curve) <= 400
+    assert max(point.allocated for point in found.curve) == found.steps[-1].allocated
+    assert [point.event for point in found.curve] == sorted(point.event for point in found.curve)
+    assert {point.part for point in found.curve} >= {"forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("buffers", "verdict", "short"),
+    [
+        (COMMUNICATOR_BYTES[1], "fits", False),
+        (COMMUNICATOR_BYTES[1] - MIB, "not sure", True),
+        (COMMUNICATOR_BYTES[0], "not sure", True),
+        (COMMUNICATOR_BYTES[0] - 2 * MIB, "does not fit", True),
+    ],
+)
+def test_the_buffers_of_nccl_decide_in_between(buffers: int, verdict: str, short: bool) -> None:
+    tale = _training(Tale(), steps=1)
+    tale.exchange()
+    needed = read_memory(tale.record).reserved
+    assert needed == 640 * MIB
+    tale.record.memory_bytes = needed + CONTEXT + buffers
+    found = read_memory(tale.record)
+    assert found.fit.verdict == verdict, found.fit.why
+    assert (found.short is not None) is short
+    assert found.fit.needed == needed
+    assert "NCCL" in found.fit.why
+
+
+def test_a_record_without_a_whole_step_is_not_sure_to_fit() -> None:
+    tale = Tale()
+    tale.take(10, "parameter")
+    assert read_memory(tale.record).fit.verdict == "not sure"
+    whole = _training(Tale())
+    whole.record.notes.append("torch.compile: rehearsed without it")
+    assert read_memory(whole.record).fit.verdict == "not sure"
+    stopped = _training(Tale())
+    stopped.record.end = End("error", 1, "RuntimeError", 0)
+    assert read_memory(stopped.record).fit.verdict == "not sure"
+    stopped.record.memory_bytes = CONTEXT + 100 * MIB
+    assert read_memory(stopped.record).fit.verdict == "does not fit"
+
+
+def test_the_first_shortage_has_its_line_and_what_was_there() -> None:
+    tale = _training(Tale(memory_bytes=CONTEXT + 560 * MIB))
+    found = read_memory(tale.record).short
+    assert found is not None
+    # 90 of parameters and 420 of activations fit; 100 more, in the backward of the last layer, do not.
+    assert (found.asked, found.at.allocated, found.at.part) == (100 * MIB, 510 * MIB, "backward")
+    assert (found.lines[0].line, found.module) == (10, "layers.2.up")
+    assert found.at.blocks[0].nbytes == 300 * MIB
+    assert read_memory(tale.record).fit.verdict == "does not fit"
+
+
+def test_the_rank_that_runs_out_first() -> None:
+    later = _training(Tale(memory_bytes=CONTEXT + 700 * MIB, rank=3))  # with Adam's state, so in the second step
+    first = _training(Tale(memory_bytes=CONTEXT + 560 * MIB, rank=5))
+    fits = _training(Tale(rank=0))
+    found = [read_memory(tale.record) for tale in (fits, later, first)]
+    shortest = first_short(found)
+    assert shortest is not None
+    assert (shortest.rank, shortest.at.step) == (5, 0)
+    assert first_short(found[:1]) is None
+
+
+def test_communicators_are_those_that_are_used() -> None:
+    tale = _training(Tale())
+    assert outside_of(tale.record).most == 0
+    tale.exchange(ranks=(0,))
+    assert outside_of(tale.record).most == 0
+    tale.record.collectives.clear()
+    tale.exchange("all_gather_object")
+    assert outside_of(tale.record).most == 0
+    tale.exchange()
+    tale.exchange()
+    found = outside_of(tale.record)
+    assert (found.communicators, found.least, found.most) == (1, *COMMUNICATOR_BYTES)
+    assert found.least <= found.usual <= found.most
+    tale.exchange("send")
+    assert outside_of(tale.record).most == 2 * COMMUNICATOR_BYTES[1]
+
+
+def test_memory_lent_to_another_stream_counts_until_the_host_waits() -> None:
+    tale = Tale()
+    tale.enter("forward")
+    for number in range(4):
+        block = tale.take(64)
+        tale.record.events.append(Use(block, 7))
+        tale.give(block)
+        if number == 1:
+            tale.record.events.append(Sync(7, 0))
+    tale.step()
+    found = read_memory(tale.record)
+    assert found.reserved == 128 * MIB
+    assert found.peak.allocated == 64 * MIB
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What would help
+
+
+def _by_name(record: Record) -> dict[str, MemoryRemedy]:
+    return {remedy.name: remedy for remedy in memory_remedies(record)}
+
+
+def test_remedies_save_what_addition_says() -> None:
+    tale = Tale()
+    tale.part = "update"
+    for _ in range(3):
+        tale.take(60, "optimizer", line=20)
+    _training(tale, steps=1, state=False)
+    tale.part = "backward"
+    tale.exchange()
+    before = read_memory(tale.record).reserved
+    assert before == 820 * MIB
+    found = _by_name(tale.record)
+    assert all(remedy.id in CATALOGUE and remedy.method == "re-simulated" for remedy in found.values())
+    assert found["recompute layers.*"].saves == pytest.approx(200 * MIB, abs=2 * MIB)  # one of three is there at a time
+    assert found["activations of layers.* on the host"].saves == found["recompute layers.*"].saves
+    # The state goes to the host. The peak moves nowhere else: gradients are less than what passes through.
+    assert found["state of the optimizer on the host"].saves == 180 * MIB
+    assert found["state of the optimizer sharded over 2 ranks"].saves == 90 * MIB
+    # Half of parameters, gradient and state; two layers of 30 MiB are gathered.
+    sharded = found["parameters, gradients and state sharded over 2 ranks"]
+    assert sharded.saves == pytest.approx((45 + 15 + 90 - 60) * MIB, abs=6 * MIB)
+    assert found["half the microbatch"].saves == pytest.approx((420 + 100) / 2 * MIB, abs=12 * MIB)
+    for remedy in found.values():
+        assert remedy.needed == before - remedy.saves
+        assert remedy.fits
+    assert [one.saves for one in memory_remedies(tale.record)] == sorted(
+        (one.saves for one in found.values()), reverse=True
+    )
+
+
+def test_a_remedy_says_whether_it_is_enough() -> None:
+    tale = _training(Tale(memory_bytes=CONTEXT + 640 * MIB))
+    assert read_memory(tale.record).fit.verdict == "does not fit"
+    found = _by_name(tale.record)
+    assert found["recompute layers.*"].fits
+    assert found["state of the optimizer on the host"].fits
+    tale.record.memory_bytes = CONTEXT + 610 * MIB
+    assert not _by_name(tale.record)["recompute layers.*"].fits
+
+
+def test_segments_that_grow_are_played() -> None:
+    tale = Tale()
+    tale.enter("forward")
+    for number in range(20):
+        tale.give(tale.take(100 + 2 * number))
+    tale.step()
+    found = _by_name(tale.record)
+    before = read_memory(tale.record).reserved
+    growing = read_memory(tale.record, settings=Settings(expandable=True)).reserved
+    assert found["segments that grow"].saves == before - growing > 1000 * MIB
+    assert "segments that grow" not in {
+        one.name for one in memory_remedies(tale.record, settings=Settings(expandable=True))
+    }
+
+
+def test_nothing_is_sharded_where_nothing_is_replicated() -> None:
+    assert not [name for name in _by_name(_training(Tale()).record) if "sharded" in name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Laws
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_parts_add_up_to_the_whole(seed: int) -> None:
+    draw = random.Random(seed)
+    tale, live = Tale(memory_bytes=CONTEXT + draw.choice([200, 2000]) * MIB), []
+    purposes: tuple[Purpose, ...] = ("parameter", "gradient", "activation", "temporary", "other")
+    for number in range(300):
+        if number % 100 == 0:
+            tale.enter("forward")
+        if live and draw.random() < 0.4:
+            tale.give(live.pop(draw.randrange(len(live))))
+        else:
+            live.append(tale.take(draw.random() * 20, draw.choice(purposes), module=f"a.{draw.randrange(3)}.b"))
+            if draw.random() < 0.3:
+                tale.name(live[-1], draw.choice(purposes))
+        if number % 100 == 99:
+            tale.step()
+    found = read_memory(tale.record)
+    for moment in [found.peak, *([found.short.at] if found.short else [])]:
+        assert sum(moment.purposes.values()) == moment.allocated
+        assert sum(nbytes for _, nbytes in moment.modules) == moment.allocated
+        assert sum(nbytes for _, nbytes in moment.lines) == moment.allocated
+        assert moment.requested <= moment.allocated
+    assert found.peak.allocated == max(step.allocated for step in found.steps) <= found.reserved
+    for step in found.steps:
+        assert sum(step.purposes.values()) == step.allocated
+    assert (found.short is None) == (found.fit.verdict != "does not fit")
+    if found.short is not None:
+        assert found.short.at.allocated <= found.short.room
+    assert {field.name for field in fields(found)} >= {"peak", "steps", "curve"}
+
+
+def test_numbers_of_layers_are_put_together() -> None:
+    assert starred("model.layers.17.mlp") == "model.layers.*.mlp"
+    assert starred("") == ""
