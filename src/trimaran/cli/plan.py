@@ -186,6 +186,7 @@ def rehearse_plan(
             cluster=str(planned.request.cluster),
             ranks=ranks,
             steps=steps,
+            alloc_conf=launch.allocator,
         )
         found = answer(question, progress=progress or ignore_progress)
     return compare_with_plan(planned, target, found.rehearsal)
