@@ -32,8 +32,9 @@ from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.stores import store_kind
 from trimaran.rehearsal.tensors import fake
-from trimaran.rehearsal.values import is_small, set_twin, twin_of
+from trimaran.rehearsal.values import forget, is_small, set_twin, twin_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -164,9 +165,6 @@ class Exchanges:
         if functional:
             self._promise(name, out, args, tensors, number)
             return out
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and operation != "barrier":
-            with _disable_current_modes():
-                return func(*args, **kwargs)
         self._answer(operation, arguments, given, got, group)
         if name in ("check_for_nan", "monitored_barrier_"):
             return None
@@ -192,6 +190,7 @@ class Exchanges:
             if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
                 self._recorder.take(tensor, "communication")
         if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
+            _same_kind(made[0], tensors[0])
             value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
             if value is not None and is_small(value) and is_small(made[0]):
                 with _disable_current_modes():
@@ -223,20 +222,23 @@ class Exchanges:
         with _disable_current_modes():
             if operation == "all_reduce" and reduction == "sum":
                 for tensor in given:
-                    value = twin_of(tensor)
+                    value = _value(tensor)
                     if value is not None and value.dtype != torch.bool:
                         value.mul_(size)
-            elif operation in ("all_gather", "all_to_all") and given and got:
-                value = twin_of(given[0]) if isinstance(given[0], FakeTensor) else given[0]
+            elif operation in ("all_gather", "all_to_all", "gather") and given and got:
+                value = _value(given[0])
                 for tensor in got:
-                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0:
+                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0 and is_small(tensor):
                         repeated = value.flatten().repeat(tensor.numel() // value.numel())
-                        set_twin(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
+                        _assign(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
                     else:
-                        set_twin(tensor, None)
+                        forget(tensor)
+                    _same_kind(tensor, given[0])
             elif operation in ("reduce_scatter", "recv", "scatter"):
                 for tensor in got:
-                    set_twin(tensor, None)
+                    forget(tensor)
+                    if given and operation == "reduce_scatter":
+                        _same_kind(tensor, given[0])
 
     def _note(
         self,
@@ -384,11 +386,13 @@ class Exchanges:
         make_world, make_group, batch_messages = dist.init_process_group, c10d.new_group, dist.batch_isend_irecv
         coalescing = c10d._coalescing_manager
         get_backend = c10d.get_backend
+        store = store_kind(self._recorder, self._world)
 
         def init_process_group(backend: Any = None, *_: Any, **others: Any) -> None:
-            from torch.testing._internal.distributed.fake_pg import FakeStore
+            from torch.testing._internal.distributed import fake_pg  # registers the backend
 
-            make_world("fake", store=FakeStore(), rank=self._rank, world_size=self._world)
+            del fake_pg
+            make_world("fake", store=store(), rank=self._rank, world_size=self._world)
             self._asked += 1
             self._backends[self.remember(dist.group.WORLD)] = _backend(backend)
 
@@ -423,9 +427,13 @@ class Exchanges:
             "get_backend": backend_of,
             "is_nccl_available": lambda: True,
             "is_gloo_available": lambda: True,
+            "TCPStore": store,
+            "FileStore": store,
         } | self._meeting.functions()
         for module in (dist, c10d, device_mesh):
             replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
+        if not hasattr(dist, "set_timeout"):
+            replace(dist, set_timeout=lambda *_, **__: self._recorder.note("set_timeout: of later releases of torch"))
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
@@ -637,6 +645,26 @@ class Meeting:
 
 
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _value(tensor: torch.Tensor) -> torch.Tensor | None:
+    return twin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
+
+
+def _assign(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor a value; what it is a view of has it too."""
+    here = _value(tensor)
+    if here is not None:
+        here.copy_(value)
+    else:
+        set_twin(tensor, value)
+
+
+def _same_kind(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """What kind of number a tensor is does not change on the way."""
+    for name in ("_trimaran_hint", "_trimaran_truth"):
+        if getattr(source, name, None) is not None:
+            setattr(tensor, name, getattr(source, name))
 
 
 def _caller() -> str:

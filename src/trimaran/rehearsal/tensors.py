@@ -203,6 +203,11 @@ class Pretending(TorchDispatchMode):
                 if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:
                     return self._run(func, args, kwargs)
             return func(*args, **kwargs)
+        if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
+            self._waits(args[1])
+            value = self._values.of(args[1], "copy")
+            with _disable_current_modes():
+                return args[0].copy_(value)
         if func is _aten._local_scalar_dense.default:
             self._waits(args[0])
             return self._values.of(args[0], "item").item()

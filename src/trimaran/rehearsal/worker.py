@@ -73,11 +73,12 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard, kernels
+        from trimaran.rehearsal.device import absent, cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import Pretending
         from trimaran.rehearsal.values import Values
 
@@ -89,6 +90,7 @@ class Rank:
         pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
         self._recorder = Recorder(self.record, self._lines, pool)
         device = cuda.install(self._recorder, request)
+        absent.install(self._recorder)
         values = Values(self._recorder, request.hints)
         exchanges = Exchanges(self._recorder, request)
         exchanges.install()
@@ -96,7 +98,10 @@ class Rank:
         def mode() -> Pretending:
             return Pretending(self._recorder, values, device, exchanges)
 
-        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        files = SavedFiles(self._recorder, request)
+        patches = Patches(
+            self._recorder, values, exchanges, files, mode, lambda: self.end("steps", 0), request.most_steps
+        )
         patches.install()
         self._lines.install()
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))

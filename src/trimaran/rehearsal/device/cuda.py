@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -328,6 +328,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     }
     cuda = torch.cuda
     for name, answer in answers.items():
+        answer = _apart(answer)
         setattr(cuda, name, answer)
         for module in (cuda.memory, cuda.random, cuda.streams):
             if hasattr(module, name):
@@ -339,6 +340,9 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
     replace(torch, Stream=Stream, Event=Event, Generator=_Generator)
+
+    for kind, dtype in _TYPES.items():
+        replace(cuda, **{f"{kind}Tensor": _TypeKind(f"{kind}Tensor", (), {"dtype": dtype})})
 
     accelerator: dict[str, Any] = {name: memory[name] for name in memory if hasattr(torch.accelerator, name)} | {
         "is_available": lambda: True,
@@ -354,6 +358,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "get_memory_info": free_and_total,
     }
     for name, answer in accelerator.items():
+        answer = _apart(answer)
         setattr(torch.accelerator, name, answer)
 
     bound: dict[str, Any] = {
@@ -372,12 +377,61 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "_cuda_clearCublasWorkspaces": nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_record_memory_history": nothing,
-        "_cuda_memorySnapshot": lambda *_: {},
+        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
+        "_scatter": _to_one_device,
+        "_gather": lambda tensors, *_: tensors[0],
+        "_broadcast_coalesced": lambda tensors, devices, _: [list(tensors) for _ in devices],
     }
     for name, answer in bound.items():
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
     return _device
+
+
+def _to_one_device(tensor: torch.Tensor, devices: Any, *_: Any) -> tuple[torch.Tensor, ...]:
+    """What `nn.DataParallel` does with a batch.
+
+    Raises:
+        NotImplementedError: several devices, as it then runs a thread for each in this one process
+    """
+    if len(devices) != 1:
+        raise NotImplementedError(
+            f"nn.DataParallel over {len(devices)} devices of one process is not rehearsed: "
+            "DistributedDataParallel gives each device a rank"
+        )
+    return (tensor.to(torch.device("cuda", devices[0])),)
+
+
+def _apart(answer: Any) -> Any:
+    """A function that no other name has: torch's compiler keeps a table of functions with rules by name."""
+    if not isinstance(answer, FunctionType):
+        return answer
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return answer(*args, **kwargs)
+
+    return asked
+
+
+class _TypeKind(type):
+    """`torch.cuda.FloatTensor` and its like: makes tensors, and is what they are instances of."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any, **_: Any) -> Any:
+        if args and not isinstance(args[0], int):
+            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(args or (0,), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, one: object) -> bool:
+        return isinstance(one, torch.Tensor) and one.device.type == "cuda" and one.dtype == cls.dtype
+
+
+_TYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Byte": torch.uint8, "Char": torch.int8,
+    "Bool": torch.bool,
+}  # fmt: skip
 
 
 def _exchanged(device: int) -> int:

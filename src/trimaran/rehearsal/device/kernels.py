@@ -251,7 +251,8 @@ def _recurrent(name: str, mode: int) -> Any:
         size = weights[0].shape[0] // _GATES[mode]
         out, last, last_cell, _, _ = torch._cudnn_rnn(
             tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size,
-            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both, steps, None,
+            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
+            steps, None,
         )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
 
