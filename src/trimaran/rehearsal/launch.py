@@ -45,7 +45,7 @@ from trimaran.rehearsal.request import RankRequest
 WORKER = "trimaran.rehearsal.worker"
 """Module of a rank's process; its only argument is the path of its request."""
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 """From the limit in seconds, which a rank keeps by itself, until it is killed [s]."""
 
 MOST_PRINTED_BYTES = 64 * 2**20
