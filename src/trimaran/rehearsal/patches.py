@@ -130,6 +130,7 @@ class Patches:
         recorder = self._recorder
         apply: Any = nn.Module._apply
         data: Any = torch._C.TensorBase.data
+        pointer: Any = torch.Tensor.data_ptr
         make: Any = nn.Parameter.__new__
         register = nn.Module.register_buffer
         moved: dict[int, tuple[Any, nn.Parameter]] = {}
@@ -152,12 +153,13 @@ class Patches:
                     changed = change(parameter)
                 if changed is parameter:
                     continue
-                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
+                to_meta = changed.device.type == "meta"  # where there is nothing that keeps its identity
+                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor) and not to_meta:
                     parameter.data = changed
                     parameter.fake_device = changed.fake_device
                     recorder.take(parameter, "parameter")
                     recorder.name(parameter, "parameter")
-                elif isinstance(changed, FakeTensor):
+                elif isinstance(changed, FakeTensor) or isinstance(parameter, FakeTensor):
                     new = nn.Parameter(changed, parameter.requires_grad)
                     moved[id(parameter)] = (parameter, new)
                     module._parameters[name] = new
@@ -188,6 +190,12 @@ class Patches:
                     return
             data.__set__(tensor, value)
 
+        def data_ptr(tensor: torch.Tensor) -> int:
+            if not isinstance(tensor, FakeTensor):
+                return int(pointer(tensor))
+            # Scripts find parameters again by it, as accelerate does.
+            return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
+
         def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
             if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
                 value = without_data(value)
@@ -206,7 +214,7 @@ class Patches:
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
-        replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data))
+        replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
 
     def _here(self) -> bool:
         """Whether the script itself runs, and no fake mode of its own."""
@@ -361,6 +369,10 @@ class Patches:
                             self._name(parameter.grad, "gradient")
 
         def before(optimizer: Optimizer, *_: Any) -> None:
+            if id(optimizer) not in counts:  # its parameters may be other ones than those that it was made with
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        self._name(parameter, "parameter")
             recorder.begin_update()
 
         def after(optimizer: Optimizer, *_: Any) -> None:
@@ -395,12 +407,34 @@ class Patches:
     # Checks
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers below Python; there are none to compare with."""
+        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for.
+
+        What the comparison asks for is: how many parameters each rank has; sizes and strides of the first rank's.
+        """
+        import torch.distributed as dist
         import torch.nn.parallel.distributed as ddp
 
+        def compared(group: Any, tensors: list[torch.Tensor], *_: Any) -> None:
+            number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
+            dist.all_gather([torch.zeros_like(number) for _ in range(group.size())], number, group=group)
+            sizes_and_strides = sum(2 * tensor.dim() for tensor in tensors)
+            dist.broadcast(number.new_zeros(sizes_and_strides), group=group, group_src=0)
+
         for module in (torch.distributed.utils, ddp):
-            replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
-        replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+            replace(module, _verify_param_shape_across_processes=compared)
+        reducer: Any = torch._C._distributed_c10d
+        replace(reducer.Logger, set_runtime_stats_and_log=lambda _: None)
+        for owner, name in ((ddp.DistributedDataParallel, "_ddp_init_helper"), (reducer.Reducer, "_rebuild_buckets")):
+            replace(owner, **{name: self._for_communication(getattr(owner, name))})
+
+    def _for_communication(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method whose memory is for messages, as the buckets of gradients are."""
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            with self._recorder.taken_for("communication"):
+                return method(*args, **kwargs)
+
+        return marked
 
     def _synchronised_norms(self) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""

@@ -66,6 +66,7 @@ class Recorder:
         self.steps = 0
         self.trained = False  # whether a forward with gradients has begun
         self._updating = 0
+        self._purpose: Purpose | None = None
         self._part: Part = "setup"
         self._blocks: dict[int, int] = {}  # of a storage, by its address
         self._bytes: dict[int, int] = {}  # of a block
@@ -174,6 +175,7 @@ class Recorder:
             return
         part = self.part
         stream = self.stream
+        purpose = purpose or self._purpose
         if purpose is None:
             if stream != self.default_stream.number and part in ("forward", "backward"):
                 purpose = "communication"
@@ -187,6 +189,15 @@ class Recorder:
         self._blocks[key] = block
         self._grant(block, storage.nbytes(), stream, purpose, lines, module, part)
         weakref.finalize(storage, self._gone, key).atexit = False
+
+    @contextmanager
+    def taken_for(self, purpose: Purpose) -> Iterator[None]:
+        """What is allocated now is for one purpose."""
+        before, self._purpose = self._purpose, purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
 
     def _grant(
         self, block: int, nbytes: int, stream: int, purpose: Purpose, lines: int, module: int, part: Part

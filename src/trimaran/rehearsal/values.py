@@ -2,6 +2,7 @@
 
     twin     a real tensor on the host with the same value, kept with small tensors and computed along with them
     density  the share of ones in a map made by scatter, so that its sums are known
+    choices  of how many each element is the index of one, as topk makes
     truth    whether all elements of a condition hold: numbers are finite, equal themselves, compare as their hints do
     hint     what kind of number it is: a loss, a norm
 
@@ -62,6 +63,9 @@ _MOVES = {
 }  # fmt: skip
 """Operators whose results hold elements of their tensors, by name without a last underscore."""
 _KEEPS_HINT = _MOVES | {"mean", "mul", "div", "add", "sum"}
+_KEEPS_CHOICES = {_aten.clone, _aten._to_copy, _aten._unsafe_view, _aten.index, _aten.index_select}
+_CHOOSES = {_aten.topk: 1, _aten.max: 1, _aten.sort: 1, _aten.argmax: 0, _aten.argmin: 0, _aten.argsort: 0}
+"""Which result of an operator is of indices along a dimension."""
 _COMPARISONS: Mapping[str, Any] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
@@ -146,9 +150,20 @@ class Values:
             self._compute_each(func, args, kwargs, outs)
         elif outs and all(map(is_small, outs)):
             self._compute_several(func, args, kwargs, outs)
+        self._follow_choices(func, args, kwargs, outs)
         for out in outs:
             if twin_of(out) is None:
                 self._hint(packet.__name__.rstrip("_"), args, out)
+
+    def _follow_choices(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
+        """Of how many the indices are that an operator chose."""
+        place = _CHOOSES.get(func._overloadpacket)
+        if place is None or place >= len(outs) or not args or not isinstance(args[0], FakeTensor) or not args[0].dim():
+            return
+        names = [argument.name for argument in func._schema.arguments]
+        dimension = kwargs.get("dim", args[names.index("dim")] if "dim" in names[: len(args)] else -1)
+        if isinstance(dimension, int):
+            outs[place]._trimaran_choices = args[0].shape[dimension]  # type: ignore[attr-defined]
 
     def _follow_counts(self, func: Any, args: Any, out: torch.Tensor) -> bool:
         """Maps of ones and counts of them, as routing makes; whether that is what this was."""
@@ -157,7 +172,18 @@ class Values:
             out._trimaran_density = args[2].numel() / max(1, out.numel())  # type: ignore[attr-defined]
             set_twin(out, None)
             return True
-        density = getattr(args[0], "_trimaran_density", None) if args and isinstance(args[0], FakeTensor) else None
+        if not args or not isinstance(args[0], FakeTensor):
+            return False
+        source: Any = args[0]
+        choices = getattr(source, "_trimaran_choices", None)
+        if choices is not None:
+            if packet is _aten.eq and isinstance(args[1], (int, float)) and twin_of(source) is None:
+                out._trimaran_density = self._share_of(int(args[1]), choices)  # type: ignore[attr-defined]
+                set_twin(out, None)
+                return True
+            if func.is_view or packet in _KEEPS_CHOICES:
+                out._trimaran_choices = choices  # type: ignore[attr-defined]
+        density = getattr(source, "_trimaran_density", None)
         if density is not None:
             if func is _aten.sum.dim_IntList:
                 shares = self.balanced(round(density * args[0].numel()), max(1, out.numel()))
@@ -165,7 +191,7 @@ class Values:
                     set_twin(out, shares.reshape(tuple(out.shape)).to(out.dtype))
                 self._recorder.invent("routing", "sum", "balanced")
                 return True
-            if out.numel() == args[0].numel():
+            if out.numel() == source.numel() or func.is_view:
                 out._trimaran_density = density  # type: ignore[attr-defined]
         if func is _aten.histc.default:
             shares = self.balanced(args[0].numel(), out.numel())
@@ -174,6 +200,13 @@ class Values:
             self._recorder.invent("routing", "histc", "balanced")
             return True
         return False
+
+    def _share_of(self, choice: int, choices: int) -> float:
+        """Share of elements that are one of several choices; the first has `routing_load` times its part."""
+        if choices < 2:
+            return 1.0
+        first = min(1.0, self._hints["routing_load"] / choices)
+        return first if choice == 0 else (1.0 - first) / (choices - 1)
 
     def _compute(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: torch.Tensor) -> None:
         packet = func._overloadpacket

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import NODE, Exported, Recipe, lost_order
+from trimaran.features.export.recipe import NODE, SETTINGS, Exported, Recipe, lost_order
 
 RELEASE = "1.15"
 
@@ -25,7 +25,7 @@ def to_accelerate(recipe: Recipe) -> Exported:
         file_name="trimaran_accelerate.yaml",
         text=_text(recipe, section),
         sections={"cluster": section, "accelerator": _accelerator(recipe)},
-        next="accelerate launch --config_file trimaran_accelerate.yaml train.py",
+        next=f"{SETTINGS} accelerate launch --config_file trimaran_accelerate.yaml train.py",
         lost=tuple(_lost(recipe)),
     )
 
@@ -73,7 +73,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     if recipe.dp * recipe.tp * recipe.cp > NODE:
-        yield f"machines of {NODE} ranks: write the first one's address for HOST, and on each its number as machine_rank"
+        yield f"machines of {NODE} ranks: write the first one's address for HOST, on each its number as machine_rank"
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
     if recipe.zero == 1:

@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from trimaran.base.errors import InputError
 from trimaran.features.export.accelerate import RELEASE as ACCELERATE
 from trimaran.features.export.pytorch import network_reasons
-from trimaran.features.export.recipe import Exported, Recipe, torchrun_ranks
+from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, torchrun_ranks
 from trimaran.features.export.torchtitan import RELEASE as TORCHTITAN
 from trimaran.features.export.torchtitan import knows_network
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
@@ -39,12 +39,14 @@ class Launch:
         script: the file that torchrun starts
         arguments: of it
         ranks: that it is started as
+        allocator: settings of PyTorch's allocator
     """
 
     files: Mapping[str, str]
     script: str
     arguments: tuple[str, ...]
     ranks: int
+    allocator: str = ALLOCATOR
 
 
 def check_target(target: str) -> None:
