@@ -432,6 +432,8 @@ class Exchanges:
         } | self._meeting.functions()
         for module in (dist, c10d, device_mesh):
             replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
+        if not hasattr(dist, "set_timeout"):
+            replace(dist, set_timeout=lambda *_, **__: self._recorder.note("set_timeout: of later releases of torch"))
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})

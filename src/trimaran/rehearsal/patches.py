@@ -407,11 +407,21 @@ class Patches:
     # Checks
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for."""
+        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for.
+
+        What the comparison asks for is: how many parameters each rank has; sizes and strides of the first rank's.
+        """
+        import torch.distributed as dist
         import torch.nn.parallel.distributed as ddp
 
+        def compared(group: Any, tensors: list[torch.Tensor], *_: Any) -> None:
+            number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
+            dist.all_gather([torch.zeros_like(number) for _ in range(group.size())], number, group=group)
+            sizes_and_strides = sum(2 * tensor.dim() for tensor in tensors)
+            dist.broadcast(number.new_zeros(sizes_and_strides), group=group, group_src=0)
+
         for module in (torch.distributed.utils, ddp):
-            replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
+            replace(module, _verify_param_shape_across_processes=compared)
         reducer: Any = torch._C._distributed_c10d
         replace(reducer.Logger, set_runtime_stats_and_log=lambda _: None)
         for owner, name in ((ddp.DistributedDataParallel, "_ddp_init_helper"), (reducer.Reducer, "_rebuild_buckets")):

@@ -73,7 +73,7 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard, kernels
+        from trimaran.rehearsal.device import absent, cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
@@ -90,6 +90,7 @@ class Rank:
         pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
         self._recorder = Recorder(self.record, self._lines, pool)
         device = cuda.install(self._recorder, request)
+        absent.install(self._recorder)
         values = Values(self._recorder, request.hints)
         exchanges = Exchanges(self._recorder, request)
         exchanges.install()
