@@ -44,6 +44,7 @@ PURPOSES: Mapping[str, str] = {
     "activation": "activ",
     "temporary": "temp",
     "communication": "comm",
+    "workspace": "libs",
     "other": "other",
 }
 """What memory is for, and its heading in tables; inputs count as other."""
