@@ -633,15 +633,23 @@ class Meeting:
         path = self._path(key, counted)
         until = time.monotonic() + self._patience_s
         while not path.exists():
-            if time.monotonic() > until:
+            has_ended = ending_of(self._folder, peer).exists()
+            if path.exists():
+                break
+            if has_ended or time.monotonic() > until:
                 raise TimeoutError(
-                    f"rank {self._rank} waits for an object from rank {peer}, which did not send one within "
-                    f"{self._patience_s:g} s"
+                    f"rank {self._rank} waits for an object from rank {peer}, which "
+                    + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
                     + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
                 )
             time.sleep(0.01)
         with _disable_current_modes():
             return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+
+
+def ending_of(folder: Path, rank: int) -> Path:
+    """File in the folder where ranks meet that says that a rank has ended."""
+    return folder / f"ended-{rank}"
 
 
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
