@@ -468,6 +468,9 @@ def _notes(
     question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
+    for run in rehearsed.runs:
+        if run.record.end.how == "seconds" and _step_ends(run.record):
+            yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     said: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),
