@@ -219,7 +219,7 @@ class _Triton(_Absent):
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
             frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename.startswith(str(Path(torch.__file__).parent)):
+        if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
             return False
         importlib.import_module("torch._inductor.runtime.triton_compat")
         return True
