@@ -360,6 +360,8 @@ def _caught(code: types.CodeType, at: int) -> bool:
                 return True
             if one.opname == "CHECK_EXC_MATCH" and names & _CATCHING:
                 return True
-            if one.opname == "POP_EXCEPT" and not names:
-                return True
+            if one.opname == "RERAISE":
+                break
+        if instructions[first + 1].opname == "POP_TOP":  # `except:`
+            return True
     return False
