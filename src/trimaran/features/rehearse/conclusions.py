@@ -45,6 +45,7 @@ ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not 
 _AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
 """Findings that follow where a rank has failed, and say nothing in addition."""
 
+_WAITING = re.compile(r"TimeoutError: rank \d+ waits for an object")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
 _MOST_PRINTED_LINES = 6
@@ -98,7 +99,10 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         for run in rehearsed.runs
     ]
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
-    troubles = list(_failures(rehearsed.runs, _folder(question)))
+    parted = agreement is not None and not agreement.ok
+    # Where ranks part, one that waits for another's object fails of that.
+    failed = [run for run in rehearsed.runs if not (parted and _WAITING.match(run.record.end.text))]
+    troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
     troubles += _shortages(memories, _folder(question))
@@ -106,7 +110,9 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         troubles += _untrained(ranks) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
-    timed, no_time = _timed(question, rehearsed)
+    # Of a script that does not get through its steps there is no time of one.
+    runs = verdict in ("fits", "not sure", "out of memory")
+    timed, no_time = _timed(question, rehearsed) if runs else (None, [])
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
@@ -214,7 +220,7 @@ def _own_line(lines: Sequence[str], folder: Path) -> str:
     return f" at {found}" if found else ""
 
 
-def _failures(runs: Sequence[RankRun], folder: Path) -> Iterator[Trouble]:
+def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator[Trouble]:
     """Ranks that failed, those with the same error together."""
     found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
     for run in runs:
@@ -226,7 +232,7 @@ def _failures(runs: Sequence[RankRun], folder: Path) -> Iterator[Trouble]:
             found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
     for (text, lines), failed_runs in found.items():
         first = failed_runs[0].request.rank
-        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
+        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {rehearsed} rehearsed ranks"
         where = _own_line(lines, folder)
         help_: tuple[str, ...] = ()
         missing = _MISSING.match(text)
