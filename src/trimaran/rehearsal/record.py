@@ -24,8 +24,10 @@ VERSION = 1
 MOST_BYTES = 2**31
 """Of a record's file; one of 126 layers and three steps takes some tens of megabytes."""
 
-Purpose = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "communication", "input", "other"]
-"""What a block of memory is for. Temporary: made and given back within one part of the step."""
+Purpose = Literal[
+    "parameter", "gradient", "optimizer", "activation", "temporary", "communication", "input", "workspace", "other"
+]
+"""What a block of memory is for. Temporary: made and given back within a part of the step; workspace: of libraries."""
 
 Part = Literal["setup", "forward", "backward", "update"]
 """Part of the step in which something happens; setup: before the first forward."""
@@ -220,6 +222,10 @@ class Sync(msgspec.Struct, frozen=True, tag="sync", array_like=True):
     lines: int
 
 
+class Empty(msgspec.Struct, frozen=True, tag="empty", array_like=True):
+    """Memory that is reserved and not allocated goes back to the device (`torch.cuda.empty_cache`)."""
+
+
 class Enter(msgspec.Struct, frozen=True, tag="enter", array_like=True):
     """A part of the step begins."""
 
@@ -232,7 +238,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
     number: int
 
 
-Event = Take | Give | Use | Name | Run | Issue | Wait | Mark | Await | Sync | Enter | Step
+Event = Take | Give | Use | Name | Run | Issue | Wait | Mark | Await | Sync | Empty | Enter | Step
 
 
 class Invented(msgspec.Struct, frozen=True):
@@ -316,6 +322,7 @@ class Record(msgspec.Struct):
         host_s: that the rank took here [s]
         host_bytes: highest resident size of its process [bytes]
         notes: what was taken instead of what the script asked for, such as eager for compiled
+        allocator: settings as in PYTORCH_CUDA_ALLOC_CONF, as they were when the first block was taken
     """
 
     rank: int
@@ -338,6 +345,7 @@ class Record(msgspec.Struct):
     host_s: float = 0.0
     host_bytes: int = 0
     notes: list[str] = msgspec.field(default_factory=list)
+    allocator: str = ""
     version: int = VERSION
 
 

@@ -268,12 +268,16 @@ class Pretending(TorchDispatchMode):
         outs = list(_tensors(out))
         on_device = any(made.device.type == "cuda" for made in outs) or _has_device(args)
         if not func.is_view:
+            kernel = None
             if on_device and func not in _WITHOUT_KERNEL and func.namespace != "prim":
-                self._recorder.run(self._kernel(func, args, kwargs, out, outs))
+                kernel = self._kernel(func, args, kwargs, out, outs)
+                self._recorder.run(kernel)
             purpose = "input" if func is _aten._to_copy.default and args[0].device.type == "cpu" else None
             for made in outs:
                 if isinstance(made, FakeTensor) and made.device.type == "cuda":
                     self._recorder.take(made, purpose)  # type: ignore[arg-type]
+            if kernel is not None:
+                self._recorder.scratch(kernel)
         self._values.follow(func, args, kwargs, outs)
 
     def _kernel(self, func: Any, args: Any, kwargs: Any, out: Any, outs: list[torch.Tensor]) -> Kernel:

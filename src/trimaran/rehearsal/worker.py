@@ -17,7 +17,7 @@ from types import TracebackType
 
 import msgspec
 
-from trimaran.rehearsal.allocator import Allocator, Settings
+from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 
@@ -88,8 +88,8 @@ class Rank:
         kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
-        pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
-        self._recorder = Recorder(self.record, self._lines, pool)
+        self._recorder = Recorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
+        self._recorder.capability = request.gpu.capability
         device = cuda.install(self._recorder, request)
         absent.install(self._recorder)
         values = Values(self._recorder, request.hints)

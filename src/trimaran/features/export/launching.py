@@ -11,7 +11,7 @@ The files are of one folder, and one of them is the script that torchrun starts.
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -60,11 +60,7 @@ def check_target(target: str) -> None:
     """
     if target not in _NEEDS:
         why = "its file has arguments for a script that Megatron Core does not have" if target == "megatron" else "none"
-        raise InputError(
-            f'an export to "{target}" cannot be rehearsed: {why}; choose one of {", ".join(_NEEDS)} (--to)',
-            code="export.no-rehearsal",
-            target=target,
-        )
+        raise _refused(f'an export to "{target}"', target, [f"{why}; choose one of {', '.join(_NEEDS)} (--to)"])
     missing = [name for name in _NEEDS[target] if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -89,12 +85,7 @@ def launch_of(recipe: Recipe, exported: Exported, *, steps: int) -> Launch:
     check_target(exported.target)
     reasons = tuple(_reasons(recipe, exported.target))
     if reasons:
-        raise InputError(
-            f"the export to {exported.target} of the plan for {recipe.job} cannot be rehearsed: {'; '.join(reasons)}",
-            code="export.no-rehearsal",
-            target=exported.target,
-            job=recipe.job,
-        )
+        raise _refused(f"the export to {exported.target} of the plan for {recipe.job}", exported.target, reasons)
     own = {exported.file_name: exported.text}
     words = {"ranks": torchrun_ranks(recipe), "file_name": _RUN, "module": _RUN.removesuffix(".py"), "steps": steps}
     arguments: tuple[str, ...] = ("--steps", str(steps))
@@ -125,12 +116,12 @@ def check_network(reference: str, shape: TransformerShape | None, target: str) -
     if target == "pytorch" and shape is not None:
         reasons += network_reasons(one, shape)
     if reasons:
-        raise InputError(
-            f"a plan for {reference} cannot be rehearsed by {target}: {'; '.join(reasons)}",
-            code="export.no-rehearsal",
-            target=target,
-            job=reference,
-        )
+        raise _refused(f"an export to {target} of a plan for {reference}", target, reasons)
+
+
+def _refused(what: str, target: str, reasons: Sequence[str]) -> InputError:
+    text = f"{what} cannot be rehearsed: {'; '.join(reasons)}"
+    return InputError(text, code="export.no-rehearsal", target=target)
 
 
 def _reasons(recipe: Recipe, target: str) -> list[str]:

@@ -280,7 +280,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         ),
         "memory_snapshot": lambda *_, **__: [],
         "mem_get_info": free_and_total,
-        "empty_cache": lambda: pool.empty_cache(),
+        "empty_cache": recorder.empty_cache,
         "set_per_process_memory_fraction": limit,
     }
     answers: dict[str, Any] = memory | {
@@ -370,11 +370,11 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "_cuda_setStream": nothing,
         "_cuda_getCurrentRawStream": lambda _: recorder.stream,
         "_cuda_synchronize": synchronize,
-        "_cuda_emptyCache": lambda: pool.empty_cache(),
+        "_cuda_emptyCache": recorder.empty_cache,
         "_cuda_resetPeakMemoryStats": reset_peaks,
         "_cuda_memoryStats": lambda _: {},
         "_cuda_isInBadFork": lambda: False,
-        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_clearCublasWorkspaces": recorder.clear_workspaces,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_record_memory_history": nothing,
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
