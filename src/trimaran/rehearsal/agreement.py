@@ -609,7 +609,7 @@ class _Comparison:
             self.unsure.append(Unsure("stopped", text, call.lines))
 
     def _note_one_more_step(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
-        """A rank that was stopped as it began a step, after as many as another did in all."""
+        """A rank that was stopped as it began a step, when another had done all of its steps."""
         for rank, calls in lists.items():
             member = self.members[rank]
             if member.record.end.how != "steps" or not calls or calls[-1].steps + 1 < member.steps:
@@ -625,8 +625,8 @@ class _Comparison:
                 where = line_text(calls[-1].lines)
                 text = (
                     f"{ranks_text([rank]).capitalize()} was stopped as it began another step, where {ranks_text(over)} "
-                    f"had done all: if it asks {group_text(self.views[group])} again, as at {where}, it waits for ever. "
-                    f"Rehearse more than {_steps_text(member.steps)} to know."
+                    f"had done all: if it asks {group_text(self.views[group])} again, as at {where}, it waits for "
+                    f"ever. Rehearse more than {_steps_text(member.steps)} to know."
                 )
                 self.unsure.append(Unsure("stopped", text, calls[-1].lines))
 
