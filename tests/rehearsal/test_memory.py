@@ -116,3 +116,40 @@ def test_a_planted_shortage_is_found_at_its_rank_and_line(in_backward: bool, tmp
         assert all(one.short is None for one in others), case
         victim = 0 if case in ("forward_float_logits", "backward_picked", "backward_recomputed") else 1
         assert short.rank == victim, case
+
+
+SETTINGS = """
+import os
+
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+import torch
+
+MIB = 2**20
+kept = torch.empty(25 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+stats = torch.cuda.memory_stats()
+assert stats["allocated_bytes.all.current"] == 25 * MIB == torch.cuda.memory_allocated()
+assert stats["allocated_bytes.all.peak"] == 75 * MIB == torch.cuda.max_memory_allocated()
+assert stats["reserved_bytes.all.current"] == 80 * MIB == torch.cuda.memory_reserved()
+assert stats["segment.all.current"] == 0
+torch.cuda.reset_peak_memory_stats()
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() == 40 * MIB
+assert torch.cuda.max_memory_allocated() == 25 * MIB
+torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+assert torch.cuda.memory_allocated() == (25 + 32) * MIB
+"""
+
+
+def test_a_script_sets_and_asks_the_allocator(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SETTINGS)
+    (record,) = rehearse([Job(name="settings", script=script, world=1, ranks=(0,))], tmp_path)["settings"]
+    assert (record.end.how, record.end.text) == ("finished", "")
+    assert record.allocator == "expandable_segments:True"
+    found = read_memory(record)
+    assert found.peak.purposes["other"] == 75 * 2**20
+    assert found.reserved == 80 * 2**20
+    workspaces = [event for event in record.events if isinstance(event, Take) and event.purpose == "workspace"]
+    assert [event.nbytes for event in workspaces] == [32 * 2**20]

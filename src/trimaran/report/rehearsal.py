@@ -323,11 +323,11 @@ def _trouble(trouble: Trouble, *, is_told: bool) -> RenderableType:
     for side in trouble.sides:
         # Where a side's text is a sentence with its ranks, it needs no name.
         text = side.text if side.text.startswith("rank") else f"rank {side.rank}{f': {side.text}' if side.text else ''}"
-        if side.text or len(side.lines) > 1:
-            lines.append(Padding(Text(text), (0, 0, 0, 2)))
+        if len(side.lines) > 1 or (side.text and side.text not in trouble.text):
+            lines.append(Padding(Text(text), (0, 0, 0, 2), expand=False))
         if len(side.lines) > 1:
             lines += [Text(f"      {'by' if number else 'at'} {line}") for number, line in enumerate(side.lines[:3])]
-    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2)) for sentence in trouble.help]
+    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2), expand=False) for sentence in trouble.help]
     return Group(*lines)
 
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.features.export.accelerate import RELEASE as ACCELERATE
+from trimaran.features.export.accelerate import scatters_each_time
 from trimaran.features.export.pytorch import network_reasons
 from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, torchrun_ranks
 from trimaran.features.export.torchtitan import RELEASE as TORCHTITAN
@@ -224,6 +225,7 @@ def accelerate_script(recipe: Recipe) -> str:
             "recompute": recipe.recompute == "full" and not sharded,
             "rate": _RATE,
             "clip_norm": recipe.clip_norm,
+            "scatters": scatters_each_time(recipe),
             "bucket_mb": max(1, (recipe.bucket_bytes or 0) // 2**20) if buckets else None,
         },
     )

@@ -110,7 +110,9 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         troubles += _untrained(ranks) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
-    timed, no_time = _timed(question, rehearsed)
+    # Of a script that does not get through its steps there is no time of one.
+    runs = verdict in ("fits", "not sure", "out of memory")
+    timed, no_time = _timed(question, rehearsed) if runs else (None, [])
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
