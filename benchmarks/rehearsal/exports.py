@@ -91,13 +91,21 @@ ROWS = {
         ranks="0,4",
     ),
     "gpt2 1.5b dp8": Row(
-        "gpt2:1.5b", "dgx-h100:1", {"dp": 8, "zero": 0, "recompute": "none", "microbatch": 4}, ("accelerate", "pytorch"), batch=32
+        "gpt2:1.5b",
+        "dgx-h100:1",
+        {"dp": 8, "zero": 0, "recompute": "none", "microbatch": 4},
+        ("accelerate", "pytorch"),
+        batch=32,
     ),
     "gpt2 1.5b dp8 zero1 m2": Row(
         "gpt2:1.5b", "dgx-h100:1", {"dp": 8, "zero": 1, "recompute": "none", "microbatch": 2}, ("pytorch",), batch=32
     ),
     "gpt2 1.5b dp8 zero3": Row(
-        "gpt2:1.5b", "dgx-h100:1", {"dp": 8, "zero": 3, "recompute": "none", "microbatch": 4}, ("accelerate", "pytorch"), batch=32
+        "gpt2:1.5b",
+        "dgx-h100:1",
+        {"dp": 8, "zero": 3, "recompute": "none", "microbatch": 4},
+        ("accelerate", "pytorch"),
+        batch=32,
     ),
     "70b tp8 dp8 zero3 recompute": Row(
         "llama3:70b",

@@ -11,6 +11,7 @@
 Both count without the driver's context. A plan that was simulated from a graph has a total alone.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -84,7 +85,9 @@ def compare_with_plan(planned: Planned, target: str, rehearsal: Rehearsal) -> Pl
     """
     chosen = planned.chosen
     context = planned.machine.node.device.memory.context_bytes
-    needs = {one.rank: one.reserved_bytes + _buffers(one, rehearsal, context) for one in rehearsal.ranks}
+    # Where a device is short, the allocator gives back what is reserved and free.
+    room = rehearsal.memory_bytes - context if rehearsal.verdict != "out of memory" else sys.maxsize
+    needs = {one.rank: min(room, one.reserved_bytes + _buffers(one, rehearsal, context)) for one in rehearsal.ranks}
     largest = max(rehearsal.ranks, key=lambda one: needs[one.rank], default=None)
     evidence = planned.evidence
     return PlanRehearsed(

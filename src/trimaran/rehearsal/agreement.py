@@ -796,6 +796,8 @@ class _Comparison:
                 if not isinstance(order, Unit) or not order.first.asked.asynchronous or id(order) in waited:
                     continue
                 call = order.first
+                if call.asked.waits_when_used:
+                    continue
                 is_late = member.is_open and call.steps + 2 > member.steps
                 if is_late or not call.lines or all(part.asked.operation.startswith("send") for part in order.calls):
                     continue

@@ -356,6 +356,8 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
+            if recorder.steps >= self._most_steps and self.active and torch._C._current_graph_task_id() == -1:
+                self._enough()  # a script without modules has no forward that would tell
             outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
             try:
                 backward(*args, **kwargs)

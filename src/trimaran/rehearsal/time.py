@@ -4,8 +4,8 @@
 
 A rank's step is, at every instant, one of these, so that they sum up to it:
 
-    compute         a kernel runs, as long as it would take by itself
-    launches        a kernel takes longer, or the device has nothing to do, because the host has not asked for it
+    compute         a kernel runs, slower while a collective has some of the multiprocessors
+    launches        a kernel takes longer, or the device has nothing to do, because of the host that asks for it
     communication   the device waits for a collective whose members have all arrived
     bubble          it waits for other ranks: for a stage before or after, or for one that is late
     slowest         all ranks wait for the slowest of them, by as much as ranks that do the same differ
@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, Columns, Timeline
 from trimaran.graph.kernels.workload import WorkKind
+from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.kernels.corrections import Profile, correction_from_profile, step_seconds
@@ -349,6 +350,8 @@ class _Answer:
         work = sum(count * rank.model_flops for count, rank in zip(counts, ranks, strict=True))
         notes = [f"left out: {text}" for text in record.notes if "compile" not in text]
         compiles = any("compile" in note for excerpt in self._excerpts for note in excerpt.record.notes)
+        if _device_name(record.device) != self._asked.device.name:
+            notes.insert(0, f"rehearsed as on {record.device}, priced on {self._asked.device.name}")
         if compiles:
             notes.insert(0, self._without_compiler())
         kernels, collectives = self._shares(self._excerpts[critical])
@@ -628,6 +631,14 @@ class _Answer:
     ) -> tuple[int, str, float, float, str, int]:
         times = self._times
         return rank, stream, times.start_s[task], times.end_s[task], f"r{rank}/{name} #{task}", nbytes
+
+
+def _device_name(name: str) -> str:
+    """The catalog's name of a device; a name that it does not have as it is."""
+    try:
+        return find_device(name).name
+    except InputError:
+        return name
 
 
 _ATTENTION_BACKWARD = 2.5

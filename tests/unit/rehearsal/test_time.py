@@ -333,6 +333,8 @@ def test_compiled_scripts_are_not_sure() -> None:
     assert not found.sure
     assert "torch.compile" in found.notes[0]
     assert timed(steps(runs(0, 5))).sure
+    assert timed(steps(runs(0, 5))).notes == ()
+    assert "priced on a100" in timed(steps(runs(0, 5)), machine="dgx-a100").notes[0]
 
 
 def test_tokens_and_samples_are_counted_once_a_microbatch() -> None:
