@@ -337,7 +337,7 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
         return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
     if not agreement.calls:
         return "Agreement: nothing could be compared, as no group has two rehearsed members that ask for something"
-    calls = format_count(agreement.calls, "call")
+    calls = "1 call" if agreement.calls == 1 else f"{agreement.calls:,} calls"
     groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
     among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
