@@ -217,7 +217,7 @@ def rehearse_plan(
             alloc_conf=launch.allocator,
         )
         found = answer(question, progress=progress or ignore_progress)
-    return compare_with_plan(planned, target, found.rehearsal)
+    return compare_with_plan(planned, target, found.rehearsal, found.step)
 
 
 def _follow(job: str, output: Path | None) -> str:

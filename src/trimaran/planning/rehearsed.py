@@ -13,7 +13,7 @@ Both count without the driver's context. A plan that was simulated from a graph 
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trimaran.base.units import format_bytes, format_seconds
@@ -21,6 +21,7 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planning.results import Modelled, Planned
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import Strategy
+from trimaran.rehearsal.time import StepTime
 from trimaran.report.rehearsal import Rehearsal, RehearsedRank, Verdict
 
 _PURPOSES: Mapping[str, tuple[str, ...]] = {
@@ -72,6 +73,7 @@ class PlanRehearsed:
         planned_s: step of the plan [s]
         planned_interval_s: its 90 % interval [s]
         rehearsed_s: step of the rehearsal [s]; None: no step could be timed
+        kernels_s: that take most of it, by name [s]
         tried: neighbours of a plan that runs out of memory, up to the first that fits
     """
 
@@ -84,6 +86,7 @@ class PlanRehearsed:
     planned_s: float
     planned_interval_s: tuple[float, float]
     rehearsed_s: float | None
+    kernels_s: Mapping[str, float] = field(default_factory=dict)
     tried: tuple[Tried, ...] = ()
 
     @property
@@ -106,13 +109,16 @@ class PlanRehearsed:
         return (*told, *(one.line for one in self.tried))
 
 
-def compare_with_plan(planned: Planned, target: str, rehearsal: Rehearsal) -> PlanRehearsed:
+def compare_with_plan(
+    planned: Planned, target: str, rehearsal: Rehearsal, step: StepTime | None = None
+) -> PlanRehearsed:
     """A plan next to the rehearsal of its export.
 
     Args:
         planned: the plan
         target: that it was exported to
         rehearsal: of the export
+        step: that its time is of, where one could be timed
     """
     chosen = planned.chosen
     context = planned.machine.node.device.memory.context_bytes
@@ -131,6 +137,7 @@ def compare_with_plan(planned: Planned, target: str, rehearsal: Rehearsal) -> Pl
         planned_s=chosen.step_time_s,
         planned_interval_s=chosen.interval_s,
         rehearsed_s=None if rehearsal.step is None else rehearsal.step.seconds,
+        kernels_s={} if step is None else {share.name: share.seconds for share in step.kernels},
     )
 
 
