@@ -289,6 +289,8 @@ class Patches:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
         from torch._dynamo.eval_frame import OptimizedModule, _NullDecorator
 
+        without: Any = _NullDecorator()
+
         class Uncompiled(OptimizedModule):
             """Looks like a compiled module, and calls the module."""
 
@@ -299,7 +301,7 @@ class Patches:
             self._recorder.note("torch.compile: rehearsed without it")
             if model is None:
                 return compiled
-            return Uncompiled(model, _NullDecorator()) if isinstance(model, nn.Module) else model
+            return Uncompiled(model, without) if isinstance(model, nn.Module) else model
 
         def compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
             self._recorder.note("torch.compile: rehearsed without it")

@@ -56,7 +56,7 @@ class SavedFiles:
 
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
-        copyreg.pickle(FakeTensor, _parts_of)  # type: ignore[arg-type]
+        copyreg.pickle(FakeTensor, _parts_of)
         replace(torch, save=self._save, load=self._load_saved)
         self._file_system()
         with contextlib.suppress(ImportError):
@@ -281,7 +281,7 @@ class _WhenImported:
         if self._name in sys.modules:
             self._then(sys.modules[self._name])
         else:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Of the module that is waited for: as found without this, with a loader that calls."""
@@ -290,7 +290,7 @@ class _WhenImported:
 
         if name != self._name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module

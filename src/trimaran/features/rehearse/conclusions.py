@@ -91,7 +91,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         took_s: that this took [s]
     """
     records = rehearsed.records
-    settings = Settings.parse(question.allocator)
+    settings = Settings.parse(question.allocator or next((one.allocator for one in records if one.allocator), ""))
     memories = {record.rank: read_memory(record, settings=settings) for record in records}
     stands = Counter(rehearsed.representatives.values())
     ranks = [
