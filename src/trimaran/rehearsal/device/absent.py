@@ -160,7 +160,7 @@ class KernelFunction:
         self.__doc__ = getattr(function, "__doc__", None)
         self.configs: list[Any] = []
         self.cache: dict[Any, Any] = {}
-        code = getattr(self.fn, "__code__", None)
+        code = self.fn.__code__ if isinstance(self.fn, types.FunctionType) else None
         self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
