@@ -160,8 +160,8 @@ class KernelFunction:
         self.__doc__ = getattr(function, "__doc__", None)
         self.configs: list[Any] = []
         self.cache: dict[Any, Any] = {}
-        body = getattr(self.fn, "__code__", None)
-        self.arg_names = list(body.co_varnames[: body.co_argcount]) if body is not None else []
+        code = self.fn.__code__ if isinstance(self.fn, types.FunctionType) else None
+        self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return self.run

@@ -22,7 +22,7 @@ def when_imported(name: str, then: Callable[[Any], None]) -> None:
     if name in sys.modules:
         then(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _Waiting(name, then))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Waiting(name, then))
 
 
 class _Waiting:
@@ -36,7 +36,7 @@ class _Waiting:
         """Of the module that is waited for."""
         if name != self._name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
