@@ -373,12 +373,27 @@ class Patches:
                         for parameter in group["params"]:
                             self._name(parameter.grad, "gradient")
 
-        def before(optimizer: Optimizer, *_: Any) -> None:
+        def outside(closure: Any) -> Any:
+            """A closure that an optimizer calls has the forward and the backward."""
+            if not callable(closure) or isinstance(closure, Optimizer):
+                return closure
+
+            def called(*args: Any, **kwargs: Any) -> Any:
+                recorder.end_update()
+                try:
+                    return closure(*args, **kwargs)
+                finally:
+                    recorder.begin_update()
+
+            return called
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             if id(optimizer) not in counts:  # its parameters may be other ones than those that it was made with
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         self._name(parameter, "parameter")
             recorder.begin_update()
+            return tuple(map(outside, args)), {name: outside(value) for name, value in kwargs.items()}
 
         def after(optimizer: Optimizer, *_: Any) -> None:
             for state in optimizer.state.values():
