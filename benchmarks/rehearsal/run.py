@@ -12,7 +12,6 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,6 @@ def predict(row: dict[str, str], records: Path | None) -> tuple[float, StepTime]
 
 
 def case(row: dict[str, str], records: Path | None) -> dict[str, Any]:
-    began = time.perf_counter()
     predicted, found = predict(row, records)
     published, parts = float(row.get("value") or row["tokens_per_s"]), found.parts
     shares = {name: getattr(parts, f"{name}_s") / parts.seconds for name in ("compute", "launches", "communication")}
@@ -123,7 +121,6 @@ def case(row: dict[str, str], records: Path | None) -> dict[str, Any]:
         "interval": [round(found.step.seconds / end, 3) for end in (found.step.high, found.step.low)],
         "mfu": round(found.mfu, 3),
         "shares": {name: round(share, 3) for name, share in shares.items()},
-        "took_s": round(time.perf_counter() - began, 1),
     }
 
 
@@ -159,7 +156,7 @@ def main() -> None:
         print(
             f"{each['row_id']} {each['split']:9} {each['model']:8} {each['gpu']:9} x{each['n_gpus']:>3} "
             f"{each['seq_len']:>5} {each['tokens_per_s']:>8.0f} {each['predicted_tokens_per_s']:>8.0f} "
-            f"{each['error']:+6.1%} {each['took_s']:.0f} s",
+            f"{each['error']:+6.1%}",
             flush=True,
         )
     splits = {name: [each for each in cases if each["split"] == name] for name in ("calibrate", "dev")}

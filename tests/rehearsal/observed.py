@@ -15,6 +15,7 @@ TRAININGS = HERE / "trainings"
 KEPT = HERE / "observed.json"
 
 WORLDS = {
+    "conv": 2,
     "ddp": 2,
     "ddp_accumulate": 2,
     "ddp_checkpoint": 2,
@@ -25,8 +26,10 @@ WORLDS = {
     "fsdp_mixed": 2,
     "fsdp_uneven": 4,
     "hsdp": 4,
+    "odd": 2,
     "offload": 2,
     "pipeline": 2,
+    "pipeline_interleaved": 2,
     "tensor": 2,
     "tensor_fsdp": 4,
     "zero": 4,

@@ -145,8 +145,8 @@ def test_a_script_that_trains_fits(answers: Mapping[str, trimaran.Rehearsal]) ->
     found = answers["trains"]
     assert (found.verdict, found.troubles) == ("fits", [])
     assert found.ranks[0].steps == 2
-    # Weights, gradients, an input and an output: two times 4 MiB and a little, in segments of 2 and 20 MiB.
-    assert 8 * 2**20 < found.ranks[0].allocated_bytes <= found.peak_bytes <= 64 * 2**20
+    # Weights and gradients of 4 MiB each, and the workspace of cuBLAS, which is 32 MiB on Hopper.
+    assert 8 * 2**20 < found.ranks[0].allocated_bytes <= found.peak_bytes < 128 * 2**20
     assert list(found.printed) == ["step 0", "step 1"]
     assert found.step is not None
     assert found.step.seconds > 0
@@ -323,7 +323,7 @@ def test_the_command_says_it_in_its_first_line_its_status_and_a_file(tmp_path: P
     (tmp_path / "train.py").write_text(textwrap.dedent(TRAINS.format(steps=2)) + "import sys\nprint(sys.argv[1:])\n")
     options = ("--world", "2", "--cluster", "dgx-h100", "--ranks", "0", "-o", "found.json", "--logs", "logs")
     done = command(*options, "--trace", "trace.json", "--", "train.py", "--lr", "1e-3", folder=tmp_path)
-    printed, errors = done.communicate(timeout=60)
+    printed, errors = done.communicate(timeout=240)
     assert (done.returncode, errors) == (0, "")
     assert printed.startswith("train.py fits 2 × NVIDIA H100 SXM5 80 GB: ")
     assert max(map(len, printed.splitlines())) <= 80
@@ -338,7 +338,7 @@ def test_the_command_runs_modules_and_gives_json(tmp_path: Path) -> None:
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "train.py").write_text("raise SystemExit(4)")
     done = command("--world", "1", "--json", "-m", "package.train", "--steps", "9", folder=tmp_path)
-    printed, _ = done.communicate(timeout=60)
+    printed, _ = done.communicate(timeout=240)
     found = json.loads(printed)
     assert (done.returncode, found["verdict"]) == (EXIT_CODES["failed"], "failed")
     assert found["script"] == ["-m", "package.train", "--steps", "9"]
@@ -351,12 +351,13 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, number: signal.Signals, monkeypat
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "train.py").write_text("import time\nopen('begun', 'w')\ntime.sleep(600)\n")
     done = command("--world", "1", "train.py", folder=tmp_path)
-    until = time.monotonic() + 30.0
+    until = time.monotonic() + 120.0
     while not (tmp_path / "begun").exists():
         assert time.monotonic() < until
         time.sleep(0.02)
     done.send_signal(number)
-    assert done.wait(10.0) == 128 + number
+    done.communicate(timeout=60)
+    assert done.returncode == 128 + number
     monkeypatch.setenv("TEST", str(os.getpid()))
     assert list(marked()) == []
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "begun"}

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.distributed
 FEW = ("fsdp_uneven", "pipeline", "tensor")
 """Trainings that every run of the tests has; all have a sweep."""
 
+PARTS = 5
+"""Of the sweep."""
+
 ERROR = 0.01
 """Live bytes may differ by it, the allocator's rounding left out."""
 
@@ -74,21 +77,37 @@ def _compare(names: Sequence[str], observed: dict[str, list[list[int]]], folder:
     assert false_lacks <= 0.02 * asked
 
 
+def _observed_as_kept(names: Sequence[str]) -> dict[str, list[list[int]]]:
+    """What real runs show now, compared with what is kept.
+
+    A thread of gloo holds what it sends a little longer on a busy machine, which only adds; so the least of up to three
+    runs counts.
+    """
+    expected = {name: kept()[name] for name in names}
+    least = observe(names)
+    for _ in range(2):
+        if _flat(least) == pytest.approx(_flat(expected), rel=1e-5):
+            break
+        again = observe(names)
+        least = {name: [list(map(min, *pair)) for pair in zip(least[name], again[name], strict=True)] for name in names}
+    assert _flat(least) == pytest.approx(_flat(expected), rel=1e-5)
+    return least
+
+
+def _flat(observed: dict[str, list[list[int]]]) -> list[int]:
+    return [nbytes for name in sorted(observed) for steps in observed[name] for nbytes in steps]
+
+
 def test_live_bytes_of_few_trainings_as_observed_now(tmp_path: Path) -> None:
-    observed = observe(FEW)
-    assert observed == {name: steps for name, steps in kept().items() if name in FEW}
-    _compare(FEW, observed, tmp_path)
+    _compare(FEW, _observed_as_kept(FEW), tmp_path)
 
 
 @pytest.mark.sweep
-def test_live_bytes_of_all_trainings_as_observed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_live_bytes_of_all_trainings_as_observed(part: int, tmp_path: Path) -> None:
     assert set(kept()) == set(WORLDS)
-    _compare([name for name in WORLDS if name not in FEW], kept(), tmp_path)
-
-
-@pytest.mark.sweep
-def test_all_trainings_are_observed_as_kept() -> None:
-    assert observe(WORLDS) == kept()
+    names = [name for name in WORLDS if name not in FEW][part::PARTS]
+    _compare(names, _observed_as_kept(names), tmp_path)
 
 
 def _lines(case: str) -> list[int]:
@@ -116,3 +135,40 @@ def test_a_planted_shortage_is_found_at_its_rank_and_line(in_backward: bool, tmp
         assert all(one.short is None for one in others), case
         victim = 0 if case in ("forward_float_logits", "backward_picked", "backward_recomputed") else 1
         assert short.rank == victim, case
+
+
+SETTINGS = """
+import os
+
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+import torch
+
+MIB = 2**20
+kept = torch.empty(25 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+stats = torch.cuda.memory_stats()
+assert stats["allocated_bytes.all.current"] == 25 * MIB == torch.cuda.memory_allocated()
+assert stats["allocated_bytes.all.peak"] == 75 * MIB == torch.cuda.max_memory_allocated()
+assert stats["reserved_bytes.all.current"] == 80 * MIB == torch.cuda.memory_reserved()
+assert stats["segment.all.current"] == 0
+torch.cuda.reset_peak_memory_stats()
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() == 40 * MIB
+assert torch.cuda.max_memory_allocated() == 25 * MIB
+torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+assert torch.cuda.memory_allocated() == (25 + 32) * MIB
+"""
+
+
+def test_a_script_sets_and_asks_the_allocator(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SETTINGS)
+    (record,) = rehearse([Job(name="settings", script=script, world=1, ranks=(0,))], tmp_path)["settings"]
+    assert (record.end.how, record.end.text) == ("finished", "")
+    assert record.allocator == "expandable_segments:True"
+    found = read_memory(record)
+    assert found.peak.purposes["other"] == 75 * 2**20
+    assert found.reserved == 80 * 2**20
+    workspaces = [event for event in record.events if isinstance(event, Take) and event.purpose == "workspace"]
+    assert [event.nbytes for event in workspaces] == [32 * 2**20]

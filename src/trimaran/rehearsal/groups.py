@@ -127,6 +127,7 @@ class Exchanges:
         self._batches = 0
         self._issued: dict[int, int] = {}  # collective by the storage of what is waited for
         self._below_python: list[int] = []
+        self._batch_works: dict[int, tuple[Any, range]] = {}  # collectives that one work stands for, by its identity
         self._backends: dict[str, str] = {}
         self._asked_reduction = ""
 
@@ -161,7 +162,7 @@ class Exchanges:
             got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
         number = -1
         if name != "check_for_nan":
-            number = self._note(operation, group, given, got, arguments, flat, asynchronous)
+            number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
         if functional:
             self._promise(name, out, args, tensors, number)
             return out
@@ -249,6 +250,7 @@ class Exchanges:
         arguments: Mapping[str, Any],
         flat: Sequence[Any],
         asynchronous: bool,
+        waits_when_used: bool = False,
     ) -> int:
         peer = next(
             (arguments[key] for key in ("dst", "src", "root_rank") if isinstance(arguments.get(key), int)),
@@ -278,6 +280,7 @@ class Exchanges:
                 lines=lines,
                 module=module,
                 part=self._recorder.part,
+                waits_when_used=waits_when_used,
             )
         )
         if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):
@@ -353,6 +356,9 @@ class Exchanges:
 
     def waited(self, work: Any) -> None:
         """`work.wait()` was called."""
+        _, numbers = self._batch_works.pop(id(work), (None, range(0)))
+        for number in numbers:
+            self._recorder.wait(number)
         try:
             value = work.get_future().value()
         except RuntimeError:
@@ -416,8 +422,11 @@ class Exchanges:
 
         @contextmanager
         def coalescing_manager(*args: Any, **kwargs: Any) -> Any:
+            first = len(self._recorder.record.collectives)
             with self.batch(), coalescing(*args, **kwargs) as manager:
                 yield manager
+            numbers = range(first, len(self._recorder.record.collectives))
+            self._batch_works.update((id(work), (work, numbers)) for work in manager.works)
 
         replaced: dict[str, Any] = {
             "init_process_group": init_process_group,
@@ -437,17 +446,19 @@ class Exchanges:
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
-        wait = dist.Work.wait
-
-        def noted_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            self.waited(work)
-            return wait(work, *args, **kwargs)
-
-        replace(dist.Work, wait=noted_wait)
+        for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
+            replace(kind, wait=self._noting_wait(kind.wait))
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
                 replace(module, ProcessGroupNCCL=type("ProcessGroupNCCL", (), {"Options": options}))
+
+    def _noting_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
+            self.waited(work)
+            return wait(work, *args, **kwargs)
+
+        return noted
 
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
@@ -633,10 +644,13 @@ class Meeting:
         path = self._path(key, counted)
         until = time.monotonic() + self._patience_s
         while not path.exists():
-            if time.monotonic() > until:
+            has_ended = ending_of(self._folder, peer).exists()
+            if path.exists():
+                break
+            if has_ended or time.monotonic() > until:
                 raise TimeoutError(
-                    f"rank {self._rank} waits for an object from rank {peer}, which did not send one within "
-                    f"{self._patience_s:g} s"
+                    f"rank {self._rank} waits for an object from rank {peer}, which "
+                    + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
                     + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
                 )
             time.sleep(0.01)
@@ -644,6 +658,12 @@ class Meeting:
             return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
 
 
+def ending_of(folder: Path, rank: int) -> Path:
+    """File in the folder where ranks meet that says that a rank has ended."""
+    return folder / f"ended-{rank}"
+
+
+c10d_kinds: Any = torch._C._distributed_c10d
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
 
 

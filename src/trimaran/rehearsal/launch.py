@@ -45,7 +45,7 @@ from trimaran.rehearsal.request import RankRequest
 WORKER = "trimaran.rehearsal.worker"
 """Module of a rank's process; its only argument is the path of its request."""
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 """From the limit in seconds, which a rank keeps by itself, until it is killed [s]."""
 
 MOST_PRINTED_BYTES = 64 * 2**20
@@ -104,7 +104,7 @@ def run_ranks(
         requests: one a rank; paths in them lie in `folder`
         folder: exists and is the caller's to remove; requests and temporary files of the script go there
         at_once: most ranks at one time; those that are rehearsed together are always started together, and fewer are
-            where memory is short. None: as many as this process may use cores
+            where memory is short. None: the cores that this process may use
         progress: is told how many ranks have ended
         worker: module that is run
 
@@ -197,11 +197,14 @@ class _Rank:
     def _record(self, status: int, printed: str) -> Record:
         asked = self.request
         path = Path(asked.record)
-        if path.exists():
-            with contextlib.suppress(TrimaranError):
-                return read_record(path)
         lines = printed.strip().splitlines()
-        end = End(how="seconds" if self.overdue else "killed", status=status, text=lines[-1] if lines else "", lines=-1)
+        text = lines[-1] if lines else ""
+        if path.exists():
+            try:
+                return read_record(path)
+            except TrimaranError as error:
+                text = error.message
+        end = End(how="seconds" if self.overdue else "killed", status=status, text=text, lines=-1)
         script = [*(("-m",) if asked.is_module else ()), asked.script, *asked.arguments]
         return Record(
             rank=asked.rank,

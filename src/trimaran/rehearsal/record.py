@@ -125,6 +125,8 @@ class Collective(msgspec.Struct, frozen=True):
         lines: where it was asked for, innermost first
         module: whose forward or backward asked for it
         part: of the step
+        waits_when_used: whether its result is waited for by itself when it is first used, so that none without a wait
+            is read
     """
 
     operation: str
@@ -141,6 +143,7 @@ class Collective(msgspec.Struct, frozen=True):
     lines: int
     module: int
     part: Part
+    waits_when_used: bool = False
 
 
 class Take(msgspec.Struct, frozen=True, tag="take", array_like=True):

@@ -256,7 +256,7 @@ class Pretending(TorchDispatchMode):
                     with _disable_current_modes():
                         return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
         try:
-            out = fake(func, args, kwargs)
+            out = None if _writes_lists(func) else fake(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException):
             out = self._with_unknown_shape(func, args, kwargs)
         if type(out) is torch.Tensor and func is _aten.detach.default:
@@ -374,6 +374,22 @@ class Pretending(TorchDispatchMode):
         out: torch.Tensor = fake(_aten.empty.memory_format, (list(shape),), {"dtype": dtype, "device": like.device})
         set_twin(out, twin)
         return out
+
+
+_list_writers: dict[Any, bool] = {}
+
+
+def _writes_lists(func: Any) -> bool:
+    """Whether an operator only writes into lists of tensors, as optimizers' do: without data there is nothing to do."""
+    known = _list_writers.get(func)
+    if known is None:
+        name = func._schema.name
+        known = _list_writers[func] = (
+            name.startswith(("aten::_foreach_", "aten::_fused_"))
+            and not func._schema.returns
+            and func._schema.is_mutable
+        )
+    return known
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

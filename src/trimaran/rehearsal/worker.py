@@ -4,6 +4,7 @@ Reads a `RankRequest`, pretends the device, runs the script as `__main__` and wr
 ends. The exit status is the script's own; what it prints goes where this process prints.
 """
 
+import contextlib
 import os
 import resource
 import runpy
@@ -137,12 +138,16 @@ class Rank:
         """Write the record and end the process. Of a forked child: end it, no more."""
         if os.getpid() != self._process:
             os._exit(status)
+        from trimaran.rehearsal.groups import ending_of
+
         with self._lock:
             self._recorder.finish()
             self.record.end = End(how, status, text, lines)
             self.record.host_s = time.monotonic() - self._began
             self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             write_record(Path(self._request.record), self.record)
+            with contextlib.suppress(OSError):  # no one is left who could look for it
+                ending_of(Path(self._request.meeting), self._request.rank).touch()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

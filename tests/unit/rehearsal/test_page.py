@@ -109,11 +109,11 @@ def test_only_a_script_that_fits_ends_with_status_zero() -> None:
 def test_the_largest_figures_fit_eighty_columns_and_none_is_left_out() -> None:
     page = str(made())
     assert max(map(len, page.splitlines())) <= 80
-    for shown in ("139.0", "119.0", "2,048", "1,000,000", "60.0%", "40.0%", "1.6", "…"):
+    for shown in ("139.0", "119.0", "2,048", "1,000,000", "60.0%", "40.0%", "909.5 TiB", "…"):
         assert shown in page
     # The share of a part below 0.05 % of the step says nothing.
     assert "slowest rank" not in page
-    assert "8 rows with less" in page
+    assert "8 rows with less" in " ".join(page.split())
 
 
 def test_a_sentence_that_the_headline_has_is_not_said_again() -> None:
@@ -175,6 +175,14 @@ def test_after_a_lack_of_memory_the_first_remedy_that_is_enough_comes_next() -> 
     page = str(made("out of memory", remedies=helps))
     assert "What would help rank 0" in page
     assert "yes" in page
+
+
+def test_where_memory_is_tight_the_allocator_is_worth_a_look_and_else_it_is_not() -> None:
+    """A script that compiles is not sure to fit, however much room there is."""
+    (one,) = ranks(1)
+    tight, wide = replace(one, reserved_bytes=75 * GIB), replace(one, reserved_bytes=GIB)
+    assert "expandable_segments" in next_command(made("not sure", ranks=[tight]))
+    assert "expandable_segments" not in next_command(made("not sure", ranks=[wide]))
 
 
 def test_the_document_has_every_field() -> None:

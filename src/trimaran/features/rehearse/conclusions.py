@@ -45,6 +45,7 @@ ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not 
 _AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
 """Findings that follow where a rank has failed, and say nothing in addition."""
 
+_WAITING = re.compile(r"TimeoutError: rank \d+ waits for an object")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
 _MOST_PRINTED_LINES = 6
@@ -90,7 +91,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         took_s: that this took [s]
     """
     records = rehearsed.records
-    settings = Settings.parse(question.allocator)
+    settings = Settings.parse(question.allocator or next((one.allocator for one in records if one.allocator), ""))
     memories = {record.rank: read_memory(record, settings=settings) for record in records}
     stands = Counter(rehearsed.representatives.values())
     ranks = [
@@ -98,7 +99,10 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         for run in rehearsed.runs
     ]
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
-    troubles = list(_failures(rehearsed.runs, _folder(question)))
+    parted = agreement is not None and not agreement.ok
+    # Where ranks part, one that waits for another's object fails of that.
+    failed = [run for run in rehearsed.runs if not (parted and _WAITING.match(run.record.end.text))]
+    troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
     troubles += _shortages(memories, _folder(question))
@@ -106,7 +110,9 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         troubles += _untrained(ranks) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
-    timed, no_time = _timed(question, rehearsed)
+    # Of a script that does not get through its steps there is no time of one.
+    runs = verdict in ("fits", "not sure", "out of memory")
+    timed, no_time = _timed(question, rehearsed) if runs else (None, [])
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
@@ -214,7 +220,7 @@ def _own_line(lines: Sequence[str], folder: Path) -> str:
     return f" at {found}" if found else ""
 
 
-def _failures(runs: Sequence[RankRun], folder: Path) -> Iterator[Trouble]:
+def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator[Trouble]:
     """Ranks that failed, those with the same error together."""
     found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
     for run in runs:
@@ -226,7 +232,7 @@ def _failures(runs: Sequence[RankRun], folder: Path) -> Iterator[Trouble]:
             found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
     for (text, lines), failed_runs in found.items():
         first = failed_runs[0].request.rank
-        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
+        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {rehearsed} rehearsed ranks"
         where = _own_line(lines, folder)
         help_: tuple[str, ...] = ()
         missing = _MISSING.match(text)
@@ -331,7 +337,7 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
         return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
     if not agreement.calls:
         return "Agreement: nothing could be compared, as no group has two rehearsed members that ask for something"
-    calls = format_count(agreement.calls, "call")
+    calls = "1 call" if agreement.calls == 1 else f"{agreement.calls:,} calls"
     groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
     among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
@@ -462,6 +468,9 @@ def _notes(
     question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
+    for run in rehearsed.runs:
+        if run.record.end.how == "seconds" and _step_ends(run.record):
+            yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     said: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),

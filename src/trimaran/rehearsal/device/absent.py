@@ -7,6 +7,7 @@ the cluster as well.
 """
 
 import dis
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -26,6 +27,8 @@ from trimaran.rehearsal.values import forget
 
 TRITON_VERSION = "3.7.0"
 """That is said; the one that torch 2.13 for CUDA is released with is near."""
+
+_OWN = str(Path(__file__).parents[1])
 
 _CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -61,7 +64,9 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """A module of the package."""
         if name != self.name and not name.startswith(f"{self.name}."):
             return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if self.wanted() else None
+        if name == self.name and not self.wanted():
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def wanted(self) -> bool:
         """Whether the package is there for who imports it now."""
@@ -155,7 +160,7 @@ class KernelFunction:
         self.__doc__ = getattr(function, "__doc__", None)
         self.configs: list[Any] = []
         self.cache: dict[Any, Any] = {}
-        code = getattr(self.fn, "__code__", None)
+        code = self.fn.__code__ if isinstance(self.fn, types.FunctionType) else None
         self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -208,6 +213,16 @@ class _Config:
 
 class _Triton(_Absent):
     """The compiler of kernels."""
+
+    def wanted(self) -> bool:
+        """For all but torch, which then would compile; it looks before another package is told."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
+            frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
+            return False
+        importlib.import_module("torch._inductor.runtime.triton_compat")
+        return True
 
     def parts(self, module: str) -> dict[str, Any]:
         """Its decorators and the few functions that are called from Python."""
@@ -318,12 +333,11 @@ def _attend_ragged(
 def _absence_expected() -> bool:
     """Whether an import that runs now lies where an ImportError is caught, in the script or in what it imports."""
     frame: Any = sys._getframe(1)
-    own = str(Path(__file__).parents[1])
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == f"{own}/worker.py":
+        if code.co_filename == f"{_OWN}/worker.py":
             return False
-        if not code.co_filename.startswith(("<frozen", own)) and _caught(code, frame.f_lasti):
+        if not code.co_filename.startswith(("<frozen", _OWN)) and _caught(code, frame.f_lasti):
             return True
         frame = frame.f_back
     return False
@@ -346,6 +360,8 @@ def _caught(code: types.CodeType, at: int) -> bool:
                 return True
             if one.opname == "CHECK_EXC_MATCH" and names & _CATCHING:
                 return True
-            if one.opname == "POP_EXCEPT" and not names:
-                return True
+            if one.opname == "RERAISE":
+                break
+        if instructions[first + 1].opname == "POP_TOP":  # `except:`
+            return True
     return False
