@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 Reference = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="A built-in job (see `trimaran jobs`) or file.py:factory.", show_default=False),
+    typer.Argument(
+        metavar="JOB",
+        help="A built-in job or a network (see `trimaran jobs`), file.py:factory, or a Hugging Face config.json.",
+        show_default=False,
+    ),
 ]
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.", show_default=False)]
 Runs = Annotated[
     Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
 ]
@@ -60,9 +64,7 @@ PlanFile = Annotated[
 ]
 Link = Annotated[
     str | None,
-    typer.Option(
-        "--link", help='Hold the links between local ranks to this rate, such as "1Gb/s".', show_default=False
-    ),
+    typer.Option("--link", help='Rate limit of the links between local ranks, such as "1Gb/s".', show_default=False),
 ]
 Objective = Annotated[
     str | None,
@@ -352,14 +354,7 @@ SequenceLength = Annotated[
         "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
     ),
 ]
-AnyReference = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
-        show_default=False,
-    ),
-]
+AnyReference = Reference
 MachineName = Annotated[
     str,
     typer.Option(
