@@ -499,8 +499,8 @@ def verdict_line(estimate: MemoryEstimate) -> str:
 def parts_table(estimate: MemoryEstimate) -> Table:
     """What the memory is needed for at the peak of the step."""
     table = frame_table(
-        "What needs the memory, at the peak of the step without a plan",
-        "temporary: inputs, outputs and workspace of the operation that runs",
+        "What needs the memory at the peak, without a plan",
+        "temporary: gradients under way, and what the running operation needs",
     )
     add_words(table, "what")
     add_figures(table, "size", "share")
@@ -684,4 +684,3 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages
         f"\n[dim]Times are {escape(found.source)}. Traced in {format_seconds(found.trace_s)}, "
         f"planned in {format_seconds(found.planning_s)}.[/]"
     )
-    out.print("Next: on several devices, trimaran plan JOB --cluster NAME --devices N", soft_wrap=True)

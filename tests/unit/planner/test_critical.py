@@ -74,6 +74,6 @@ def test_what_transfers_take_from_compute_is_a_class_of_its_own() -> None:
 
 def test_the_sentence_names_the_largest_group_and_the_stage() -> None:
     """73.248 of 90.248 ms of the pipeline are compute of stage 1 and the update."""
-    assert binding(anatomy(PIPELINE)) == (
-        "compute of stage 1 binds: 73.2 ms, 81 % of the step; also idle stages 13 %, communication 4 %."
+    assert binding(anatomy(PIPELINE).candidate) == (
+        "limited by compute of stage 1: 73.2 ms, 81 % of the step; also idle stages 13 %, communication 4 %."
     )

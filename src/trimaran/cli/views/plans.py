@@ -98,40 +98,40 @@ def print_plan(out: Console, planned: Planned) -> None:
     evidence, found = planned.evidence, planned.evidence.search
     if planned.outlook is not None and planned.outlook.chosen.run is not None:
         print_lines(out, run_lines(plan_document(planned)))
-    print_verdict(out, planned)
+    whole = _unfolded(out)
+    print_verdict(whole, planned)
     out.print()
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
         out.print()
-        print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
+        print_rule(whole, found.rule(goal=goal_of_plan(planned.outlook)))
     if isinstance(evidence, Simulated):
         _print_places(out, evidence)
     if isinstance(evidence, Modelled):
         traffic = AnalyticalModel(problem=evidence.problem).traffic(evidence.chosen.strategy)
         if traffic:
             order = ", ".join(evidence.chosen.strategy.rank_order)
-            _unfolded(out).print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
+            whole.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
         print_lines(out, load_lines(plan_document(planned)))
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:
         # Of a plan just made the table has it.
-        _unfolded(out).print(escape(training_line(to_plain(evidence.plan.training))))
+        whole.print(escape(training_line(to_plain(evidence.plan.training))))
     if found is not None and planned.outlook is None:
-        print_prices(out, evidence.prices)
-        _print_missing_baselines(out, found)
+        print_prices(whole, evidence.prices)
+        _print_missing_baselines(whole, found)
         out.print(f"[dim]{escape(_search_line(found))}[/]")
-    print_notes(_unfolded(out), planned.notes)
+    print_notes(whole, planned.notes)
 
 
 def print_verdict(out: Console, planned: Planned) -> None:
     """Print a plan in a sentence, and its bottleneck in another one.
 
     Args:
-        out: where to; elsewhere than in a terminal each sentence stays one line
+        out: where to
         planned: by whichever backend
     """
-    out = _unfolded(out)
     out.print(f"{plan_sentence(planned)}.")
     if sentence := binding(planned.chosen):
         out.print(escape(sentence[:1].upper() + sentence[1:]))
@@ -197,7 +197,7 @@ def _listed(values: Sequence[object], most: int = 16) -> str:
 def print_rule(out: Console, rule: str) -> None:
     """Print the rule that chose the plan, where something faster is listed."""
     if rule:
-        _unfolded(out).print(escape(rule))
+        out.print(escape(rule))
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
@@ -209,13 +209,13 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         name = entry.without.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         cost += " to the target" if entry.to_target else ""
-        _unfolded(out).print(f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}")
+        out.print(f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}")
 
 
 def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
     for entry in found.baselines:
         if entry.candidate is None:
-            _unfolded(out).print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]")
+            out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]")
 
 
 def _search_line(found: Search[Any]) -> str:

@@ -470,7 +470,9 @@ def _split_figures(found: Found) -> SplitFigures | None:
 _NEAR = 4  # samples from which to look for the largest batch
 
 
-def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
+def below_minimum(
+    steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None, job: str = "JOB"
+) -> InfeasibleError:
     """The refusal.
 
     Args:
@@ -478,6 +480,7 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
         budget_bytes: that they must stay within [bytes]
         samples: of the step
         whole: steps of which a split is sought; None: it was sought, and none helps
+        job: its reference, for the command that shards it
     """
     trace = steps.tracer.trace(samples)
     least = minimum_memory(trace)
@@ -506,7 +509,7 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
         what += f". The model state is {format_bytes(state_bytes)} of it at most: {held}"
     if devices is not None and state_bytes > _LARGE * budget_bytes:
         node = usual_node(steps.device) or plain_node(steps.device, 1)
-        command = f"`trimaran plan JOB --cluster {node.name} --devices {devices}`"
+        command = f"`trimaran plan {job} --cluster {node.name} --devices {devices}`"
         ways.insert(0, f"ZeRO or tensor parallelism over {devices} or more devices, which shard that state: {command}")
     return InfeasibleError(
         f"does not fit: no plan fits {format_bytes(budget_bytes)}; {what}. What would help: {'; '.join(ways)}",
@@ -615,7 +618,15 @@ def estimate_memory(
     budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
-    found, in_parts = _plan(steps, whole, asked=split, policy=policy, budget_bytes=budget_bytes, samples=samples)
+    found, in_parts = _plan(
+        steps,
+        whole,
+        asked=split,
+        policy=policy,
+        budget_bytes=budget_bytes,
+        samples=samples,
+        job=source.reference,
+    )
     planned_s = perf_counter()
     batches: LargestBatch | None = None
     if largest_batch:
@@ -638,7 +649,7 @@ def estimate_memory(
 
 
 def _plan(
-    steps: PricedSteps, whole: PricedStep, *, asked: str, policy: str, budget_bytes: int, samples: int
+    steps: PricedSteps, whole: PricedStep, *, asked: str, policy: str, budget_bytes: int, samples: int, job: str
 ) -> tuple[Found, PricedSteps | None]:
     """The plans, and the steps in parts that ours is for; None where nothing is split."""
     split = choose_split(steps, asked, policy=policy, budget_bytes=budget_bytes, samples=samples)
@@ -646,7 +657,9 @@ def _plan(
     planned = whole if in_parts is None else in_parts.step(samples)
     if budget_bytes < minimum_memory(planned.trace).nbytes:
         searched = asked == AUTO and policy == OURS
-        raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+        raise below_minimum(
+            in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps, job=job
+        )
     found = Found(
         whole=whole,
         planned=planned,
