@@ -3,6 +3,7 @@
 Packages add commands by entry points of the group "trimaran.commands"; `trimaran_studies` does.
 """
 
+import os
 from importlib.metadata import entry_points
 
 import typer
@@ -69,4 +70,6 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point of the `trimaran` command."""
     guard_log()
+    # The first command after an installation would else measure a machine that is busy with it.
+    os.environ.setdefault("TRIMARAN_SETTLE", "10")
     app()
