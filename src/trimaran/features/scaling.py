@@ -23,7 +23,7 @@ from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.find import find_machine
+from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Device, Price, parse_price
 from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.data_parallel_job import DataParallelJob
@@ -342,6 +342,7 @@ def predict_scaling(
     batches = (asked,) if isinstance(asked, int) else tuple(asked or ())
     methods = sync if isinstance(sync, str) else ",".join(sync)
     syncs = parse_syncs(methods)
+    cluster = grown_cluster(cluster, max(devices, default=1))
     machine = find_machine(cluster)
     framework = default_software(syncs) if software is None else parse_software(software)
     chosen = choose_precision(job, precision, machine.node.device)

@@ -22,6 +22,7 @@ from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds
+from trimaran.measure.observe import ProcessRecord
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
     Parts,
@@ -280,8 +281,11 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     factors: list[int] = again.get("factors", [])
     if len(factors) < 2:
         return
-    factor = factors[-1]
     records = [rank.record for rank in findings.ranks]
+    fitting = [factor for factor in factors[1:] if all(_has_room(record, factor) for record in records)]
+    if not fitting:
+        return
+    factor = fitting[-1]
     ratio = growth(records, factor) or 1.0
 
     def saved(parts: Parts, ratio: float = ratio) -> float:
@@ -303,10 +307,25 @@ def larger(findings: Findings) -> Iterator[Remedy]:
             f"one costs {format_seconds(per_operator)}). A copy of the model, timed after the script, takes "
             f"{factor * ratio:.2f} times as long for {factor} times the samples. Time per sample."
         ),
-        assumption="the first dimension of an input is the batch, memory suffices, and accuracy bears the batch.",
+        assumption="the first dimension of an input is the batch, and accuracy bears the batch.",
         setting={"batch": factor},
         **gain(findings, saved, *(partial(saved, ratio=end) for end in growth_interval(records, factor))),
     )
+
+
+def _has_room(record: ProcessRecord, factor: int) -> bool:
+    """Whether a batch so many times as large fits the memory that the process trains in, where that is known."""
+    memory, model = record.facts["memory"], record.facts["model"] or {}
+    total = memory.get("total_nbytes")
+    if total is None:
+        return True
+    state = model.get("parameter_nbytes", 0) + model.get("gradient_nbytes", 0)
+    state += (record.facts["optimizer"] or {}).get("state_nbytes", 0)
+    peak = memory["device_peak_nbytes"]
+    if peak is None:
+        # Of a process on the host much is libraries; the batch's part of it is at most what is no state.
+        peak = memory["peak_nbytes"]
+    return bool(peak + (factor - 1) * max(0, peak - state) <= total)
 
 
 def _in_one_piece(findings: Findings) -> str:

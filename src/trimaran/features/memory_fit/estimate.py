@@ -32,7 +32,7 @@ from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device, plain_node, usual_node
 from trimaran.machine.types import OFFLOAD_SHARE, Device
-from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.minimum import minimum_memory, needed_bytes
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import parse_budget, parse_size
@@ -497,7 +497,7 @@ def below_minimum(
         ways.insert(0, f"--split {named}, with which the minimum memory is {least_split}")
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
-    devices = _devices_for(least.nbytes, state_bytes, budget_bytes)
+    devices = _devices_for(state_bytes, _rest_bytes(trace), budget_bytes)
     what = f"one operation alone needs {least.describe()}"
     held = (
         f"parameters and buffers {format_bytes(state)}, gradients {format_bytes(gradients)}, optimizer state "
@@ -530,14 +530,23 @@ _LARGE = 0.25
 """Share of the budget above which sharding the model state is worth a word."""
 
 
-def _devices_for(least_bytes: int, state_bytes: int, budget_bytes: int) -> int | None:
+def _rest_bytes(trace: StepTrace) -> int:
+    """Least that forward and backward need beyond the model state, whatever is offloaded and recomputed [bytes].
+
+    What an update needs in addition is of parameters, and is shared with them.
+    """
+    beyond = needed_bytes(trace) - role_bytes(trace, WEIGHTS)
+    moments = [op.moment for op in trace.ops if op.phase != Phase.UPDATE]
+    return int(beyond[moments].max(initial=0))
+
+
+def _devices_for(state_bytes: int, rest_bytes: int, budget_bytes: int) -> int | None:
     """The fewest devices, a power of two, that hold a step whose model state they share; None: sharing is not enough.
 
     Example:
-        >>> _devices_for(120, 100, 50), _devices_for(120, 100, 20)
+        >>> _devices_for(100, 20, 50), _devices_for(100, 20, 20)
         (4, None)
     """
-    rest_bytes = max(0, least_bytes - state_bytes)
     for power in range(1, 11):
         if rest_bytes + state_bytes / 2**power <= budget_bytes:
             return int(2**power)
