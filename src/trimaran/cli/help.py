@@ -24,7 +24,7 @@ COMMON = 10
 """Most options that stand first."""
 
 _TERM = 20
-"""Columns of names of options; longer ones have a line of their own."""
+"""Columns of names of options; longer ones stand in a separate line."""
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Plan": {
@@ -181,7 +181,7 @@ def _wrap(text: str, indent: str = "") -> list[str]:
 
 
 def _entry(term: str, text: str, *, column: int) -> Iterator[str]:
-    """A term and its text in two columns; a long term has a line of its own."""
+    """A term and its text in two columns; a long term stands in a separate line."""
     lines = _wrap(text, " " * (column + 2)) or [""]
     if len(term) + 2 <= column:
         yield f"  {term:<{column}}{lines[0].lstrip()}"
@@ -321,9 +321,13 @@ def _in_order(options: Iterable[Any], names: Sequence[str]) -> list[Any]:
     return sorted(options, key=lambda one: places.get(_name(one), len(places)))
 
 
+def _is_shown(what: Any) -> bool:
+    return not getattr(what, "hidden", False)
+
+
 def _group_page(group: Any, ctx: Any) -> Iterator[str]:
     commands = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
-    commands = {name: command for name, command in commands.items() if command is not None and not command.hidden}
+    commands = {name: one for name, one in commands.items() if one is not None and _is_shown(one)}
     yield f"Usage: {ctx.command_path} COMMAND [OPTIONS]\n"
     yield from _wrap(group.help or "")
     known = GROUPS if ctx.parent is None else {}

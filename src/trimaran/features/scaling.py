@@ -376,9 +376,9 @@ def predict_scaling(
     for place, samples in enumerate(batches):
         progress(f"{job}, batch {samples}", place, len(batches))
         for method in syncs:
-            asked = _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
-            rows += asked
-            shortage = _shortage(steps, asked, samples, strong=batch is not None)
+            found = _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
+            rows += found
+            shortage = _shortage(steps, found, samples, strong=batch is not None)
             if shortage is not None:
                 shortages.append(shortage)
                 if batch is None and shortage.largest > 0:

@@ -314,7 +314,7 @@ def larger(findings: Findings) -> Iterator[Remedy]:
 
 
 def _has_room(record: ProcessRecord, factor: int) -> bool:
-    """Whether a batch so many times as large fits the memory that the process trains in, where that is known."""
+    """Whether a batch that is `factor` times as large fits the process's memory, where that is known."""
     memory, model = record.facts["memory"], record.facts["model"] or {}
     total = memory.get("total_nbytes")
     if total is None:
@@ -573,8 +573,8 @@ def doubt(
                 f"{named}: the machine is too busy with other things, or the script changes as it runs. Run it alone, "
                 "or longer."
             )
-    rivals = {remedy.limiter for remedy in remedies} | {COMPUTE}
-    lead = _best(remedies, named) - max((_best(remedies, other) for other in rivals - {named}), default=0.0)
+    all_limiters = {remedy.limiter for remedy in remedies} | {COMPUTE}
+    lead = _best(remedies, named) - max((_best(remedies, other) for other in all_limiters - {named}), default=0.0)
     if findings.queued > max(_LEAST_QUEUED, lead):
         return (
             f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a "
