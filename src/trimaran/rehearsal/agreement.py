@@ -235,12 +235,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def line_text(lines: Sequence[Frame]) -> str:
-    """The innermost line of the user's code, such as "train.py:30"."""
-    return f"{lines[0].file}:{lines[0].line}" if lines else "a line that is not known"
+    """The innermost line of the user's own code, such as "train.py:30"; of an installed package where there is none."""
+    if not lines:
+        return "a line that is not known"
+    frame = next((frame for frame in lines if frame.own), lines[0])
+    return f"{frame.file}:{frame.line}"
 
 
 def group_text(group: GroupView) -> str:
     """A group in words."""
+    if group.description == "default_pg":
+        return f"the group of all {len(group.ranks)} ranks"
     name = f'the group "{group.dimension or group.description}"' if group.description else "the group"
     return f"{name} of {ranks_text(group.ranks)}"
 
@@ -257,7 +262,8 @@ def side_text(side: Side) -> str:
     one = len(side.ranks) == 1
     if not side.operation:
         where = f" at {line_text(side.lines)}" if side.lines else ""
-        return f"{who} {'ends' if one else 'end'}{where} after {_steps_text(side.steps)}"
+        does = "asks for nothing more and ends" if one else "ask for nothing more and end"
+        return f"{who} {does}{where} after {_steps_text(side.steps)}"
     tensors = tensors_text(side.inputs or side.outputs)
     with_whom = ""
     if side.peer >= 0:
@@ -270,6 +276,7 @@ def side_text(side: Side) -> str:
         + (f" of {tensors}" if tensors else "")
         + with_whom
         + f" at {line_text(side.lines)}"
+        + (f" in {side.module}" if side.module else "")
     )
 
 
@@ -297,7 +304,7 @@ _DIFFERS: dict[str, tuple[str, str]] = {
         "Run the same modules and calls in one order on every rank.",
     ),
     "alone": (
-        "Not every member of the group comes to this call",
+        "Not every rank comes to this call",
         "Move the call out of the condition, or let every member reach it.",
     ),
     "steps": (
@@ -568,6 +575,7 @@ class _Comparison:
                 self._explain(group, lists, position)
                 return
         self._compare_places(group, lists)
+        self._note_one_more_step(group, lists)
 
     def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:
         """Whether ranks that ask for nothing more really would not.
@@ -599,6 +607,28 @@ class _Comparison:
                 f"compared up to there, and what it would ask {group_text(self.views[group])} after that is not known."
             )
             self.unsure.append(Unsure("stopped", text, call.lines))
+
+    def _note_one_more_step(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+        """A rank that was stopped as it began a step, when another had done all of its steps."""
+        for rank, calls in lists.items():
+            member = self.members[rank]
+            if member.record.end.how != "steps" or not calls or calls[-1].steps + 1 < member.steps:
+                continue
+            over = [
+                other
+                for other in lists
+                if self.members[other].record.end.how in ("finished", "exit")
+                and self.members[other].steps <= member.steps
+            ]
+            if over and rank not in self.told:
+                self.told.add(rank)
+                where = line_text(calls[-1].lines)
+                text = (
+                    f"{ranks_text([rank]).capitalize()} was stopped as it began another step, where {ranks_text(over)} "
+                    f"had done all: if it asks {group_text(self.views[group])} again, as at {where}, it waits for "
+                    f"ever. Rehearse more than {_steps_text(member.steps)} to know."
+                )
+                self.unsure.append(Unsure("stopped", text, calls[-1].lines))
 
     def _explain(self, group: Shared, lists: Mapping[int, list[Call]], position: int) -> None:
         """Tell where members part: each part of them against the largest."""
@@ -789,6 +819,8 @@ class _Comparison:
                 if not isinstance(order, Unit) or not order.first.asked.asynchronous or id(order) in waited:
                     continue
                 call = order.first
+                if call.asked.waits_when_used:
+                    continue
                 is_late = member.is_open and call.steps + 2 > member.steps
                 if is_late or not call.lines or all(part.asked.operation.startswith("send") for part in order.calls):
                     continue

@@ -256,6 +256,20 @@ def test_ranks_stopped_after_the_same_step_are_compared_to_it() -> None:
     assert only(agreement_of(2, write)).kind == "alone"
 
 
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_rank_that_begins_a_step_that_another_does_not_is_not_sure(stopped: int) -> None:
+    def write(maker: Maker) -> None:
+        for _ in range(3):
+            maker.all_reduce(line=10)
+            maker.step()
+        if maker.record.rank < stopped:
+            maker.end("steps")
+
+    answer = agreement_of(2, write)
+    assert answer.ok
+    assert [unsure.kind for unsure in answer.unsure] == (["stopped"] if stopped == 1 else [])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Groups
 
@@ -521,6 +535,13 @@ def test_a_result_that_is_never_waited_for() -> None:
     assert finding.kind == "wait"
     assert finding.sides[0].ranks == (0, 1)
     assert lines_of(finding) == {10}
+
+
+def test_a_result_that_waits_when_it_is_used_needs_no_wait() -> None:
+    records = ranks_of(2, lambda maker: maker.all_reduce(line=10, asynchronous=True) and None)
+    for record in records:
+        record.collectives[0] = msgspec.structs.replace(record.collectives[0], waits_when_used=True)
+    assert agree(records).ok
 
 
 def test_a_branch_by_data_is_not_sure() -> None:

@@ -25,7 +25,7 @@ _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Matrices of a layer by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
 
 _KEPT = {0: 1, 1: 1, 2: 6, 3: 5}
-"""Values of the hidden size that a layer keeps for its backward per step, direction and row: the gates after their
+"""Values of the carried size that a layer keeps for its backward per step, direction and row: the gates after their
 nonlinearities and the states. cuDNN does not say what it reserves; this is what the derivative needs."""
 
 
@@ -70,6 +70,7 @@ def install() -> None:
         "multilabel_margin_loss_backward": _like_second,
         "_ctc_loss_backward": _ctc_backward,
         "_conv_depthwise2d": _depthwise,
+        "_grouped_mm": _grouped_product,
     }.items():
         library.impl(name, made, "Meta", allow_override=True)
     library.impl("_fused_rms_norm", _RmsNorm.call, "AutogradCUDA")
@@ -146,7 +147,7 @@ def _reduced(
 
 
 def _gru_cell(
-    gates: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor, *_: Any
+    gates: torch.Tensor, carried: torch.Tensor, state: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(state), state.new_empty((state.shape[0], 5 * state.shape[1]))
 
@@ -159,6 +160,26 @@ def _gru_cell_backward(gradient: torch.Tensor, workspace: torch.Tensor, biased: 
 
 def _ctc_backward(gradient: torch.Tensor, log_probabilities: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return torch.empty_like(log_probabilities)
+
+
+def _grouped_product(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: Any = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Of any type: those without a fast kernel take one product a group."""
+    if one.dim() == 2 and other.dim() == 2:
+        groups = offs.shape[0] if offs is not None else 1
+        sizes = [groups, one.shape[0], other.shape[1]]
+    elif one.dim() == 2:
+        sizes = [one.shape[0], other.shape[2]]
+    elif other.dim() == 2:
+        sizes = [one.shape[1], other.shape[1]]
+    else:
+        sizes = [one.shape[0], one.shape[1], other.shape[2]]
+    return one.new_empty(sizes, dtype=out_dtype or one.dtype)
 
 
 def _depthwise(
@@ -239,10 +260,10 @@ def _recurrent(name: str, mode: int) -> Any:
         else:
             _, state, weights, biased, layers, dropout, training, both, first = args
             steps = []
-        hidden, cell = state if mode == 2 else (state, None)
+        carried, cell = state if mode == 2 else (state, None)
         if torch.is_autocast_enabled("cuda"):
             kind = torch.get_autocast_dtype("cuda")
-            tensor, hidden = tensor.to(kind), hidden.to(kind)
+            tensor, carried = tensor.to(kind), carried.to(kind)
             cell = cell.to(kind) if cell is not None else None
             weights = [weight.to(kind) for weight in weights]
         directions = 2 if both else 1
@@ -250,8 +271,9 @@ def _recurrent(name: str, mode: int) -> Any:
         projected = per_layer - (4 if biased else 2) == 1
         size = weights[0].shape[0] // _GATES[mode]
         out, last, last_cell, _, _ = torch._cudnn_rnn(
-            tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size,
-            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both, steps, None,
+            tensor, weights, per_layer, weights[0].new_empty(0), carried, cell, mode, size,
+            carried.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
+            steps, None,
         )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
 
@@ -274,14 +296,14 @@ def _rnn_backward(
     weights: Sequence[torch.Tensor],
     per_layer: int,
     buffer: Any,
-    hidden: torch.Tensor,
+    carried: torch.Tensor,
     cell: torch.Tensor | None,
     *rest: Any,
 ) -> Any:
     wanted = rest[-1]
     return (
         torch.empty_like(tensor),
-        torch.empty_like(hidden),
+        torch.empty_like(carried),
         torch.empty_like(cell) if cell is not None else None,
         [torch.empty_like(weight) for weight in weights] if wanted[3] else [],
     )
