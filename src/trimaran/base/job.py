@@ -4,6 +4,7 @@ A `Job` holds callables and costs nothing until it runs: the model, the optimize
 that needs them. It is the only type with live torch objects in it.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
 
 JOB_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp64")
 """Those that the runtime trains in."""
+
+
+_MADE: dict[str, tuple[tuple[str, ...], str]] = {
+    "model": ((), "model=lambda: MyModel(width=64)"),
+    "optimizer": (("the parameters",), "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"),
+    "dataset": ((), 'dataset=lambda: MyDataset("train")'),
+}
+"""What each callable of a job is called with, and how it is written."""
+
+
+def _takes(made: Callable[..., Any], count: int) -> bool:
+    """Whether a callable can be called with this number of values."""
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):
+        return True  # of C, which does not say
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _brief(value: object) -> str:
+    """A value in one short line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +125,20 @@ class Job:
         for name in ("sampler", "on_step", "on_epoch", "loss_weight"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise InputError(f"Job.{name} must be a callable, got {getattr(self, name)!r}")
-        for name in ("model", "optimizer", "dataset"):
-            if not callable(getattr(self, name)):
+        for name, (taken, example) in _MADE.items():
+            made = getattr(self, name)
+            if not callable(made):
                 raise InputError(
-                    f"Job.{name} must be a callable that makes it, got {getattr(self, name)!r}: "
-                    f"wrap it, as in Job({name}=lambda: ...)"
+                    f"Job.{name} must be a callable that makes it, got {_brief(made)}: wrap it, as in Job({example})",
+                    code="job.not-callable",
+                    field=name,
+                )
+            if not _takes(made, len(taken)):
+                what = f"with {' and '.join(taken)}" if taken else "without arguments"
+                raise InputError(
+                    f"Job.{name} is called {what}, and {_brief(made)} cannot be: wrap it, as in Job({example})",
+                    code="job.wrong-arguments",
+                    field=name,
                 )
         for name, smallest in (("global_batch_size", 1), ("epochs", 0)):
             value = getattr(self, name)

@@ -3,6 +3,7 @@
 Packages add commands by entry points of the group "trimaran.commands"; `trimaran_studies` does.
 """
 
+import os
 from importlib.metadata import entry_points
 
 import typer
@@ -31,39 +32,29 @@ from trimaran.cli import (
     simulate,
     train,
 )
+from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
 from trimaran.cli.output import guard_log
 
 app = typer.Typer(
     name="trimaran",
+    cls=HelpedGroup,
     help="Plan, simulate and run the training of deep neural networks on many devices.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(check.check)
-app.command()(train.train)
-app.command()(plan.plan)
-app.command()(price.price)
-app.command()(place.place)
-app.command()(simulate.simulate)
-app.command()(emulate.emulate)
-app.command()(explain.explain)
-app.command()(export.export)
-app.command()(memory.memory)
-app.command()(scale.scale)
-app.command()(curve.curve)
-app.command()(converge.converge)
-app.command()(crossover.crossover)
-app.command()(profile.profile)
-app.command()(calibrate.calibrate)
-app.command()(observe.observe)
-app.command(context_settings=rehearse.SETTINGS)(rehearse.rehearse)
+_COMMANDS = (
+    *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, emulate.emulate),
+    *(explain.explain, export.export, memory.memory, scale.scale, curve.curve, converge.converge),
+    *(crossover.crossover, profile.profile, calibrate.calibrate, observe.observe, jobs.jobs, clusters.clusters),
+    doctor.doctor,
+)
+for command in _COMMANDS:
+    app.command(cls=HelpedCommand)(with_verbosity(command))
+app.command(cls=HelpedCommand, context_settings=rehearse.SETTINGS)(with_verbosity(rehearse.rehearse))
 for point in sorted(entry_points(group="trimaran.commands"), key=lambda point: point.name, reverse=True):
-    app.command()(point.load())
-app.command()(jobs.jobs)
-app.command()(clusters.clusters)
-app.command()(doctor.doctor)
+    app.command(cls=HelpedCommand)(with_verbosity(point.load()))
 app.add_typer(checkpoint.checkpoint)
 
 
@@ -79,4 +70,6 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point of the `trimaran` command."""
     guard_log()
+    # The first command after an installation would else measure a machine that is busy with it.
+    os.environ.setdefault("TRIMARAN_SETTLE", "10")
     app()

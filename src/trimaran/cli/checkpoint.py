@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -12,6 +13,7 @@ checkpoint = typer.Typer(
     name="checkpoint",
     help="Show, verify and export checkpoints and weights; no model is made, and no GPU is needed.",
     no_args_is_help=True,
+    cls=HelpedGroup,
 )
 
 Source = Annotated[
@@ -57,7 +59,8 @@ Config = Annotated[
 ]
 
 
-@checkpoint.command()
+@checkpoint.command(cls=HelpedCommand)
+@with_verbosity
 def show(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
     """Say what is in a checkpoint or in weights; tensors are not read."""
     with errors_reported(as_json=as_json):
@@ -71,7 +74,8 @@ def show(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False)
             console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-@checkpoint.command()
+@checkpoint.command(cls=HelpedCommand)
+@with_verbosity
 def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = False) -> None:
     """Compare files with their checksums; of a run or a folder, all checkpoints. Exit code 6 where one is damaged."""
     with errors_reported(as_json=as_json):
@@ -88,7 +92,8 @@ def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = Fals
             raise SystemExit(CorruptDataError.exit_code)
 
 
-@checkpoint.command()
+@checkpoint.command(cls=HelpedCommand)
+@with_verbosity
 def export(
     path: Source,
     output: Output,

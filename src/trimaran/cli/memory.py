@@ -1,11 +1,13 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
+import shlex
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from trimaran.cli.options import Json, PrecisionName, Trace
+from trimaran.cli.options import Json, PrecisionName, Reference, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -19,12 +21,6 @@ class Policy(StrEnum):
     DYN = "dyn"
 
 
-Reference = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB", help="A built-in job, file.py:factory, or a Hugging Face config.json.", show_default=False
-    ),
-]
 DeviceName = Annotated[
     str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
 ]
@@ -133,4 +129,7 @@ def memory(
         else:
             from trimaran.report.memory import print_estimate
 
-            print_estimate(console(), found, chart=chart, storages=storages)
+            out = console()
+            print_estimate(out, found, chart=chart, storages=storages)
+            command = shlex.join(["trimaran", "plan", job])
+            out.print(f"Next: {escape(command)} --cluster NAME --devices N, on several devices", soft_wrap=True)

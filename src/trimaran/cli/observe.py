@@ -35,7 +35,7 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
         observed = observe_command(command, again=again, output_to=2 if as_json else None)
         ended = describe_exit(observed.exit_code)
         try:
-            observation = conclude(observed.records)
+            observation = conclude(observed.records, others=observed.others)
         except TrimaranError as error:
             if ended is None:
                 raise

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 Reference = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="A built-in job (see `trimaran jobs`) or file.py:factory.", show_default=False),
+    typer.Argument(
+        metavar="JOB",
+        help="A built-in job or a network (see `trimaran jobs`), file.py:factory, or a Hugging Face config.json.",
+        show_default=False,
+    ),
 ]
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file (.json), or a job.", show_default=False)]
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.", show_default=False)]
 Runs = Annotated[
     Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
 ]
@@ -60,9 +64,7 @@ PlanFile = Annotated[
 ]
 Link = Annotated[
     str | None,
-    typer.Option(
-        "--link", help='Hold the links between local ranks to this rate, such as "1Gb/s".', show_default=False
-    ),
+    typer.Option("--link", help='Rate limit of the links between local ranks, such as "1Gb/s".', show_default=False),
 ]
 Objective = Annotated[
     str | None,
@@ -352,14 +354,7 @@ SequenceLength = Annotated[
         "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
     ),
 ]
-AnyReference = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A network such as inception_v3, a built-in job, file.py:factory, or a Hugging Face config.json.",
-        show_default=False,
-    ),
-]
+AnyReference = Reference
 MachineName = Annotated[
     str,
     typer.Option(
@@ -559,6 +554,28 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def said_of_growth(request: "PlanRequest", asked: str | None) -> "PlanRequest":
+    """A request, after a note on standard error where its cluster has more nodes than the name that was typed.
+
+    Args:
+        request: as it was read
+        asked: the cluster that was typed; None: none
+    """
+    note_growth(request.cluster, asked)
+    return request
+
+
+def note_growth(cluster: str, asked: str | None) -> None:
+    """Note on standard error that a cluster was given the nodes that its devices need.
+
+    Args:
+        cluster: as it is taken
+        asked: as it was typed; None: not at all
+    """
+    if asked is not None and cluster != asked:
+        sys.stderr.write(f"Note: {asked} is one node; the devices asked for take {cluster}.\n")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PinOptions:
     """Options that decide parts of a strategy."""
@@ -612,7 +629,7 @@ class RequestOptions:
     calibration: Calibration = None
 
     def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
-        """The request.
+        """The request; where its cluster has more nodes than its name says, that is noted on standard error.
 
         Args:
             pins: of it
@@ -623,7 +640,7 @@ class RequestOptions:
         """
         from trimaran.planning.requests import parse_request
 
-        return parse_request(**vars(self), pins=pins.read(), **more)
+        return said_of_growth(parse_request(**vars(self), pins=pins.read(), **more), getattr(self, "cluster", None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -663,7 +680,8 @@ class PlanOptions(SearchOptions):
         """The request for at most the largest number of devices; arguments and errors as of `RequestOptions.read`."""
         from trimaran.planning.requests import parse_request
 
-        return parse_request(**vars(self) | {"devices": max(self._counts(), default=None)}, pins=pins.read(), **more)
+        given = vars(self) | {"devices": max(self._counts(), default=None)}
+        return said_of_growth(parse_request(**given, pins=pins.read(), **more), self.cluster)
 
     def _counts(self) -> tuple[int, ...]:
         from trimaran.planning.requests import parse_counts

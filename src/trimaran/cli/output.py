@@ -1,5 +1,6 @@
 """Where a command's results go: JSON for programs, tables for people, errors as one message and an exit code."""
 
+import io
 import json
 import logging
 import signal
@@ -20,11 +21,65 @@ from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
 
+_printed = {"verbose": False, "quiet": False}
+
+
+def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
+    """Say how much the pages of this process tell.
+
+    Args:
+        verbose: everything
+        quiet: the verdict alone
+    """
+    _printed.update(verbose=verbose, quiet=quiet)
+    _verdict.begin()
+
+
+def is_verbose() -> bool:
+    """Whether pages tell everything."""
+    return _printed["verbose"]
+
+
+def is_quiet() -> bool:
+    """Whether pages tell the verdict alone."""
+    return _printed["quiet"]
+
+
+class _Verdict(io.TextIOBase):
+    """Standard output up to the first empty line, which ends the verdict of a page."""
+
+    def __init__(self) -> None:
+        self._ended = False
+
+    def begin(self) -> None:
+        """Write the next verdict."""
+        self._ended = False
+
+    def isatty(self) -> bool:
+        return sys.stdout.isatty()
+
+    def write(self, text: str) -> int:
+        """Write what belongs to the verdict of a text."""
+        for line in text.splitlines(keepends=True):
+            if not line.strip():
+                self._ended = True
+            if not self._ended:
+                sys.stdout.write(line)
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+_verdict = _Verdict()
+
 
 def console() -> Console:
-    """The console for results; honours NO_COLOR and the width of the terminal."""
+    """The console for results; honours NO_COLOR, the width of the terminal, and --quiet."""
     from trimaran.report.tables import make_console
 
+    if is_quiet():
+        return make_console(soft_wrap=False, file=_verdict)
     return make_console(soft_wrap=False)
 
 

@@ -87,7 +87,10 @@ def plan(
             code = EXIT_CODES[found[0].rehearsal.verdict]
             if code:
                 raise SystemExit(code)
-        if as_json or not request.is_here:
+        if as_json:
+            return
+        if not request.is_here:
+            console().print(f"Next: {escape(_explain(job, asked, output))}", soft_wrap=True)
             return
         if planned.outlook is not None:
             # What a training to a target takes of the job is in the plan file.
@@ -113,6 +116,17 @@ def plan(
             words = ["trimaran", "plan", job, *options, *accepted, "--output", "plan.json"]
             command = shlex.join(words)
         console().print(f"Next: {escape(command)}", soft_wrap=True)
+
+
+def _explain(job: str, asked: PlanOptions, output: Path | None) -> str:
+    """The command that explains a plan of a target cluster, for a shell."""
+    if output is not None:
+        return shlex.join(["trimaran", "explain", str(output)])
+    words = ["trimaran", "explain", job]
+    for name in ("cluster", "devices", "batch", "precision"):
+        value = getattr(asked, name)
+        words += [] if value is None else [f"--{name}", str(value)]
+    return shlex.join(words)
 
 
 def rehearsal_by(

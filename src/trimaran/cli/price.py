@@ -187,15 +187,12 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     if one.training is not None:
         for line in run_lines(outlook_document(one.training)):
             out.print(line, markup=False)
-    for note in (*pricing.notes, *one.notes):
-        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
     low, high = priced.interval_s
     out.print(
         f"[bold]{escape(priced.name)}[/] of {escape(pricing.backend.source.reference)} on {priced.devices} devices, "
         f"batch {one.problem.batch}: [bold]{format_seconds(priced.step_time_s)}[/] a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {one.tokens_per_s_per_device:,.0f} tokens/s a "
-        f"device, MFU {priced.utilization:.1%}; {_verdict(one)}",
-        soft_wrap=True,
+        f"device, MFU {priced.utilization:.1%}; {_verdict(one)}"
     )
     table = frame_table()
     add_words(table, "part of the step")
@@ -208,6 +205,8 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     out.print(_memory_table(one))
     for line in load_lines(like_document(one.problem, one.asked)):
         out.print(line, markup=False)
+    for note in (*pricing.notes, *one.notes):
+        out.print(f"[yellow]note:[/] {escape(note)}")
 
 
 def _memory_table(one: "PricedStrategy") -> "Table":

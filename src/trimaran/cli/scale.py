@@ -16,6 +16,7 @@ from trimaran.cli.options import (
     PrecisionName,
     Workers,
     grouped,
+    note_growth,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
@@ -134,6 +135,7 @@ def scale(
                 loading=loading.read(),
                 progress=progress,
             )
+        note_growth(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
         if plot is not None:
             from trimaran.report.scaling import plot as draw

@@ -23,7 +23,7 @@ from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.find import find_machine
+from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Device, Price, parse_price
 from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.data_parallel_job import DataParallelJob
@@ -48,7 +48,14 @@ from trimaran.pricing.kernels.corrections import Correction, correction_from_pro
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_seconds, measured_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.report.scaling import FasterMethod, FedCount, FeedingLimit, ScalingRow, ScalingStudy
+from trimaran.report.scaling import (
+    FasterMethod,
+    FedCount,
+    FeedingLimit,
+    MemoryShortage,
+    ScalingRow,
+    ScalingStudy,
+)
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran.simulator.exchange_comparison import StepEnds, speed_ratio, step_ends
 
@@ -71,15 +78,20 @@ _TINY = (WorkKind.ELEMENTWISE, WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKin
 
 
 def advise(
-    rows: Sequence[ScalingRow], known: Known, step_of: StepOf, pipeline: InputPipeline | None = None
+    rows: Sequence[ScalingRow],
+    known: Known,
+    step_of: StepOf,
+    pipeline: InputPipeline | None = None,
+    fits: Callable[[int, int, Sync], bool] = lambda _batch, _devices, _sync: True,
 ) -> tuple[Remedy, ...]:
     """Remedies that give at least two per cent more throughput, the largest gain first.
 
     Args:
-        rows: of the study
+        rows: of the study, which fit their devices
         known: workload and estimate at a batch
         step_of: a step of a changed workload in a row's set-up, or with another input pipeline [s]
         pipeline: input pipeline of each node; None: data are always ready
+        fits: whether samples of a device fit it, in a group of devices that exchange gradients by a method
     """
     found: list[Remedy] = []
     for row in _largest(rows):
@@ -88,7 +100,8 @@ def advise(
         found += _shrinking(row, work, estimate, step_of)
         found += _joining(row, work, estimate, step_of)
         found += _merging(row, work, estimate)
-        found += _enlarging(row, known, step_of)
+        if fits(2 * row.step.local_batch, row.step.devices, row.step.sync):
+            found += _enlarging(row, known, step_of)
         if pipeline is not None:
             found += _loading(row, work, estimate, step_of, pipeline)
     least = 1 - 1 / (1 + _WORTH)
@@ -213,7 +226,7 @@ def _enlarging(row: ScalingRow, known: Known, step_of: StepOf) -> list[Remedy]:
                 f"Train with {work.batch} samples a device instead of {row.step.local_batch}: the same exchange "
                 "and the same launches for twice the samples."
             ),
-            assumption="the larger batch fits, and needs no more epochs.",
+            assumption="the larger batch needs no more epochs.",
             setting={"local_batch_size": work.batch},
             **_simulated(row, step_of(work, estimate, row), batches=2),
         )
@@ -329,6 +342,7 @@ def predict_scaling(
     batches = (asked,) if isinstance(asked, int) else tuple(asked or ())
     methods = sync if isinstance(sync, str) else ",".join(sync)
     syncs = parse_syncs(methods)
+    cluster = grown_cluster(cluster, max(devices, default=1))
     machine = find_machine(cluster)
     framework = default_software(syncs) if software is None else parse_software(software)
     chosen = choose_precision(job, precision, machine.node.device)
@@ -358,10 +372,17 @@ def predict_scaling(
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []
+    shortages: list[MemoryShortage] = []
     for place, samples in enumerate(batches):
         progress(f"{job}, batch {samples}", place, len(batches))
         for method in syncs:
-            rows += _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
+            found = _rows(steps, samples, method, devices, notes, prices, strong=batch is not None)
+            rows += found
+            shortage = _shortage(steps, found, samples, strong=batch is not None)
+            if shortage is not None:
+                shortages.append(shortage)
+                if batch is None and shortage.largest > 0:
+                    rows += _rows(steps, shortage.largest, method, devices, notes, prices, strong=False)
             if pipeline is not None:
                 limits.append(feeding_limit(steps, samples, method, max(devices), strong=batch is not None))
     if not rows:
@@ -378,7 +399,10 @@ def predict_scaling(
         rows=tuple(rows),
         faster=_faster(steps, rows) if len(syncs) > 1 else (),
         currency="" if prices is None else prices[0].currency,
-        advice=advise(rows, steps.known, partial(_changed, steps), pipeline),
+        shortages=tuple(shortages),
+        advice=advise(
+            [row for row in rows if row.fits], steps.known, partial(_changed, steps), pipeline, partial(_fits, steps)
+        ),
         feeding=tuple(limits),
         notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows)])),
         source=estimates.source,
@@ -517,7 +541,7 @@ def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMet
     """The fastest method of each batch and number of devices, as far as the constants of exchanges are known."""
     groups: dict[tuple[int, int], dict[str, StepEnds]] = {}
     for row in rows:
-        if row.step.devices > 1:
+        if row.fits and row.step.devices > 1:
             setup = job.setup(row.step.local_batch, row.step.devices, sync=row.step.sync)
             groups.setdefault((row.step.local_batch, row.step.devices), {})[row.step.sync] = step_ends(setup)
     found = []
@@ -557,6 +581,31 @@ def _rows(
             continue
         rows.append(_row(job, job.step(share, devices, sync=sync), alone, base, prices))
     return rows
+
+
+def _fits(job: DataParallelJob, batch: int, devices: int, sync: Sync) -> bool:
+    return job.memory_at(batch, devices, sync=sync).fits
+
+
+def _shortage(job: DataParallelJob, rows: Sequence[ScalingRow], batch: int, *, strong: bool) -> MemoryShortage | None:
+    """What does not fit of one batch and one method, and the most samples of a device that do; None: all fits."""
+    unfit = [row for row in rows if not row.fits]
+    if not unfit:
+        return None
+    worst = max(unfit, key=lambda row: row.peak_bytes)
+    step = worst.step
+    memory = job.memory(step)
+    return MemoryShortage(
+        sync=step.sync,
+        batch=batch,
+        strong=strong,
+        devices=tuple(row.step.devices for row in unfit),
+        fitting=tuple(row.step.devices for row in rows if row.fits),
+        needed_bytes=memory.needed_bytes,
+        card_bytes=memory.card_bytes,
+        state_bytes=job.state_bytes(step.local_batch),
+        largest=job.largest_batch(step.devices, sync=step.sync, below=step.local_batch),
+    )
 
 
 def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, strong: bool) -> FeedingLimit:

@@ -127,6 +127,30 @@ def find_machine(text: str) -> Machine:
     return replace(machine, fabric=fabric if several else None, leaves=leaves if several else None)
 
 
+def grown_cluster(name: str, devices: int) -> str:
+    """The name of a machine with as many nodes as a number of devices needs, where the name counts none.
+
+    Args:
+        name: of a machine; one of a file, of this machine, or with a number of nodes stays as it is
+        devices: that it must have
+
+    Raises:
+        InputError: no such machine
+
+    Example:
+        >>> grown_cluster("dgx-h100", 64), grown_cluster("dgx1-v100@ethernet-25g", 12), grown_cluster("dgx-h100:2", 64)
+        ('dgx-h100:8', 'dgx1-v100:2@ethernet-25g', 'dgx-h100:2')
+    """
+    base, at, fabric = name.partition("@")
+    base = base.strip()
+    if base == "here" or base.endswith(".toml") or _nodes_of(base)[1] is not None:
+        return name
+    node = find_machine(base).node
+    if devices <= node.devices:
+        return name
+    return f"{base}:{-(-devices // node.devices)}{at}{fabric}"
+
+
 def _joined(text: str, whole: str) -> tuple[str, dict[str, str]]:
     """What follows "@": the cards, and what is said of the leaves, by word."""
     parts = [part.strip() for part in text.split(",")] if text else []

@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +96,64 @@ def busy_note(share: float | None) -> str:
         f"other programs took {share:.0%} of the cores: measured times are longer for it, and say little of the "
         "prediction, which is for a machine that does nothing else"
     ).replace("%", " %")
+
+
+SETTLING = "TRIMARAN_SETTLE"
+"""Variable with the most that is waited for other programs to end before costs are measured [s]; commands wait 10 s."""
+
+_WINDOW_S = 0.5
+
+
+def settling_s() -> float:
+    """Most that is waited [s]; 0 where nothing asks for it."""
+    try:
+        return max(0.0, float(os.environ.get(SETTLING, "0")))
+    except ValueError:
+        return 0.0
+
+
+def settle(
+    *,
+    limit_s: float,
+    share: Callable[[], float | None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> float | None:
+    """Wait until other programs take little of the cores, as after an installation, and no longer than a limit.
+
+    Args:
+        limit_s: most that is waited [s]
+        share: their part of the cores over the next moments [0..1]; None where it is not known
+        clock: that says how long was waited [s]
+
+    Returns:
+        Their part of the cores when the wait ended; None: not known.
+    """
+    look = share or _share_now
+    end_s = clock() + limit_s
+    found = look()
+    while found is not None and found > BUSY and clock() < end_s:
+        found = look()
+    return found
+
+
+def _share_now() -> float | None:
+    others = Others()
+    time.sleep(_WINDOW_S)
+    return others.share()
+
+
+def unsettled_note(share: float | None) -> str:
+    """What to say of costs that are measured while other programs run; empty where they take little.
+
+    Args:
+        share: their part of the cores [0..1]; None: not known
+    """
+    if share is None or share <= BUSY:
+        return ""
+    return (
+        f"other programs take {100 * share:.0f} % of the cores while costs are measured: predictions will be too long; "
+        "`trimaran calibrate` measures again when the machine is idle"
+    )
 
 
 def others_share(before: Reading, after: Reading, *, cores: int) -> float:

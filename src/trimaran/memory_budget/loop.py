@@ -341,6 +341,13 @@ class Tally:
 # From what was counted and planned to the report
 
 
+OUTRUN = (
+    "steps run faster now than while they were recorded, so that the lower bound and the planned time, which rest on "
+    "what was recorded, are too long: they are not shown"
+)
+"""What is said where the lower bound on the step time is above a measured step."""
+
+
 def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> MemoryReport:
     """The report of a loop so far.
 
@@ -355,6 +362,10 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
     largest = plans.largest
     outcome = None if largest is None else largest.runner.outcome
     is_stopped = outcome is not None and not outcome.is_complete
+    step_s, bound_s = tally.step_time_s, None if outcome is None else outcome.bound.step_time_s
+    # Operations ran slower while they were recorded: what rests on that is no bound of the steps since.
+    is_outrun = step_s is not None and bound_s is not None and step_s < bound_s
+    outrun = [OUTRUN] if is_outrun else []
     stopped = ["planning was stopped by its time limit, limit_s"] if is_stopped else []
     return MemoryReport(
         phase=phase,
@@ -369,10 +380,10 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         fallback_steps=tally.fell_back,
         plans=len(plans),
         state_host_bytes=state_bytes,
-        step_time_s=tally.step_time_s,
+        step_time_s=step_s,
         keep_time_s=None if largest is None else largest.compute_s,
-        planned_time_s=None if outcome is None else outcome.run.step_time_s,
-        lower_bound_s=None if outcome is None else outcome.bound.step_time_s,
+        planned_time_s=None if outcome is None or is_outrun else outcome.run.step_time_s,
+        lower_bound_s=None if is_outrun else bound_s,
         ratio_to_lower_bound=None if outcome is None else outcome.ratio_to_limit,
         stall_s=None if len(stalls_s) < len(passes) else sum(stalls_s),
         to_host_bytes=sum(pass_.to_host_bytes for pass_ in passes),
@@ -380,7 +391,7 @@ def summarize(phase: str, tally: Tally, plans: Plans, state_bytes: int) -> Memor
         codec=plans.codec,
         coding_ratio=plans.coding_ratio,
         decisions=_decisions(largest),
-        notes=(*tally.notes, *stopped),
+        notes=(*tally.notes, *stopped, *outrun),
     )
 
 

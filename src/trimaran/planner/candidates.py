@@ -14,6 +14,7 @@ and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
@@ -22,7 +23,7 @@ from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
 from trimaran.machine.types import Allocation
 from trimaran.memory.search import plan_memory
-from trimaran.planner.critical_path import limiter
+from trimaran.planner.critical_path import bottleneck, critical_path
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.program import can_fold, price
@@ -133,6 +134,8 @@ class Candidate:
         interval_s: 90 % interval [s]
         peak_bytes: largest live bytes of each rank [bytes]
         limiter: its bottleneck
+        subject: the bottleneck without its share
+        groups_s: time of each group of classes on the critical path [s]; they sum to the step
         epoch_s: simulated time of an epoch with its evaluation, where that is the objective [s]
         epoch_interval_s: 90 % interval of it [s]
         samples_factor: factor on the samples that training needs until its target, for the loss by compression
@@ -145,6 +148,8 @@ class Candidate:
     interval_s: tuple[float, float]
     peak_bytes: tuple[int, ...]
     limiter: str
+    subject: str = ""
+    groups_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     epoch_s: float | None = None
     epoch_interval_s: tuple[float, float] | None = None
     samples_factor: float = 1.0
@@ -264,6 +269,7 @@ def score(
     # The wait is in the loads then, which costs with a period do not have.
     waits = costs.period is not None and ready.compute != costs.compute
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
+    binds = bottleneck(program, critical_path(program, ready), strategy, step_s=timeline.makespan_s, waits=waits)
     peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     candidate = Candidate(
         strategy=strategy,
@@ -272,7 +278,9 @@ def score(
         step_time_s=median,
         interval_s=(low, high),
         peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
-        limiter=limiter(program, timeline, waits=waits),
+        limiter=binds.limiter,
+        subject=binds.subject,
+        groups_s=binds.groups,
     )
     if effect is not None and strategy.pp > 1:
         # Messages are in the budget of a stage.

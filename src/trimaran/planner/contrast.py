@@ -18,7 +18,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
-from trimaran.planner.critical_path import INPUT_PIPELINE, Leg, Part, binding_segments, covered, critical_path, parts_of
+from trimaran.planner.critical_path import INPUT_PIPELINE, Leg, Part, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.
@@ -173,54 +173,39 @@ def _list(texts: Iterable[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-GROUPS: Mapping[str, Sequence[Part]] = {
-    "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
-    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
-    "idle stages": (Part.BUBBLE, Part.WAIT),
-    "loading": (Part.LOAD,),
-}
-"""The classes of each group."""
-
 # A group below this share of the step is not named.
 _WORTH_NAMING = 0.02
 
 
-def groups(anatomy: Anatomy) -> dict[str, float]:
-    """Time of each group of classes [s]; they sum to the step. Those of the analytical model are groups themselves."""
-    if isinstance(anatomy.candidate, AnalyticalCandidate):
-        return dict(anatomy.parts)
-    return {name: sum(anatomy.parts[part] for part in parts) for name, parts in GROUPS.items()}
-
-
-def binding(anatomy: Anatomy) -> str:
-    """The bottleneck of a step, in one sentence.
+def groups(option: Option) -> Mapping[str, float]:
+    """Time of each group of classes of a step [s]; they sum to it. Those of the analytical model are groups themselves.
 
     Args:
-        anatomy: of the plan
+        option: of a plan
     """
-    step_s = anatomy.candidate.step_time_s
-    spent = sorted(groups(anatomy).items(), key=lambda entry: -entry[1])
+    return dict(option.parts) if isinstance(option, AnalyticalCandidate) else dict(getattr(option, "groups_s", {}))
+
+
+def binding(option: Option) -> str:
+    """The bottleneck of a step, in one sentence: the same one wherever a plan is shown; empty where it is not known.
+
+    Args:
+        option: the plan
+    """
+    step_s = option.step_time_s
+    spent = sorted(groups(option).items(), key=lambda entry: -entry[1])
+    if not spent or not step_s:
+        return f"limited by {option.limiter}." if option.limiter else ""
     name, seconds = spent[0]
-    share = seconds / step_s if step_s else 0.0
-    if isinstance(anatomy.candidate, Candidate) and anatomy.candidate.limiter.startswith(INPUT_PIPELINE):
-        waits_s = anatomy.parts[Part.LOAD]
+    if isinstance(option, Candidate) and option.subject == INPUT_PIPELINE:
+        waits_s = option.groups_s["loading"]
         return (
-            f"the {INPUT_PIPELINE} binds: the step waits {format_seconds(waits_s)} for its data, "
+            f"limited by the {INPUT_PIPELINE}: the step waits {format_seconds(waits_s)} for its data, "
             f"{100 * waits_s / step_s:.0f} % of it, and nothing else shortens it."
         )
     others = [
         f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
     ]
-    sentence = f"{_subject(name, anatomy)} binds: {format_seconds(seconds)}, {100 * share:.0f} % of the step"
+    subject = option.subject if isinstance(option, Candidate) else name
+    sentence = f"limited by {subject}: {format_seconds(seconds)}, {100 * seconds / step_s:.0f} % of the step"
     return f"{sentence}; also {', '.join(others)}." if others else f"{sentence}."
-
-
-def _subject(group: str, anatomy: Anatomy) -> str:
-    candidate = anatomy.candidate
-    if group != "compute" or isinstance(candidate, AnalyticalCandidate) or candidate.strategy.pp == 1:
-        return group
-    strategy = candidate.strategy
-    segments = binding_segments(candidate.program, anatomy.legs)
-    rows = sorted({strategy.rows[segment] for segment in segments})
-    what = "row" if strategy.parts else "stage"
-    return f"compute of {what} {', '.join(map(str, rows))}"

@@ -21,9 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from trimaran.base.timeline import COMMUNICATION, Span, Timeline
+from trimaran.base.timeline import COMMUNICATION, Span
 from trimaran.base.units import format_seconds
 from trimaran.pricing.types import ProgramCosts
+from trimaran.program.strategy import Strategy
 from trimaran.program.types import COLLECTIVES, Instruction, Kind, Program
 from trimaran.simulator.engine import Engine, Resources, after_step, steady
 from trimaran.simulator.tasks import Tasks, build_tasks
@@ -285,59 +286,59 @@ def _part(leg: Leg, binding: frozenset[int]) -> Part:
     return part
 
 
-# Below this share of the step, waiting is not the bottleneck.
-NEGLIGIBLE_SHARE = 0.05
-# Below this share of the step, neither loading nor the time after the last instruction is the bottleneck.
-LOADING_SHARE = 0.25
-
-
 INPUT_PIPELINE = "input pipeline"
 """Begin of the name of the bottleneck where the whole step waits for its data."""
 
 
-def limiter(program: Program, timeline: Timeline, *, waits: bool = False) -> str:
-    """Name the bottleneck of a step, with its share.
+GROUPS: Mapping[str, Sequence[Part]] = {
+    "compute": (Part.FORWARD, Part.BACKWARD, Part.UPDATE),
+    "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
+    "idle stages": (Part.BUBBLE, Part.WAIT),
+    "loading": (Part.LOAD,),
+}
+"""The classes of each group. Shortening what is not on the critical path changes nothing, so that the groups are the
+possible gains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The bottleneck of a step: the largest group of classes of its critical path.
+
+    Attributes:
+        subject: its name, such as "communication" or "compute of stage 1"
+        groups: time of each group [s]; they sum to the step
+        limiter: `subject` with its time and share, where it is not compute
+    """
+
+    subject: str
+    groups: Mapping[str, float]
+    limiter: str
+
+
+def bottleneck(
+    program: Program, legs: Sequence[Leg], strategy: Strategy, *, step_s: float, waits: bool = False
+) -> Bottleneck:
+    """What limits a step: the one account that plans, tables and explanations give.
 
     Args:
         program: one step
-        timeline: the simulation of it
+        legs: its critical path
+        strategy: of the program
+        step_s: its time [s]
         waits: the whole step waits for its data, so that nothing else shortens it
-
-    Returns:
-        A short phrase for people, such as "compute" or "gradient exchange, 3.10 ms exposed (22 %)".
     """
-    kinds = {instruction.id: instruction.kind for instruction in program}
-    step_s = timeline.makespan_s
-    by_rank: dict[int, list[Span]] = {}
-    for span in timeline:
-        by_rank.setdefault(span.rank, []).append(span)
-    busy = {rank: covered(span for span in spans if span.stream != COMMUNICATION) for rank, spans in by_rank.items()}
-    rank = max(busy, key=lambda one: (busy[one], -one))
-    waiting = step_s - busy[rank] - timeline.after_s
-    load_s = covered(span for span in by_rank[rank] if kinds[span.instruction] == Kind.LOAD)
-    if waits and load_s > 0.0:
-        return f"{INPUT_PIPELINE}, {format_seconds(load_s)} ({load_s / step_s:.0%})"
-    if load_s > max(waiting, LOADING_SHARE * step_s):
-        return f"loading, {format_seconds(load_s)} ({load_s / step_s:.0%})"
-    if timeline.after_s > max(waiting, LOADING_SHARE * step_s):
-        return (
-            f"copies of gradients and stragglers, {format_seconds(timeline.after_s)} ({timeline.after_s / step_s:.0%})"
-        )
-    if waiting < NEGLIGIBLE_SHARE * step_s:
-        return "compute"
-    exchange = [span for span in by_rank[rank] if kinds[span.instruction] in COLLECTIVES]
-    compute = [span for span in by_rank[rank] if span.stream != COMMUNICATION]
-    exposed = covered([*exchange, *compute]) - busy[rank]
-    if exposed >= waiting / 2:
-        return f"gradient exchange, {format_seconds(exposed)} exposed ({exposed / step_s:.0%})"
-    work = {one: sum(span.seconds for span in by_rank[one] if _is_work(kinds[span.instruction])) for one in by_rank}
-    least, most = min(work.values()), max(work.values())
-    # A row of a placement, or of an interleaved pipeline, has several segments: it is no stage.
-    several = program.segments > len(by_rank)
-    if most > 0 and (most - least) / most > waiting / step_s:
-        what = "uneven rows" if several else "uneven stages"
-        return f"{what}, {format_seconds(least)} against {format_seconds(most)}"
-    return f"pipeline bubble and transfers, {waiting / step_s:.0%} idle"
+    parts = parts_of(program, legs)
+    groups = {name: sum(parts[part] for part in classes) for name, classes in GROUPS.items()}
+    name = max(groups, key=lambda group: groups[group])
+    seconds, subject = groups[name], name
+    if waits and parts[Part.LOAD] > 0.0:
+        subject, seconds = INPUT_PIPELINE, parts[Part.LOAD]
+    elif name == "compute" and strategy.pp > 1:
+        rows = sorted({strategy.rows[segment] for segment in binding_segments(program, legs)})
+        subject = f"compute of {'row' if strategy.parts else 'stage'} {', '.join(map(str, rows))}"
+    share = seconds / step_s if step_s else 0.0
+    limiter = subject if subject.startswith("compute") else f"{subject}, {format_seconds(seconds)} ({share:.0%})"
+    return Bottleneck(subject=subject, groups=groups, limiter=limiter)
 
 
 def covered(spans: Iterable[Span]) -> float:
@@ -347,7 +348,3 @@ def covered(spans: Iterable[Span]) -> float:
         total += max(0.0, end - max(start, reach))
         reach = max(reach, end)
     return total
-
-
-def _is_work(kind: Kind) -> bool:
-    return kind in {Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}

@@ -121,18 +121,56 @@ class DataParallelJob:
             step: of the group
             owns: of the rank that sums the most tensors, where ranks own some; else of one that owns none
         """
-        work, _ = self.known(step.local_batch)
-        software = self.software
+        return self.memory_at(step.local_batch, step.devices, sync=step.sync, owns=owns)
+
+    def memory_at(self, batch: int, devices: int, *, sync: Sync = "nccl", owns: bool = True) -> ReplicaMemory:
+        """Memory of a rank of a group, without its step.
+
+        Args:
+            batch: samples of a device
+            devices: in the group
+            sync: how gradients are exchanged
+            owns: as for `memory`
+        """
+        work, software = self.workload(batch), self.software
         return replica_memory(
             memory_of_step(self.reference, batch=work.batch, precision=work.precision, options=self.options or None),
             work.works,
             batch=work.batch,
-            devices=step.devices,
-            sync=step.sync,
+            devices=devices,
+            sync=sync,
             device=self.machine.node.device,
-            summed_bytes=_summed_at_most(work, step.devices) if owns and step.sync == "kvstore" else 0,
+            summed_bytes=_summed_at_most(work, devices) if owns and sync == "kvstore" else 0,
             keeps_gradients=software.framework != "pytorch" or software.year < _DROPPED_SINCE,
         )
+
+    def state_bytes(self, batch: int) -> int:
+        """Parameters, buffers, gradients and optimizer state of a replica [bytes].
+
+        Args:
+            batch: samples of a device
+        """
+        memory = memory_of_step(
+            self.reference, batch=batch, precision=self.workload(batch).precision, options=self.options or None
+        )
+        return memory.parameter_bytes + memory.buffer_bytes + memory.gradient_bytes + memory.optimizer_bytes
+
+    def largest_batch(self, devices: int, *, sync: Sync = "nccl", below: int) -> int:
+        """The most samples of a device that fit; 0 where not even one does.
+
+        Args:
+            devices: in the group
+            sync: how gradients are exchanged
+            below: samples that do not fit
+        """
+        fits, fails = 0, below
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            if self.memory_at(middle, devices, sync=sync).fits:
+                fits = middle
+            else:
+                fails = middle
+        return fits
 
 
 def _summed_at_most(work: Workload, devices: int) -> int:

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from trimaran.base.errors import InputError
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.base.units import parse_bytes, parse_large, parse_rate
+from trimaran.machine.find import grown_cluster
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
@@ -617,6 +618,8 @@ def parse_request(
         (1024, 125000000.0)
     """
     if cluster is not None:
+        if devices is not None:
+            cluster = grown_cluster(cluster, devices)
         _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
         check_loading(loading, workers=pins.workers)
         if packing is not None and lengths is None:

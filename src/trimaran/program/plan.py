@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import read_text, write_whole
+from trimaran.base.files import given, read_text, write_whole
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
@@ -314,13 +314,34 @@ def plan_path(subject: str) -> Path | None:
     """The plan file that a command is about; None: the subject is a job.
 
     Args:
-        subject: a plan file, or the reference of a job
+        subject: a plan file, or the reference of a job, which may be a Hugging Face configuration (.json) too
 
     Example:
         >>> plan_path("digits") is None, plan_path("plan.json")
         (True, PosixPath('plan.json'))
     """
-    return Path(subject) if subject.endswith(".json") and not subject.startswith("hf:") else None
+    if not subject.endswith(".json") or subject.startswith("hf:"):
+        return None
+    path = Path(subject)
+    return None if _is_configuration(path) else path
+
+
+_MOST_CONFIGURATION = 2**20
+"""A configuration of a network is smaller [bytes]; plans may be larger."""
+
+
+def _is_configuration(path: Path) -> bool:
+    """Whether a file says of which kind a network is, as configurations of Hugging Face do and plans do not."""
+    try:
+        file = given(path)
+        if file.stat().st_size > _MOST_CONFIGURATION:
+            return False
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return (
+        isinstance(found, dict) and "schema_version" not in found and bool({"model_type", "architectures"} & {*found})
+    )
 
 
 def read_plan(path: Path) -> Plan:

@@ -478,8 +478,23 @@ def _panel(drawing: Drawing, crossings: Sequence[Crossing], title: str, *, left:
 # How a crossover looks for people
 
 
+def verdict_line(found: Crossover) -> str:
+    """From how many devices on which hybrid is ahead, over all widths and bases."""
+    ahead = [crossing for crossing in found.crossings if crossing.devices is not None]
+    if ahead:
+        first = min(ahead, key=lambda crossing: crossing.devices or 0)
+        return (
+            f"{found.job}: workers of {first.width} devices beat more replicas from {first.devices} devices on "
+            f"(basis: {first.basis})."
+        )
+    if found.curve is None:
+        return f"{found.job}: from how many devices on a hybrid is ahead is not known without a curve (--curve NAME)."
+    return f"{found.job}: more replicas stay ahead on all numbers of devices that were asked for."
+
+
 def print_crossover(out: Console, found: Crossover) -> None:
-    """Print the summary, the best ways on each number of devices, the reasons, and what the figures mean."""
+    """Print the verdict, the summary, the best ways on each number of devices, the reasons, what the figures mean."""
+    out.print(f"[bold]{escape(verdict_line(found))}[/]\n")
     out.print(
         f"[bold]{escape(found.job)}[/] on {escape(found.cluster)} ({escape(found.device)}), "
         f"{precision_words(found.precision, found.precision_source)}"

@@ -24,8 +24,8 @@ under the plan. Dots: what autograd alone would hold above that. The budget has 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -237,6 +237,7 @@ class MemoryEstimate:
         weight_bytes: parameters and buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
         gradient_bytes: gradients of the parameters [bytes]
+        parts_bytes: what lives at the peak of the whole step without a plan, by what it is [bytes]
         kept_s: the whole step with unlimited memory [s]
         keep: memory of that step
         minimum_memory_bytes: no plan of whole operations needs less [bytes]
@@ -266,6 +267,7 @@ class MemoryEstimate:
     weight_bytes: int
     optimizer_bytes: int
     gradient_bytes: int
+    parts_bytes: Mapping[str, int] = field(default_factory=dict)
     kept_s: float
     keep: Usage
     minimum_memory_bytes: int
@@ -317,7 +319,18 @@ class MemoryEstimate:
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
     plan, batches = estimate.plan, estimate.largest_batch
-    apart = {"batch", "minimum_at", "minimum_held_by", "policy", "policies", "storages", "curve", "largest_batch"}
+    # Weights, gradients and state have entries; at the peak they are for people.
+    apart = {
+        "parts_bytes",
+        "batch",
+        "minimum_at",
+        "minimum_held_by",
+        "policy",
+        "policies",
+        "storages",
+        "curve",
+        "largest_batch",
+    }
     figures = {name: value for name, value in to_plain(estimate).items() if name not in apart}
     return figures | {
         "local_batch_size": estimate.batch,
@@ -468,6 +481,37 @@ def host_line(estimate: MemoryEstimate) -> str:
     return f"host {format_bytes(estimate.host_bytes)} for what is offloaded: {estimate.host_source}"
 
 
+def verdict_line(estimate: MemoryEstimate) -> str:
+    """Whether the step fits, and how."""
+    plan, peak = estimate.plan, format_bytes(estimate.keep.peak_bytes)
+    what = f"{estimate.job} with batch {estimate.batch}"
+    budget = f"the {format_bytes(estimate.budget_bytes)} of {estimate.device}"
+    if estimate.fits_without_plan:
+        return f"{what} fits {budget}: it needs {peak}."
+    if plan.fits:
+        return (
+            f"{what} fits {budget} with offload and recompute alone, {slower(plan.slowdown)} a step: without a plan it "
+            f"needs {peak}."
+        )
+    return f"{what} does not fit {budget} by the plan shown: without one it needs {peak}."
+
+
+def parts_table(estimate: MemoryEstimate) -> Table:
+    """What the memory is needed for at the peak of the step."""
+    table = frame_table(
+        "What needs the memory at the peak, without a plan",
+        "temporary: gradients under way, and what the running operation needs",
+    )
+    add_words(table, "what")
+    add_figures(table, "size", "share")
+    whole = sum(estimate.parts_bytes.values()) or 1
+    for name, nbytes in estimate.parts_bytes.items():
+        table.add_row(name, format_bytes(nbytes), f"{100 * nbytes / whole:.0f} %")
+    table.add_section()
+    table.add_row("peak", format_bytes(estimate.keep.peak_bytes), "100 %")
+    return table
+
+
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
     table = frame_table("")
@@ -614,7 +658,9 @@ _WIDEST = 120  # columns: a wider chart is no clearer
 
 
 def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
-    """Print the estimate, with the chart and the storages where these were asked for."""
+    """Print the verdict, the tables, with the chart and the storages where these were asked for, and what is next."""
+    out.print(f"[bold]{escape(verdict_line(found))}[/]\n")
+    out.print(parts_table(found), "")
     out.print(
         f"[bold]{escape(found.job)}[/], batch {found.batch}, on {escape(found.device)}, "
         f"{precision_words(found.precision, found.precision_source)}\n"

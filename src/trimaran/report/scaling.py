@@ -14,6 +14,7 @@ speedup                              shares of a step
   └────────────── devices            └──┘└──┘└──┘  FP+BP
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log2
@@ -106,6 +107,33 @@ class FasterMethod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShortage:
+    """A batch and a method of exchange that do not fit on all of the numbers of devices that were asked for.
+
+    Attributes:
+        sync: how gradients are exchanged
+        batch: samples of each device, or of all
+        strong: they are of all
+        devices: numbers of devices on which it does not fit
+        fitting: those on which it does
+        needed_bytes: of the fullest rank, with what no allocator counts [bytes]
+        card_bytes: of a device, as its driver reports [bytes]
+        state_bytes: parameters, gradients and optimizer state of a replica [bytes]
+        largest: samples of a device that fit; 0: not even one
+    """
+
+    sync: str
+    batch: int
+    strong: bool
+    devices: tuple[int, ...]
+    fitting: tuple[int, ...]
+    needed_bytes: int
+    card_bytes: int
+    state_bytes: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FedCount:
     """A number of devices with an input pipeline.
 
@@ -174,6 +202,8 @@ class ScalingStudy:
         notes: what was assumed
         source: of the times
         feeding: from how many devices on the input pipeline limits, by batch and method; empty: data are always ready
+        shortages: batches that do not fit on all of the devices; of each the rows of the largest batch that fits
+            follow its own, where each device has its batch
     """
 
     job: str
@@ -191,6 +221,7 @@ class ScalingStudy:
     faster: tuple[FasterMethod, ...] = ()
     currency: str = ""
     feeding: tuple[FeedingLimit, ...] = ()
+    shortages: tuple[MemoryShortage, ...] = ()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -214,6 +245,9 @@ def study_document(study: ScalingStudy) -> dict[str, Any]:
         "advice": remedies_document(study.advice),
         "notes": list(study.notes),
     }
+    if any(not one.fitting for one in study.shortages):
+        # Where some of the devices fit, their rows say it.
+        document["does_not_fit"] = [asdict(one) for one in study.shortages]
     if study.feeding:
         document["input_pipeline"] = [_limit_document(one) for one in study.feeding]
     return document
@@ -318,7 +352,9 @@ def study_tables(study: ScalingStudy) -> list[Table]:
     Times are in milliseconds of a step; where these would be longer than their columns, in seconds or hours, and the
     title says so.
     """
-    return [_table(study, rows) for rows in groups(study.rows, strong=study.mode == "strong")]
+    found = groups(study.rows, strong=study.mode == "strong")
+    # The verdict says what does not fit at all.
+    return [_table(study, rows) for rows in found if any(row.fits for row in rows)]
 
 
 def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]]:
@@ -362,6 +398,10 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
 
 def _cells(row: ScalingRow, unit: str) -> list[str]:
     step, peak = row.step, row.peak_bytes / 2**30
+    if not row.fits:
+        # It cannot be run, so it has no throughput.
+        blank = ["–"] * (len(_COLUMNS) - 1)
+        return [str(step.devices), *blank, _SHORT[row.limiter], f"{peak:.{1 if peak < 99.95 else 0}f}G!"]
     return [
         str(step.devices),
         _rate(row.samples_per_s),
@@ -370,7 +410,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
         f"{100 * row.efficiency:.0f}%",
         *(_time(seconds, unit) for seconds in _times(step)),
         _SHORT[row.limiter],
-        f"{peak:.{1 if peak < 99.95 else 0}f}G{'' if row.fits else '!'}",
+        f"{peak:.{1 if peak < 99.95 else 0}f}G",
     ]
 
 
@@ -450,7 +490,7 @@ def machine_lines(study: ScalingStudy) -> list[str]:
     """Machines of each set-up that has machines as servers, and costs where a price is given."""
     lines = []
     for row in study.rows:
-        if not row.server_machines and row.cost_of_million is None:
+        if not row.fits or (not row.server_machines and row.cost_of_million is None):
             continue
         line = f"{_place(row)}: {format_count(row.nodes, 'node')}"
         if row.server_machines:
@@ -466,7 +506,7 @@ def worst_waits(study: ScalingStudy) -> list[ScalingRow]:
     worst: dict[str, ScalingRow] = {}
     for row in study.rows:
         before = worst.get(row.step.sync)
-        if row.step.exposed and (before is None or _waited(row) > _waited(before)):
+        if row.fits and row.step.exposed and (before is None or _waited(row) > _waited(before)):
             worst[row.step.sync] = row
     return list(worst.values())
 
@@ -491,7 +531,8 @@ def legend_lines(study: ScalingStudy) -> list[str]:
         f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
         f"that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest{data}. ±: half of "
         "the 90 % interval.",
-        "memory: of the rank that needs the most, in GiB; !: more than a device has.",
+        "memory: of the rank that needs the most, in GiB; !: more than a device has, so that it cannot be run.",
+        "eff.: speedup by devices; optim: update; limit: what would shorten the step.",
         f"Times are {study.source}; {study.software}.",
         *study.notes,
     ]
@@ -510,7 +551,7 @@ _BAR = 15.0
 
 def plot(study: ScalingStudy) -> str:
     """The drawing as text of an SVG file."""
-    found = groups(study.rows, strong=study.mode == "strong")
+    found = groups([row for row in study.rows if row.fits], strong=study.mode == "strong")
     bars = sum(len(rows) for rows in found)
     left, top, width, height = _PANEL
     second = left + width + _GAP + 20
@@ -518,8 +559,12 @@ def plot(study: ScalingStudy) -> str:
     drawing = Drawing(width=second + bars_width + 30, height=top + height + 86 + 18 * ((len(found) + 1) // 2))
     drawing.text(left, 24, f"{study.job} on {study.cluster}", size=15, bold=True)
     drawing.text(left, 42, f"{study.device}, {study.precision}, {study.mode} scaling, {study.software}", colour="#555")
-    _speedups(drawing, study, found)
-    _shares(drawing, found, left=second, width=bars_width)
+    if found:
+        _speedups(drawing, study, found)
+        _shares(drawing, found, left=second, width=bars_width)
+    else:
+        for number, line in enumerate(verdict_lines(study)):
+            drawing.text(left, top + 18 * number, line)
     return drawing.render()
 
 
@@ -603,7 +648,10 @@ def _name(study: ScalingStudy, group: Sequence[ScalingRow]) -> str:
 
 
 def print_study(out: Console, study: ScalingStudy) -> None:
-    """Print the tables, what the step waits for, what would help, and what the figures mean."""
+    """Print the verdict, the tables, what the step waits for, what would help, and what the figures mean."""
+    for line in verdict_lines(study):
+        out.print(f"[bold]{escape(line)}[/]")
+    out.print()
     out.print(
         f"[bold]{escape(study.job)}[/] on {escape(study.cluster)} ({escape(study.device)}), "
         f"{precision_words(study.precision, study.precision_source)}, "
@@ -619,6 +667,48 @@ def print_study(out: Console, study: ScalingStudy) -> None:
         out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
+    out.print(f"Next: {escape(next_command(study))}", soft_wrap=True)
+
+
+def verdict_lines(study: ScalingStudy) -> list[str]:
+    """What does not fit, and the largest batch that does; else the throughput of the fastest row.
+
+    Args:
+        study: with at least one row
+    """
+    lines = [_shortage_line(study, one) for one in study.shortages]
+    fitting = [row for row in study.rows if row.fits]
+    if not fitting:
+        return lines
+    best = max(fitting, key=lambda row: (row.samples_per_s, -row.step.devices))
+    step = best.step
+    lines.append(
+        f"{study.job}: {_rate(best.samples_per_s)} {study.unit}/s on {format_count(step.devices, 'device')} of "
+        f"{study.cluster} with {step.local_batch} on each by {step.sync}, {best.speedup:.1f} times one "
+        f"({100 * best.efficiency:.0f} %); limited by {best.limiter}."
+    )
+    return lines
+
+
+def _shortage_line(study: ScalingStudy, short: MemoryShortage) -> str:
+    batch = f"batch {short.batch}{' in all' if short.strong else ' a device'}"
+    where = f" on {', '.join(map(str, short.devices))} devices" if short.fitting else ""
+    line = (
+        f"{study.job} does not fit{where}: {batch} needs {format_bytes(short.needed_bytes)}, {study.device} has "
+        f"{format_bytes(short.card_bytes)}."
+    )
+    if short.largest:
+        return f"{line} The largest batch that fits: {short.largest} a device."
+    return (
+        f"{line} Not even one sample fits: parameters, gradients and optimizer state take "
+        f"{format_bytes(short.state_bytes)} on each device; shard them (ZeRO, tensor parallelism, pipeline)."
+    )
+
+
+def next_command(study: ScalingStudy) -> str:
+    """The command that finds the best plan for the devices of the study, for a shell."""
+    devices = max(row.step.devices for row in study.rows)
+    return shlex.join(["trimaran", "plan", study.job, "--cluster", study.cluster, "--devices", str(devices)])
 
 
 def _print_list(out: Console, title: str, lines: list[str]) -> None:

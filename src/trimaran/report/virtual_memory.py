@@ -36,8 +36,9 @@ class MemoryReport:
         state_host_bytes: state of optimizers that lives on the host [bytes]
         step_time_s: median of the steps that ran as planned [s]
         keep_time_s: sum of the operations of a step, as measured while recording [s]
-        planned_time_s: of the step under the plan, simulated [s]
-        lower_bound_s: no plan within the budget makes the step faster [s]
+        planned_time_s: of the step under the plan, simulated [s]; None too where steps are faster than that allows
+        lower_bound_s: no plan within the budget makes the step faster [s]; None too where steps are faster: operations
+            ran slower while they were recorded
         ratio_to_lower_bound: planned time over lower bound
         stall_s: the host's waiting for copies in the last step [s]; None on a GPU, whose streams wait
         to_host_bytes: copied to the host in that step [bytes]
@@ -96,7 +97,7 @@ def _lines(report: MemoryReport) -> list[str]:
         if size is not None:
             lines.append(f"  {name:<18} {format_bytes(size):>10}  {note}".rstrip())
     for name, seconds, note in (
-        ("operations", report.keep_time_s, "of a step, measured"),
+        ("operations", report.keep_time_s, "of a step, while it was recorded"),
         ("step, lower bound", report.lower_bound_s, "no plan is faster in this budget"),
         ("step, planned", report.planned_time_s, _ratio(report.ratio_to_lower_bound)),
         ("step, measured", report.step_time_s, "median, with all that the loop does"),

@@ -23,7 +23,7 @@ def test_degrees_are_explained_in_80_columns() -> None:
     shown = text.getvalue()
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert "…" not in shown
-    for part in (" binds: ", "What the step is made of", "Runners-up", "Why not fsdp?", "Why not tp8-pp2-zero1?"):
+    for part in ("Limited by ", "What the step is made of", "Runners-up", "Why not fsdp?", "Why not tp8-pp2-zero1?"):
         assert part in shown
     assert "+" in next(line for line in shown.splitlines() if line.startswith("step  "))
 

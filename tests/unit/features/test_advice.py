@@ -4,7 +4,7 @@ import pytest
 from tests.unit.measure.observe.observed import FACTS, make_record
 
 from trimaran.base.remedies import Remedy
-from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter
+from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe import ProcessRecord, analyse
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
@@ -161,3 +161,38 @@ def test_a_script_that_accumulates_is_told_what_it_may_do_at_no_price() -> None:
     found = advised(*ranks)
     assert "3 times the batch in one piece" in found["batch ×2"].action
     assert "once in 12 backwards, not in 3" in found["accumulate 4 steps"].action
+
+
+def test_a_lead_below_the_noise_of_other_programs_is_doubted_and_intervals_hold_the_noise() -> None:
+    """Workers save 0.4 of the step at most; other programs on all cores may add as much to any part of it."""
+    findings = analyse([make_record([{"load": 4, "forward": 6}] * 65, loader=LOADER)])
+    remedies = advise(findings, handover=lambda _: 0.0)
+
+    def said(others: float | None) -> str | None:
+        return doubt(findings, remedies, handover=lambda _: 0.0, others=others)
+
+    assert said(None) is None
+    assert said(0.3) is None
+    assert "other programs took 95%" in str(said(0.95))
+    assert noise_of(findings, 0.02) == 0.0
+    noise = noise_of(findings, 0.5)
+    assert noise == pytest.approx(0.25)
+    for before, after in zip(remedies, widened(remedies, noise), strict=True):
+        low, high = after.gain_interval
+        assert low <= before.gain_interval[0] - noise + 1e-9
+        assert high >= min(1.0, before.gain_interval[1] + noise) - 1e-9
+
+
+@pytest.mark.parametrize(("total", "named"), [(2**40, True), (2**20, False), (None, True)])
+def test_a_batch_that_memory_does_not_hold_is_not_advised(total: int | None, named: bool) -> None:
+    """The process has 1 MiB at most with the batch in use."""
+    again = {
+        "factors": [1, 2],
+        "durations_s": [[0.01] * 10, [0.012] * 10],
+        "operators": 9,
+        "pointwise": 0,
+        "operator_s": 1e-6,
+    }
+    memory = FACTS["memory"] | {"total_nbytes": total}
+    found = advised(make_record([{"forward": 10}] * 65, again=again, memory=memory))
+    assert ("batch ×2" in found) is named

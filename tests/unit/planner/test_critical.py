@@ -7,9 +7,9 @@ from tests import builders
 from tests.builders import UPDATE_MS, of_gradients, problem
 
 from trimaran.planner.contrast import Anatomy, binding, dissect
-from trimaran.planner.critical_path import Part
+from trimaran.planner.critical_path import GROUPS, Part, bottleneck
 from trimaran.planner.problem import assess
-from trimaran.program import Strategy
+from trimaran.program import Kind, Strategy
 
 PIPELINE = builders.strategy(pp=2, microbatches=2)
 
@@ -74,6 +74,35 @@ def test_what_transfers_take_from_compute_is_a_class_of_its_own() -> None:
 
 def test_the_sentence_names_the_largest_group_and_the_stage() -> None:
     """73.248 of 90.248 ms of the pipeline are compute of stage 1 and the update."""
-    assert binding(anatomy(PIPELINE)) == (
-        "compute of stage 1 binds: 73.2 ms, 81 % of the step; also idle stages 13 %, communication 4 %."
+    assert binding(anatomy(PIPELINE).candidate) == (
+        "limited by compute of stage 1: 73.2 ms, 81 % of the step; also idle stages 13 %, communication 4 %."
     )
+
+
+def test_one_account_names_the_bottleneck_of_a_plan_and_of_its_explanation() -> None:
+    """Loading 31 ms of 100: compute binds with the rest, in the table of candidates as in an explanation."""
+    given = problem()
+    for strategy in (builders.strategy(), builders.strategy(dp=2), PIPELINE):
+        plan = assess(strategy, given)
+        parts = dissect(plan, given).parts
+        assert sum(plan.groups_s.values()) == pytest.approx(plan.step_time_s)
+        for name, classes in GROUPS.items():
+            assert plan.groups_s[name] == pytest.approx(sum(parts[part] for part in classes))
+        largest = max(plan.groups_s, key=lambda name: plan.groups_s[name])
+        assert plan.subject.startswith(largest)
+        assert binding(plan).startswith(f"limited by {plan.subject}: ")
+        assert plan.limiter.startswith(plan.subject)
+
+
+@pytest.mark.parametrize(("load_ms", "subject"), [(31.0, "compute"), (300.0, "loading")])
+def test_loading_is_the_bottleneck_only_where_it_takes_the_most(load_ms: float, subject: str) -> None:
+    leg = {"start_s": 0.0, "alone_s": 0.0}
+    plan = assess(builders.strategy(), problem())
+    legs = dissect(plan, problem()).legs
+    longer = []
+    for one in legs:
+        loads = one.instruction is not None and one.instruction.kind is Kind.LOAD
+        seconds = 1e-3 * load_ms if loads else one.seconds
+        longer.append(dataclasses.replace(one, **leg | {"end_s": seconds, "alone_s": seconds}))
+    found = bottleneck(plan.program, longer, plan.strategy, step_s=sum(one.seconds for one in longer))
+    assert found.subject == subject

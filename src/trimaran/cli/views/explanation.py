@@ -8,7 +8,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.views.plans import plan_sentence, print_notes, print_prices, print_rejections, print_rule
+from trimaran.cli.output import is_verbose
+from trimaran.cli.views.plans import (
+    print_counts,
+    print_notes,
+    print_prices,
+    print_rejections,
+    print_rule,
+    print_verdict,
+)
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
@@ -39,32 +47,29 @@ NO_DIFFERENCE = 0.001
 def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
     explanation, outlook = explained.explanation, explained.planned.outlook
-    print_notes(out, explained.notes)
-    out.print(plan_sentence(explained.planned))
-    sentence = binding(explanation.chosen)
-    out.print(escape(sentence[:1].upper() + sentence[1:]))
+    print_verdict(out, explained.planned)
     peak = format_bytes(explanation.chosen.peak_bytes)
     out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.planned.memory_bytes))}.\n")
     if outlook is not None:
-        out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."), soft_wrap=True)
+        out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."))
     training = explained.planned.evidence.plan.training
     if training is not None:
-        out.print(escape(f"{training_line(to_plain(training))}.\n"), soft_wrap=True)
+        out.print(escape(f"{training_line(to_plain(training))}.\n"))
     out.print(parts_table(explanation.chosen))
     print_prices(out, explanation.prices)
-    _print_alternatives(out, explained)
     for answer in explanation.contrasts:
         out.print(f"\n[bold]Why not {escape(answer.asked)}?[/] {escape(answer.conclusion)}")
         if answer.other is not None and answer.other.candidate.name != explanation.chosen.candidate.name:
             out.print()
             out.print(contrast_table(explanation.chosen, answer.other))
-    if not explanation.chosen.legs:
+    if explanation.chosen.legs:
         # Without a program nothing is simulated again.
-        return
-    out.print()
-    _print_outcomes(out, explanation.outcomes)
-    out.print()
-    out.print(remedies_view(explanation.remedies, not_worth=explanation.not_worth_it))
+        out.print()
+        out.print(remedies_view(explanation.remedies, not_worth=explanation.not_worth_it))
+        out.print()
+        _print_outcomes(out, explanation.outcomes)
+    _print_alternatives(out, explained)
+    print_notes(out, explained.notes)
 
 
 def parts_table(anatomy: Anatomy) -> Table:
@@ -230,8 +235,11 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
     print_rule(out, explanation.rule)
     for one in others:
         if one.candidate is None:
-            out.print(f"[dim]no {escape(one.role)}: {escape(one.reason)}[/]", soft_wrap=True)
-    print_rejections(out, explanation.rejected, named=True)
+            out.print(f"[dim]no {escape(one.role)}: {escape(one.reason)}[/]")
+    if is_verbose():
+        print_rejections(out, explanation.rejected, named=True)
+    else:
+        print_counts(out, explanation.rejected)
     if explained.found.counts:
         counts = "; ".join(f"{reason} ({number})" for reason, number in explained.found.counts.items())
         out.print(f"[dim]rejected: {escape(counts)}[/]")
@@ -280,7 +288,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
     found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(planned.outlook))
     return {
         **head_document(planned),
-        "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen)},
+        "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen.candidate)},
         "critical_path": [
             {
                 "instruction": None if leg.instruction is None else leg.instruction.id,
@@ -310,7 +318,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     return option_document(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
-        "groups_s": groups(anatomy),
+        "groups_s": groups(anatomy.candidate),
         "idle": anatomy.idle,
     }
 

@@ -1,6 +1,7 @@
 """Pages of `trimaran plan`, `train`, `simulate` and `emulate`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,13 @@ from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.measure.others import busy_note
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, shown, simplicity
+from trimaran.planner.contrast import binding
+from trimaran.planner.critical_path import INPUT_PIPELINE
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
-from trimaran.planner.space import Rejection
+from trimaran.planner.space import Cause, Rejection
 from trimaran.planning.documents import (
     goal_of_plan,
     head_document,
@@ -67,19 +71,18 @@ _ENDLESS = 100_000
 
 
 def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
-    """Print sentences and tables: in a terminal wrapped at its width; elsewhere each sentence and row stays one line.
+    """Print sentences and tables: sentences are wrapped in a terminal, and elsewhere stay one line each.
 
     Args:
         out: where to
         lines: in order; brackets in sentences are no markup
     """
-    out = _unfolded(out)
     for line in lines:
-        out.print(line, markup=False)
+        (_unfolded(out) if isinstance(line, str) else out).print(line, markup=False)
 
 
 def _unfolded(out: Console) -> Console:
-    """A console that folds lines in a terminal alone."""
+    """A console that folds sentences in a terminal alone."""
     return out if out.is_terminal else make_console(file=out.file, width=_ENDLESS)
 
 
@@ -94,45 +97,57 @@ def print_plan(out: Console, planned: Planned) -> None:
         out: where to; elsewhere than in a terminal each sentence and row stays one line
         planned: by whichever backend
     """
-    out = _unfolded(out)
     evidence, found = planned.evidence, planned.evidence.search
     if planned.outlook is not None and planned.outlook.chosen.run is not None:
         print_lines(out, run_lines(plan_document(planned)))
-    print_notes(out, planned.notes)
+    whole = _unfolded(out)
+    print_verdict(whole, planned)
+    out.print()
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
-    out.print(f"\n{plan_sentence(planned)}")
-    if found is not None:
-        print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
+        out.print()
+        print_rule(whole, found.rule(goal=goal_of_plan(planned.outlook)))
     if isinstance(evidence, Simulated):
         _print_places(out, evidence)
     if isinstance(evidence, Modelled):
         traffic = AnalyticalModel(problem=evidence.problem).traffic(evidence.chosen.strategy)
         if traffic:
             order = ", ".join(evidence.chosen.strategy.rank_order)
-            out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"), soft_wrap=True)
+            whole.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
         print_lines(out, load_lines(plan_document(planned)))
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:
         # Of a plan just made the table has it.
-        out.print(escape(training_line(to_plain(evidence.plan.training))), soft_wrap=True)
+        whole.print(escape(training_line(to_plain(evidence.plan.training))))
     if found is not None and planned.outlook is None:
-        print_prices(out, evidence.prices)
-        _print_missing_baselines(out, found)
+        print_prices(whole, evidence.prices)
+        _print_missing_baselines(whole, found)
         out.print(f"[dim]{escape(_search_line(found))}[/]")
+    print_notes(whole, planned.notes)
+
+
+def print_verdict(out: Console, planned: Planned) -> None:
+    """Print a plan in a sentence, and its bottleneck in another one.
+
+    Args:
+        out: where to
+        planned: by whichever backend
+    """
+    out.print(f"{plan_sentence(planned)}.")
+    if sentence := binding(planned.chosen):
+        out.print(escape(sentence[:1].upper() + sentence[1:]))
 
 
 def plan_sentence(planned: Planned) -> str:
-    """A plan in a sentence, with marks for bold words: job, batch, devices, strategy, times, gain, limiter."""
+    """A plan in a sentence, with marks for bold words: job, batch, devices, strategy, times, gain."""
     chosen = planned.chosen
     low, high = chosen.interval_s
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
-    limiter = f", limited by {escape(chosen.limiter)}" if chosen.limiter else ""
     return (
         f"Plan for [bold]{escape(planned.name)}[/], global batch {planned.global_batch_size}{_where(planned)}: "
         f"[bold]{chosen.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){limiter}{_gain(planned)}"
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){_gain(planned)}"
     )
 
 
@@ -184,7 +199,7 @@ def _listed(values: Sequence[object], most: int = 16) -> str:
 def print_rule(out: Console, rule: str) -> None:
     """Print the rule that chose the plan, where something faster is listed."""
     if rule:
-        out.print(escape(rule), soft_wrap=True)
+        out.print(escape(rule))
 
 
 def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
@@ -196,16 +211,13 @@ def print_prices(out: Console, prices: Iterable[PinPrice]) -> None:
         name = entry.without.name
         cost = "costs nothing" if entry.price <= 0.0 else f"costs {100 * entry.price:.1f} %"
         cost += " to the target" if entry.to_target else ""
-        out.print(
-            f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}",
-            soft_wrap=True,
-        )
+        out.print(f"{escape(entry.pin)} {cost}: without it {name}, {format_seconds(entry.without.time_s)}")
 
 
 def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
     for entry in found.baselines:
         if entry.candidate is None:
-            out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]", soft_wrap=True)
+            out.print(f"[dim]no {escape(entry.role)}: {escape(entry.reason)}[/]")
 
 
 def _search_line(found: Search[Any]) -> str:
@@ -289,15 +301,16 @@ def print_trained(out: Console, trained: "Trained") -> None:
 
 def print_simulation(out: Console, planned: Planned) -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
-    print_notes(out, planned.notes)
     chosen = planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
         f"[bold]{chosen.name}[/]{over_links(planned.link)}: {format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), limited by {escape(chosen.limiter)}"
+        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {escape(binding(chosen))}"
     )
-    out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
+    out.print()
     out.print(utilization_table(utilization(chosen.program, chosen.timeline)))
+    out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
+    print_notes(out, planned.notes)
 
 
 def simulation_document(planned: Planned) -> dict[str, Any]:
@@ -336,6 +349,34 @@ def print_rejections(out: Console, rejected: Iterable[Rejection], *, named: bool
         elif named and cause == "batch":
             line = f"rejected, as the batch does not divide: {names}"
         out.print(f"[dim]{escape(line)}[/]")
+
+
+def print_counts(out: Console, rejected: Iterable[Rejection]) -> None:
+    """Print how many were rejected, by cause.
+
+    Args:
+        out: where to
+        rejected: candidates, each with its cause
+    """
+    counts = Counter(rejection.cause for rejection in rejected)
+    if counts:
+        said = ", ".join(f"{number} {_CAUSES[cause]}" for cause, number in counts.items())
+        out.print(f"[dim]rejected: {escape(said)}; --verbose names them[/]")
+
+
+_CAUSES: Mapping[Cause, str] = {
+    "bound": "by the time bound",
+    "memory": "for lack of memory",
+    "batch": "as the batch does not divide",
+    "time": "not simulated in the time of the search",
+    "compiling": "as compiling takes longer than it saves",
+    "pin": "by what you decided",
+    "split": "as the network has no such split",
+    "inexact": "as they would train something else",
+    "form": "as no program has that combination",
+    "unmeasured": "for lack of measured costs",
+    "failed": "as a trial run failed",
+}
 
 
 def _rejection_line(rejections: Sequence[Rejection]) -> str:
@@ -388,7 +429,7 @@ def candidate_table(
     add_figures(table, *(title for title, _ in more))
     if any(row.limiter for row in rows):
         table.add_column("limiter", min_width=13)
-        more.append(("limiter", lambda row: row.limiter))
+        more.append(("limiter", _limiter_words))
     for row in rows:
         unit, size = unit_of(row.step_time_s)
         table.add_row(
@@ -401,6 +442,15 @@ def candidate_table(
             style="bold" if row is chosen else None,
         )
     return table
+
+
+def _limiter_words(row: Option) -> str:
+    """The bottleneck with its share of the step."""
+    groups_s = row.groups_s if isinstance(row, Candidate) else {}
+    if not groups_s or not isinstance(row, Candidate) or not row.step_time_s:
+        return row.limiter
+    seconds = groups_s["loading"] if row.subject == INPUT_PIPELINE else max(groups_s.values())
+    return f"{row.subject} {seconds / row.step_time_s:.0%}"
 
 
 def show_plan(

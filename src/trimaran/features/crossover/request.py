@@ -1,7 +1,7 @@
 """Numbers of devices and machines of a crossover, checked before anything is calculated."""
 
 from trimaran.base.errors import InputError
-from trimaran.machine.find import find_machine
+from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Machine
 
 
@@ -34,7 +34,7 @@ def machine_for(name: str, devices: int) -> tuple[str, Machine]:
             cluster=name,
             devices=devices,
         )
-    grown = f"{base.strip()}:{-(-devices // machine.node.devices)}{at}{fabric}"
+    grown = grown_cluster(name, devices)
     return grown, find_machine(grown)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import temporary_folder
-from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter
+from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe import (
     Findings,
     ProcessRecord,
@@ -32,6 +32,7 @@ from trimaran.measure.observe import (
 )
 from trimaran.measure.observe.analysis import measure_handover
 from trimaran.measure.observe.records import figure_interval, fixed_share
+from trimaran.measure.others import Others
 from trimaran.report.observation import Observation, ObservedRank
 
 if TYPE_CHECKING:
@@ -59,10 +60,12 @@ class Observed:
     Attributes:
         exit_code: of the command; negative: the number of the signal that ended it
         records: of its processes
+        others: share of the cores that other programs took meanwhile [0..1]; None: not known
     """
 
     exit_code: int
     records: Sequence[ProcessRecord]
+    others: float | None = None
 
 
 def observe_command(command: Sequence[str], *, again: bool = True, output_to: int | None = None) -> Observed:
@@ -81,13 +84,14 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
         raise InputError(f"no such command: {command[0]}", command=command[0])
     with temporary_folder("trimaran-observe-") as folder:
         environment = watched_environment(os.environ, folder, again=again)
+        others = Others()
         try:
             process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
         except OSError as error:
             raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
         with _forwarded(process):
             exit_code = process.wait()
-        return Observed(exit_code=exit_code, records=read_records(folder))
+        return Observed(exit_code=exit_code, records=read_records(folder), others=others.share())
 
 
 def describe_exit(exit_code: int) -> str | None:
@@ -120,11 +124,12 @@ def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def conclude(records: Sequence[ProcessRecord]) -> Observation:
+def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -> Observation:
     """The conclusions from the records.
 
     Args:
         records: of the processes of one script
+        others: share of the cores that other programs took meanwhile; None: not known
 
     Raises:
         TrimaranError: nothing was seen that could be judged
@@ -132,7 +137,8 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
     findings = analyse(records)
     handover = functools.cache(measure_handover)
     remedies = advise(findings, handover=handover)
-    doubted = doubt(findings, remedies, handover=handover)
+    doubted = doubt(findings, remedies, handover=handover, others=others)
+    noise = noise_of(findings, others)
     facts = findings.facts
     model = facts["model"] or {}
     _, low, high = figure_interval(lambda parts: parts.step_s, findings.mean, findings.blocks)
@@ -140,7 +146,7 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
         model=model.get("name", "unknown model"),
         device=model.get("device", "cpu"),
         step_s=findings.mean.step_s,
-        step_interval_s=(low, high),
+        step_interval_s=(low * (1 - noise), high * (1 + noise)),
         steps=findings.steps,
         backwards=findings.counts["backwards"],
         left_out=findings.left_out,
@@ -162,8 +168,8 @@ def conclude(records: Sequence[ProcessRecord]) -> Observation:
         launch_bound=_launch_bound(findings),
         limiter=name_limiter(remedies) if doubted is None else UNCLEAR,
         doubt=doubted,
-        remedies=remedies,
-        unseen=list(_unseen(findings)),
+        remedies=widened(remedies, noise),
+        unseen=[*_noise_lines(noise), *_unseen(findings)],
     )
 
 
@@ -181,6 +187,11 @@ def _launch_bound(findings: Findings) -> float | None:
     if (findings.facts["model"] or {}).get("device") == "cuda":
         return findings.counts["dry"]
     return fixed_share([rank.record for rank in findings.ranks])
+
+
+def _noise_lines(noise: float) -> Iterator[str]:
+    if noise:
+        yield f"Other programs ran: intervals are wider by {noise:.0%} of the time on each side for it."
 
 
 def _unseen(findings: Findings) -> Iterator[str]:

@@ -15,12 +15,14 @@ the model that was timed again. The limiter of the script is what the best remed
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds
+from trimaran.measure.observe import ProcessRecord
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
     Parts,
@@ -279,8 +281,11 @@ def larger(findings: Findings) -> Iterator[Remedy]:
     factors: list[int] = again.get("factors", [])
     if len(factors) < 2:
         return
-    factor = factors[-1]
     records = [rank.record for rank in findings.ranks]
+    fitting = [factor for factor in factors[1:] if all(_has_room(record, factor) for record in records)]
+    if not fitting:
+        return
+    factor = fitting[-1]
     ratio = growth(records, factor) or 1.0
 
     def saved(parts: Parts, ratio: float = ratio) -> float:
@@ -302,10 +307,25 @@ def larger(findings: Findings) -> Iterator[Remedy]:
             f"one costs {format_seconds(per_operator)}). A copy of the model, timed after the script, takes "
             f"{factor * ratio:.2f} times as long for {factor} times the samples. Time per sample."
         ),
-        assumption="the first dimension of an input is the batch, memory suffices, and accuracy bears the batch.",
+        assumption="the first dimension of an input is the batch, and accuracy bears the batch.",
         setting={"batch": factor},
         **gain(findings, saved, *(partial(saved, ratio=end) for end in growth_interval(records, factor))),
     )
+
+
+def _has_room(record: ProcessRecord, factor: int) -> bool:
+    """Whether a batch that is `factor` times as large fits the process's memory, where that is known."""
+    memory, model = record.facts["memory"], record.facts["model"] or {}
+    total = memory.get("total_nbytes")
+    if total is None:
+        return True
+    state = model.get("parameter_nbytes", 0) + model.get("gradient_nbytes", 0)
+    state += (record.facts["optimizer"] or {}).get("state_nbytes", 0)
+    peak = memory["device_peak_nbytes"]
+    if peak is None:
+        # Of a process on the host much is libraries; the batch's part of it is at most what is no state.
+        peak = memory["peak_nbytes"]
+    return bool(peak + (factor - 1) * max(0, peak - state) <= total)
 
 
 def _in_one_piece(findings: Findings) -> str:
@@ -495,7 +515,41 @@ def name_limiter(remedies: Sequence[Remedy]) -> str:
     return remedies[0].limiter
 
 
-def doubt(findings: Findings, remedies: Sequence[Remedy], *, handover: Callable[[int], float | None]) -> str | None:
+def noise_of(findings: Findings, others: float | None) -> float:
+    """The share of the time that other programs may add to any part of a step [0..1]; 0 on a quiet machine.
+
+    Args:
+        findings: of an observed script
+        others: share of the cores that other programs took meanwhile; None: not known
+    """
+    # What shares a core's caches and units with it slows a thread by half at most, as long as it need not wait.
+    noise = max(findings.queued, _SHARED * (others or 0.0))
+    return noise if noise > _LEAST_NOISE else 0.0
+
+
+def widened(remedies: Sequence[Remedy], noise: float) -> list[Remedy]:
+    """Remedies whose intervals have room for noise.
+
+    Args:
+        remedies: ranked
+        noise: share of the time that other programs may add to any part of a step
+    """
+    return [
+        replace(one, gain_interval=(max(-1.0, one.gain_interval[0] - noise), min(1.0, one.gain_interval[1] + noise)))
+        for one in remedies
+    ]
+
+
+_SHARED, _LEAST_NOISE = 0.5, 0.05
+
+
+def doubt(
+    findings: Findings,
+    remedies: Sequence[Remedy],
+    *,
+    handover: Callable[[int], float | None],
+    others: float | None = None,
+) -> str | None:
     """Why the limiter is not to be trusted, one or two sentences; None where nothing speaks against it.
 
     A machine that does other things too makes any part of a step long. Another run would then name another limiter.
@@ -506,6 +560,7 @@ def doubt(findings: Findings, remedies: Sequence[Remedy], *, handover: Callable[
         findings: of an observed script
         remedies: of the whole run, ranked
         handover: as for `advise`
+        others: share of the cores that other programs took meanwhile; None: not known
     """
     named = name_limiter(remedies)
     for part in findings.halves:
@@ -518,14 +573,20 @@ def doubt(findings: Findings, remedies: Sequence[Remedy], *, handover: Callable[
                 f"{named}: the machine is too busy with other things, or the script changes as it runs. Run it alone, "
                 "or longer."
             )
-    others = {remedy.limiter for remedy in remedies} | {COMPUTE}
-    lead = _best(remedies, named) - max((_best(remedies, other) for other in others - {named}), default=0.0)
-    if findings.queued <= max(_LEAST_QUEUED, lead):
-        return None
-    return (
-        f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a processor, "
-        f"and {named} leads by {max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
-    )
+    all_limiters = {remedy.limiter for remedy in remedies} | {COMPUTE}
+    lead = _best(remedies, named) - max((_best(remedies, other) for other in all_limiters - {named}), default=0.0)
+    if findings.queued > max(_LEAST_QUEUED, lead):
+        return (
+            f"the machine is too busy: the thread that trains waited {findings.queued:.0%} of the time for a "
+            f"processor, and {named} leads by {max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
+        )
+    # At worst all of it is in the part that leads.
+    if others is not None and noise_of(findings, others) > max(_LEAST_QUEUED, lead):
+        return (
+            f"the machine is too busy: other programs took {others:.0%} of the cores, and {named} leads by "
+            f"{max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
+        )
+    return None
 
 
 def _best(remedies: Sequence[Remedy], limiter: str) -> float:

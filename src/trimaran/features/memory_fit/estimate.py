@@ -30,9 +30,9 @@ from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_jo
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.catalog import find_device, plain_node
+from trimaran.machine.catalog import find_device, plain_node, usual_node
 from trimaran.machine.types import OFFLOAD_SHARE, Device
-from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.minimum import minimum_memory, needed_bytes
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import parse_budget, parse_size
@@ -120,6 +120,38 @@ def weight_bytes(trace: StepTrace) -> tuple[int, int, int]:
     groups = ({Role.PARAMETER, Role.BUFFER}, {Role.OPTIMIZER}, {Role.GRADIENT})
     state, optimizer, gradients = (int(role_bytes(trace, frozenset(one)).max(initial=0)) for one in groups)
     return state, optimizer, gradients
+
+
+def step_parts(trace: StepTrace, live: LiveBytes) -> dict[str, int]:
+    """Live bytes at the peak of a step, by what they are; they sum to the peak [bytes].
+
+    Args:
+        trace: the step
+        live: bytes of it without a plan
+    """
+    moment = live.moment
+    parts = dict.fromkeys(PARTS, 0)
+    for storage in trace.storages:
+        if storage.birth <= moment < storage.keep_end:
+            parts[_part_of(storage)] += storage.nbytes
+    # What an operation needs while it runs is of no storage.
+    parts[TEMPORARY] += live.peak - sum(parts.values())
+    return parts
+
+
+PARAMETERS, GRADIENTS, OPTIMIZER = "parameters and buffers", "gradients", "optimizer state"
+ACTIVATIONS, TEMPORARY = "activations, kept for the backward", "temporary"
+PARTS = (PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, TEMPORARY)
+_ROLES = {
+    Role.PARAMETER: PARAMETERS,
+    Role.BUFFER: PARAMETERS,
+    Role.GRADIENT: GRADIENTS,
+    Role.OPTIMIZER: OPTIMIZER,
+}
+
+
+def _part_of(storage: TraceStorage) -> str:
+    return _ROLES.get(storage.role, ACTIVATIONS if storage.packs else TEMPORARY)
 
 
 def policy_figures(
@@ -387,6 +419,7 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
         weight_bytes=state,
         optimizer_bytes=optimizer,
         gradient_bytes=gradients,
+        parts_bytes=step_parts(whole.trace, whole.kept),
         kept_s=whole.costs.compute_s,
         keep=usage(whole.trace, whole.kept, whole.costs),
         minimum_memory_bytes=least.nbytes,
@@ -437,7 +470,9 @@ def _split_figures(found: Found) -> SplitFigures | None:
 _NEAR = 4  # samples from which to look for the largest batch
 
 
-def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None) -> InfeasibleError:
+def below_minimum(
+    steps: PricedSteps, budget_bytes: int, *, samples: int, whole: PricedSteps | None, job: str = "JOB"
+) -> InfeasibleError:
     """The refusal.
 
     Args:
@@ -445,8 +480,12 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
         budget_bytes: that they must stay within [bytes]
         samples: of the step
         whole: steps of which a split is sought; None: it was sought, and none helps
+        job: its reference, for the command that shards it
     """
-    least = minimum_memory(steps.tracer.trace(samples))
+    trace = steps.tracer.trace(samples)
+    least = minimum_memory(trace)
+    state, optimizer, gradients = weight_bytes(trace)
+    state_bytes = int(role_bytes(trace, WEIGHTS).max(initial=0))
     trace_of = at_any_batch(steps.tracer.trace, _NEAR)
     fewer = most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
     card = least.nbytes + steps.device.memory.context_bytes
@@ -458,15 +497,60 @@ def below_minimum(steps: PricedSteps, budget_bytes: int, *, samples: int, whole:
         ways.insert(0, f"--split {named}, with which the minimum memory is {least_split}")
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
+    devices = _devices_for(state_bytes, _rest_bytes(trace), budget_bytes)
+    what = f"one operation alone needs {least.describe()}"
+    held = (
+        f"parameters and buffers {format_bytes(state)}, gradients {format_bytes(gradients)}, optimizer state "
+        f"{format_bytes(optimizer)}"
+    )
+    if state_bytes > budget_bytes:
+        what = f"the model state alone needs {format_bytes(state_bytes)}: {held}"
+    else:
+        what += f". The model state is {format_bytes(state_bytes)} of it at most: {held}"
+    if devices is not None and state_bytes > _LARGE * budget_bytes:
+        node = usual_node(steps.device) or plain_node(steps.device, 1)
+        command = f"`trimaran plan {job} --cluster {node.name} --devices {devices}`"
+        ways.insert(0, f"ZeRO or tensor parallelism over {devices} or more devices, which shard that state: {command}")
     return InfeasibleError(
-        f"no plan fits {format_bytes(budget_bytes)}: one operation alone needs {least.describe()}. "
-        f"What would help: {'; '.join(ways)}",
+        f"does not fit: no plan fits {format_bytes(budget_bytes)}; {what}. What would help: {'; '.join(ways)}",
         code="memory.nothing-fits",
         budget_bytes=budget_bytes,
         minimum_memory_bytes=least.nbytes,
+        state_bytes=state_bytes,
+        parameter_bytes=state,
+        gradient_bytes=gradients,
+        optimizer_bytes=optimizer,
+        sharding_devices=devices,
         largest_batch=fewer,
         split=named,
     )
+
+
+_LARGE = 0.25
+"""Share of the budget above which sharding the model state is worth a word."""
+
+
+def _rest_bytes(trace: StepTrace) -> int:
+    """Least that forward and backward need beyond the model state, whatever is offloaded and recomputed [bytes].
+
+    What an update needs in addition is of parameters, and is shared with them.
+    """
+    beyond = needed_bytes(trace) - role_bytes(trace, WEIGHTS)
+    moments = [op.moment for op in trace.ops if op.phase != Phase.UPDATE]
+    return int(beyond[moments].max(initial=0))
+
+
+def _devices_for(state_bytes: int, rest_bytes: int, budget_bytes: int) -> int | None:
+    """The fewest devices, a power of two, that hold a step whose model state they share; None: sharing is not enough.
+
+    Example:
+        >>> _devices_for(100, 20, 50), _devices_for(100, 20, 20)
+        (4, None)
+    """
+    for power in range(1, 11):
+        if rest_bytes + state_bytes / 2**power <= budget_bytes:
+            return int(2**power)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -543,7 +627,15 @@ def estimate_memory(
     budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
-    found, in_parts = _plan(steps, whole, asked=split, policy=policy, budget_bytes=budget_bytes, samples=samples)
+    found, in_parts = _plan(
+        steps,
+        whole,
+        asked=split,
+        policy=policy,
+        budget_bytes=budget_bytes,
+        samples=samples,
+        job=source.reference,
+    )
     planned_s = perf_counter()
     batches: LargestBatch | None = None
     if largest_batch:
@@ -566,7 +658,7 @@ def estimate_memory(
 
 
 def _plan(
-    steps: PricedSteps, whole: PricedStep, *, asked: str, policy: str, budget_bytes: int, samples: int
+    steps: PricedSteps, whole: PricedStep, *, asked: str, policy: str, budget_bytes: int, samples: int, job: str
 ) -> tuple[Found, PricedSteps | None]:
     """The plans, and the steps in parts that ours is for; None where nothing is split."""
     split = choose_split(steps, asked, policy=policy, budget_bytes=budget_bytes, samples=samples)
@@ -574,7 +666,9 @@ def _plan(
     planned = whole if in_parts is None else in_parts.step(samples)
     if budget_bytes < minimum_memory(planned.trace).nbytes:
         searched = asked == AUTO and policy == OURS
-        raise below_minimum(in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps)
+        raise below_minimum(
+            in_parts or steps, budget_bytes, samples=samples, whole=None if searched else steps, job=job
+        )
     found = Found(
         whole=whole,
         planned=planned,

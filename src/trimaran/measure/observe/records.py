@@ -79,6 +79,7 @@ class _Loader(msgspec.Struct, frozen=True):
 class _Memory(msgspec.Struct, frozen=True):
     peak_nbytes: _Count
     device_peak_nbytes: _Count | None
+    total_nbytes: _Count | None = None
 
 
 class _Place(msgspec.Struct, frozen=True):

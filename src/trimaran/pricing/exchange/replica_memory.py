@@ -68,9 +68,14 @@ class ReplicaMemory:
         return self.step_bytes + self.bucket_bytes + self.owned_bytes + self.workspace_bytes
 
     @property
+    def needed_bytes(self) -> int:
+        """Largest memory, with what no allocator counts [bytes]."""
+        return self.peak_bytes + self.communicator_bytes + self.context_bytes
+
+    @property
     def fits(self) -> bool:
-        """Whether the card has room for it, and for the memory that no allocator counts."""
-        return self.peak_bytes + self.communicator_bytes + self.context_bytes <= self.card_bytes
+        """Whether the card has room for all of it."""
+        return self.needed_bytes <= self.card_bytes
 
 
 def replica_memory(

@@ -98,7 +98,7 @@ def test_pins_that_mean_nothing_for_the_analytical_model_are_refused(pins: Pins,
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:
     with raises("machine.too-few-devices", available=8):
-        make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=9))
+        make_plan("lenet", builders.cluster_request(cluster="dgx1-v100:1", devices=9))
 
 
 def test_what_fits_nowhere_is_refused_with_the_figures() -> None:

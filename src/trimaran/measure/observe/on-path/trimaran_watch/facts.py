@@ -148,11 +148,19 @@ def _batch_nbytes() -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
+def _host_nbytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+
+
 def _memory() -> dict[str, int | None]:
     cuda = torch.cuda.is_initialized()
     return {
         "peak_nbytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "device_peak_nbytes": torch.cuda.max_memory_allocated() if cuda else None,
+        "total_nbytes": torch.cuda.mem_get_info()[1] if cuda else _host_nbytes(),
         "device_reserved_nbytes": torch.cuda.max_memory_reserved() if cuda else None,
     }
 

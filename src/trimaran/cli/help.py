@@ -1,0 +1,354 @@
+"""Pages of `--help`: commands in groups, the common options of a command first, the others under headings.
+
+Pages are plain text of at most 80 columns. Types have no column: what an option takes stands behind its name.
+"""
+
+import inspect
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from trimaran.cli.output import set_verbosity
+
+WIDTH = 80
+"""Most columns of a page."""
+
+COMMON = 10
+"""Most options that stand first."""
+
+_TERM = 20
+"""Columns of names of options; longer ones stand in a separate line."""
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Plan": {
+        "plan": "find the fastest way to train a job that fits",
+        "check": "which kinds of plans train a job exactly, in seconds",
+        "memory": "whether a step fits a device, and what needs the memory",
+        "scale": "throughput on 1, 8, 64, … devices, and what limits it",
+        "price": "step time and memory of a strategy of yours (transformers)",
+        "place": "place the operations of a network on devices",
+        "crossover": "from how many devices on model parallelism is faster",
+        "export": "write a plan for accelerate, FSDP2, Megatron or torchtitan",
+    },
+    "Run": {
+        "train": "train a job by its plan; predicted against measured",
+        "rehearse": "run a script for many GPUs as any of its ranks, without a GPU",
+        "emulate": "run a plan with simulated compute and real messages",
+        "converge": "train at several batches; how much training each needs",
+        "calibrate": "measure devices and links, for plans and comparisons",
+        "checkpoint": "show, verify and export checkpoints and weights",
+    },
+    "Diagnose": {
+        "explain": "why this plan, why not another, and what would help",
+        "simulate": "one step of a plan: time, memory, how each device spends it",
+        "profile": "forward, backward, update, loading and memory of a job",
+        "observe": "run a PyTorch script as it is; what limits it, what would help",
+        "report": "a run, a plan or a study as one HTML file",
+        "doctor": "what is here, what is missing, and what is exposed",
+    },
+    "Evidence": {
+        "jobs": "built-in jobs, published networks and decoders",
+        "clusters": "machines of the catalog, with the sources of their figures",
+        "curve": "training that each batch needs, and how far to trust it",
+        "validate": "predictions against published measurements",
+        "planbench": "predictions and choices of plans, scored in one table",
+        "reproduce": "a paper's experiments, next to its published figures",
+    },
+}
+"""Commands by what they are for, with what each answers. Those of other packages are added to the last group."""
+
+_FIRST = (
+    *("--to", "--strategies", "--device", "--cluster", "--devices", "--world", "--why-not", "--what-if", "--batch"),
+    *("--local-batch", "--global-batch", "--batches", "--target", "--repeats", "--precision", "--memory", "--strategy"),
+    *("--objective", "--budget", "--plan", "--epochs", "--resume", "--save-every", "--stalls", "--by", "--top"),
+    *("--sync", "--sequence", "--forbid", "--tokens", "--output", "--plot", "--trace", "--json"),
+)
+"""Common options, in order."""
+
+_HEADINGS: Mapping[str, Sequence[str]] = {
+    "Parts of the strategy that you decide": (
+        *("--strategy", "--allow", "--forbid", "--keep", "--dp", "--pp", "--tp", "--cp", "--ep", "--etp", "--vp"),
+        *("--zero", "--micro-batch", "--microbatches", "--schedule", "--recompute", "--nodes", "--rank-order"),
+        *("--compression", "--powersgd-samples", "--gradients", "--optimizer-state", "--execution", "--accept-inexact"),
+    ),
+    "Machine and costs": (
+        *("--software", "--memory", "--reserve", "--oversubscribe", "--link", "--calibration", "--nccl-log"),
+        *("--kineto", "--measured", "--per-node", "--alloc-conf", "--sharing", "--host", "--servers", "--price"),
+        "--server-price",
+    ),
+    "Batches and data of the job": (
+        *("--batch", "--sequence", "--lengths", "--packing", "--expert-imbalance", "--length-spread", "--seed"),
+        *("--microbatch", "--samples-per-epoch", "--max-local-batch"),
+    ),
+    "Input pipeline": (
+        *("--workers", "--loader", "--decode", "--disk", "--sample-size", "--host-cores", "--copies-ahead"),
+    ),
+    "Memory plan": ("--policy", "--slowdown", "--largest-batch", "--split", "--codec", "--storages", "--chart"),
+    "Training to a target": (
+        *("--objective", "--curve", "--target", "--batches", "--least-saved", "--days", "--budget"),
+    ),
+    "Training on a number of tokens, with failures": (
+        *("--tokens", "--mtbf", "--checkpoint-rate", "--checkpoint-every", "--checkpoint-waits", "--restart"),
+        *("--repair", "--spare-probability"),
+    ),
+    "Search": ("--time-limit", "--gap"),
+    "Rehearsal of the export": ("--rehearse", "--to"),
+    "Learning rate and length of runs": (
+        *("--lr-rule", "--warmup", "--schedule", "--max-epochs", "--time-limit", "--evaluations"),
+    ),
+    "Checkpoints and failures": (
+        *("--resume", "--save-every", "--max-restarts", "--weights", "--with-optimizer", "--trust-pickle"),
+        *("--hang-timeout", "--on-nan"),
+    ),
+    "What is measured": (
+        *("--verify", "--gradient-noise", "--steps", "--stalls", "--plan", "--by", "--top", "--ranks", "--limit"),
+        *("--hint", "--module"),
+    ),
+    "Files": ("--runs", "--output", "--plot", "--trace", "--logs"),
+}
+"""Options that are not common, by heading, in order; where two headings have one, the first of a page has it."""
+
+_OWN_HEADINGS: Mapping[str, Mapping[str, str]] = {
+    "converge": dict.fromkeys(("--schedule", "--time-limit"), "Learning rate and length of runs"),
+    "plan": {"--price": "Training on a number of tokens, with failures"},
+    "price": {"--price": "Training on a number of tokens, with failures"},
+}
+
+_LAST = "What is printed"
+_PRINTED = ("--verbose", "--quiet", "--json", "--help")
+_FEW = 12
+"""Options that are listed without headings."""
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything, with what was rejected by name.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict alone.")]
+
+
+def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that takes --verbose and --quiet too.
+
+    Args:
+        command: for typer, with the options themselves
+    """
+
+    @wraps(command)
+    def called(*, verbose: bool, quiet: bool, **options: Any) -> None:
+        if verbose and quiet:
+            raise typer.BadParameter("--verbose and --quiet exclude each other")
+        set_verbosity(verbose=verbose, quiet=quiet)
+        command(**options)
+
+    own = list(inspect.signature(command).parameters.values())
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in (("verbose", Verbose), ("quiet", Quiet))
+    ]
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + more
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called
+
+
+class HelpedCommand(TyperCommand):
+    """A command whose page fits 80 columns."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page."""
+        formatter.write("\n".join(_command_page(self, ctx)) + "\n")
+
+
+class HelpedGroup(TyperGroup):
+    """Commands in groups, on a page of 80 columns."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the page."""
+        formatter.write("\n".join(_group_page(self, ctx)) + "\n")
+
+
+def _width() -> int:
+    return max(40, min(WIDTH, shutil.get_terminal_size().columns))
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), _width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def _entry(term: str, text: str, *, column: int) -> Iterator[str]:
+    """A term and its text in two columns; a long term stands in a separate line."""
+    lines = _wrap(text, " " * (column + 2)) or [""]
+    if len(term) + 2 <= column:
+        yield f"  {term:<{column}}{lines[0].lstrip()}"
+        yield from lines[1:]
+    else:
+        yield f"  {term}"
+        yield from lines
+
+
+def _command_page(command: Any, ctx: Any) -> Iterator[str]:
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
+    helping = command.get_help_option(ctx)
+    options += [] if helping is None or helping in options else [helping]
+    yield " ".join(["Usage:", ctx.command_path, *(_place(one) for one in arguments), "[OPTIONS]"])
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield ""
+        yield from _wrap(paragraph)
+    if arguments:
+        yield "\nArguments:"
+        for one in arguments:
+            yield from _entry(_place(one).strip("[]"), one.help or "", column=_TERM)
+    kinds = _kinds(command.callback)
+    for heading, shown in _sections(ctx.info_name or "", options):
+        yield f"\n{heading}:"
+        for option in shown:
+            yield from _entry(_term(option, kinds), _said(option), column=_TERM)
+
+
+def _place(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    optional = not argument.required and not name.startswith("[")
+    return f"[{name}]" if optional else str(name)
+
+
+def _kinds(callback: Callable[..., None] | None) -> dict[str, tuple[Any, ...]]:
+    """Types that each parameter may have."""
+    if callback is None:
+        return {}
+    found = {}
+    for name, parameter in inspect.signature(callback).parameters.items():
+        plain = (get_args(parameter.annotation) or (parameter.annotation,))[0]
+        found[name] = (plain, *get_args(plain))
+    return found
+
+
+def _term(option: Any, kinds: Mapping[str, tuple[Any, ...]]) -> str:
+    """Names of an option and what it takes, such as "--devices, -n N"."""
+    names = sorted(option.opts, key=len, reverse=True)
+    if option.secondary_opts:
+        return f"{'/'.join([names[0], *option.secondary_opts])}"
+    spelled = ", ".join(names)
+    if option.is_flag:
+        return spelled
+    return f"{spelled} {option.metavar or _taken(kinds.get(option.name, ()))}"
+
+
+def _taken(kinds: Sequence[Any]) -> str:
+    choices = next((one for one in kinds if isinstance(one, type) and issubclass(one, Enum)), None)
+    if choices is not None:
+        return "|".join(str(one.value) for one in choices)
+    if int in kinds or float in kinds:
+        return "N"
+    return "FILE" if Path in kinds else "TEXT"
+
+
+def _said(option: Any) -> str:
+    """The help of an option, with its default where it has one."""
+    text = str(option.help or "")
+    default, shown = option.default, option.show_default
+    if isinstance(shown, str):
+        return f"{text}  [default: {shown}]"
+    if shown is False or default is None or callable(default) or isinstance(default, bool) or default in ("", (), []):
+        return text
+    # Values that stand for "nothing was given" have no words.
+    if not isinstance(default, str | int | float | Enum):
+        return text
+    return f"{text}  [default: {default.value if isinstance(default, Enum) else default}]"
+
+
+_OWN_COMMON: Mapping[str, Sequence[str]] = {
+    "plan": (
+        *("--cluster", "--devices", "--batch", "--precision", "--memory", "--objective", "--strategy", "--forbid"),
+        *("--output", "--json"),
+    ),
+    "scale": (
+        *("--cluster", "--devices", "--batch", "--local-batch", "--precision", "--sync", "--software", "--measured"),
+        *("--plot", "--json"),
+    ),
+    "memory": (
+        *("--device", "--local-batch", "--budget", "--precision", "--policy", "--largest-batch", "--split", "--chart"),
+        *("--trace", "--json"),
+    ),
+    "train": (
+        *("--devices", "--batch", "--epochs", "--plan", "--memory", "--strategy", "--save-every", "--resume"),
+        *("--runs", "--json"),
+    ),
+}
+"""Common options of commands whose order differs."""
+
+
+def _name(option: Any) -> str:
+    return str(max(option.opts, key=len))
+
+
+def _sections(command: str, options: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Headings with their options, the common ones first."""
+    printed = [one for one in options if _name(one) in _PRINTED and _name(one) != "--json"]
+    rest = [one for one in options if one not in printed]
+    if len(rest) <= _FEW:
+        yield "Options", [*rest, *_in_order(printed, _PRINTED)]
+        return
+    first = _OWN_COMMON.get(command, _FIRST)
+    by_order = _in_order([one for one in rest if _name(one) in first], first)
+    # Whatever else is common, a program asks for JSON.
+    common = [*[one for one in by_order if _name(one) != "--json"][: COMMON - 1]]
+    common += [one for one in by_order if _name(one) == "--json"]
+    yield "Common options", common
+    left = [one for one in rest if one not in common]
+    own = _OWN_HEADINGS.get(command, {})
+    for heading, names in _HEADINGS.items():
+        taken = [one for one in left if own.get(_name(one), heading if _name(one) in names else "") == heading]
+        left = [one for one in left if one not in taken]
+        if taken:
+            yield heading, _in_order(taken, names)
+    if left:
+        yield OTHERS, left
+    yield _LAST, _in_order(printed, _PRINTED)
+
+
+OTHERS = "Other options"
+"""Heading of options that no heading has; no command of this package has any."""
+
+
+def _in_order(options: Iterable[Any], names: Sequence[str]) -> list[Any]:
+    places = {name: place for place, name in enumerate(names)}
+    return sorted(options, key=lambda one: places.get(_name(one), len(places)))
+
+
+def _is_shown(what: Any) -> bool:
+    return not getattr(what, "hidden", False)
+
+
+def _group_page(group: Any, ctx: Any) -> Iterator[str]:
+    commands = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
+    commands = {name: one for name, one in commands.items() if one is not None and _is_shown(one)}
+    yield f"Usage: {ctx.command_path} COMMAND [OPTIONS]\n"
+    yield from _wrap(group.help or "")
+    known = GROUPS if ctx.parent is None else {}
+    listed = {name: heading for heading, entries in known.items() for name in entries}
+    last = list(known)[-1] if known else "Commands"
+    for heading in known or (last,):
+        yield f"\n{heading}:"
+        first = [(name, text) for name, text in known.get(heading, {}).items() if name in commands]
+        more = [
+            (name, inspect.cleandoc(command.help or "").split("\n\n")[0])
+            for name, command in commands.items()
+            if name not in listed and heading == last
+        ]
+        for name, text in (*first, *more):
+            yield from _entry(name, text, column=12)
+    yield "\nOptions:"
+    options = [one for one in group.params if one.param_type_name == "option" and not one.hidden]
+    helping = group.get_help_option(ctx)
+    for option in [*options, *([] if helping is None or helping in options else [helping])]:
+        yield from _entry(", ".join(sorted(option.opts, key=len, reverse=True)), option.help or "", column=12)
+    if ctx.parent is None:
+        yield ""
+        yield from _wrap("`trimaran COMMAND --help` explains a command. First steps: `trimaran train digits`.")
