@@ -1,8 +1,8 @@
 """What the documents show is what happens: their Python runs, their commands print what is printed there.
 
 A block of `console` has commands behind `$ ` and lines of their output in order; `…` alone on a line stands for lines
-that are left out, and ends a line of which the rest is. TRIMARAN_GOLDEN=write writes what is printed now: of each run of
-lines that is shown the same number, from the line on that begins as its first one does.
+that are left out, and ends a line of which the rest is. TRIMARAN_GOLDEN=write writes what is printed now: of each run
+of lines that is shown the same number, from the line on that begins as its first one does.
 """
 
 import itertools
